@@ -48,7 +48,6 @@ COMMANDS = {
     "back-translate": "back-translate --reverse {model} {text} --output OUT --length-ratio 1000 --copy-overlap 1",
     "distil": "distil {model} {text} --output OUT --length-ratio 1000",
     "soft-targets": f"soft-targets {{model}} {_PAIR} --top-k 4 --output OUT",
-    "info": "info base --picture OUT.png",
     "attend": "attend {model} one --target two --output OUT.html",
     "attend-picture": "attend {model} one --target two --picture OUT.svg",
     "align": "align {model} {text} {text} --alignment-heads 0 --output OUT",

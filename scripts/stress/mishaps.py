@@ -102,7 +102,6 @@ def _commands() -> dict[str, list[str]]:
         "average": ["average", "model", "model", *output],
         "attend": ["attend", "model", "one", "--target", "two", "--output", "out.html"],
         "align": ["align", "model", "dev.en", "dev.de", "--alignment-heads", "0", *output],
-        "info": ["info", "model", "--picture", "out.png"],
         "convert": ["convert", "model", "out"],
         "clean": ["clean", "train.en", *output],
         **{f"export {to}": ["export", "model", "out", "--to", to] for to in ("marian", "onnx", "ctranslate2", "web")},

@@ -24,9 +24,6 @@ from vanilla_transformer.engine import cpu
 from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.training.loop import train
 
-# The memory of a batch is counted step by step, and a small one is done sooner.
-ONE_SENTENCE = "--batches-per-step", 1000
-
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):
@@ -80,7 +77,7 @@ def report(*words):
 
 
 def test_base_is_shown_part_by_part_beside_the_papers_number():
-    out = page("base", *ONE_SENTENCE)
+    out = page("base")
     assert all(len(line) <= 80 for line in out.splitlines())
     parts = dict(line.rsplit(maxsplit=2)[:2] for line in out.splitlines() if line.endswith("%"))
     assert sum(int(count.replace(",", "")) for count in parts.values()) == 63_045_632
@@ -94,7 +91,7 @@ def test_base_is_shown_part_by_part_beside_the_papers_number():
 
 @pytest.mark.parametrize(("preset", "share"), [("base", 0.29), ("big", 0.42)])
 def test_flops_stand_beside_those_of_table_2(preset, share):
-    training = report(preset, *ONE_SENTENCE)["training"]
+    training = report(preset)["training"]
     table_2 = training["table_2"]
     assert training["flops"] == pytest.approx(training["flops_per_target_token"] * 25_000 * training["steps"])
     assert f"{table_2['device_flops']:.1e}" == f"{table_2['table_2_flops']:.1e}"
@@ -107,55 +104,46 @@ def test_paper_models_are_recognized_by_shape_not_by_name(model, tmp_path):
         config = VanillaTransformerConfig.from_preset(preset, vocab_size=500, dropout=0.1) if preset else None
         (tmp_path / name).mkdir()
         (config or VanillaTransformerConfig.from_pretrained(model)).save_pretrained(tmp_path / name)
-    large, small = (report(tmp_path / name, *ONE_SENTENCE) for name in ("tiny-of-mine", "big"))
-    assert large["sizes"].items() >= {size: report("big", *ONE_SENTENCE)["sizes"][size] for size in sizes}.items()
+    large, small = (report(tmp_path / name) for name in ("tiny-of-mine", "big"))
+    assert large["sizes"].items() >= {size: report("big")["sizes"][size] for size in sizes}.items()
     assert (large["training"]["steps"], large["training"]["table_2"]["table_2_flops"]) == (300_000, 2.3e19)
     assert (small["training"]["steps"], small["training"]["table_2"]) == (100_000, None)
 
 
 def test_the_reason_for_other_flops_is_given():
-    out = page("base", *ONE_SENTENCE)
+    out = page("base")
     assert "as in the paper  9.52e17 FLOPs\n" in out
     assert "12 hours × 8 P100 × 9.5 TFLOP/s = 3.28e18" in " ".join(out.split())
 
 
 def test_rows_that_leave_a_number_open_say_so_and_our_sizes_have_no_row():
-    out = page("table3-A-h1", *ONE_SENTENCE)
+    out = page("table3-A-h1")
     assert "Table 3 of the paper leaves this row open, meaning the same as base: 65 million." in " ".join(out.split())
     assert "Table 2" not in out
-    assert "Table" not in page("tiny", *ONE_SENTENCE)
+    assert "Table" not in page("tiny")
 
 
 def test_the_vocabulary_of_a_preset_can_be_given():
-    parameters = report("tiny", "--vocab-size", 32_000, *ONE_SENTENCE)["parameters"]
+    parameters = report("tiny", "--vocab-size", 32_000)["parameters"]
     assert parameters["embedding"] == 32_000 * 128
     assert parameters["total"] == sum(parameters.values()) - parameters["total"]
 
 
-def test_memory_follows_the_batch(model):
-    def memory(*words):
-        return report(model, *words)["memory"]
-
-    whole, halves = (memory("--batch-tokens", 2000, "--batches-per-step", count) for count in (1, 2))
-    assert (whole["sentences"], halves["sentences"]) == (80, 40)
-    assert whole["float32"]["activations"] > 1.5 * halves["float32"]["activations"]
-    longer = memory("--batch-tokens", 2000, "--batches-per-step", 1, "--sentence-length", 100)
-    assert longer["sentences"] == 20
-    assert longer["float32"]["activations"] > whole["float32"]["activations"]
-    for estimate in (whole["float32"], whole["bfloat16"]):
-        beside = estimate["total"] + estimate["checkpoint_copy"]
-        assert estimate["total"] == sum(estimate.values()) - beside
-        assert estimate["checkpoint_copy"] == estimate["weights"] + estimate["adam"]
+def test_memory_is_four_numbers_of_four_bytes_a_parameter(model):
+    found = report(model)
+    memory, parameters = found["memory"], found["parameters"]["total"]
+    assert (memory["weights"], memory["gradients"], memory["adam"]) == (4 * parameters, 4 * parameters, 8 * parameters)
+    assert memory["total"] == 16 * parameters
 
 
 def test_a_model_is_counted_from_its_configuration_alone(model, tmp_path):
     (tmp_path / "config.json").write_bytes((model / "config.json").read_bytes())
     loaded = VanillaTransformerForConditionalGeneration.from_pretrained(model)
-    described = report(tmp_path, *ONE_SENTENCE)
+    described = report(tmp_path)
     assert described["parameters"]["total"] == loaded.num_parameters()
     assert described["sizes"]["vocab_size"] == 260
     assert described["table_3"] is None and described["run"] is None
-    assert "TRAINING RUN" not in page(tmp_path, *ONE_SENTENCE)
+    assert "TRAINING RUN" not in page(tmp_path)
 
 
 def test_training_log_ends_with_tokens_flops_time_and_peak_share(finished):
@@ -171,29 +159,21 @@ def test_training_log_ends_with_tokens_flops_time_and_peak_share(finished):
 
 
 def test_a_finished_run_shows_what_it_took(finished):
-    assert report(finished, *ONE_SENTENCE)["run"] == json.loads((finished / "summary.json").read_text())
-    out = page(finished, *ONE_SENTENCE)
+    assert report(finished)["run"] == json.loads((finished / "summary.json").read_text())
+    out = page(finished)
     of_run = dict(line.strip().split("  ", 1) for line in out.partition("TRAINING RUN\n")[2].splitlines())
     assert of_run["steps"].strip() == "4"
     assert {"target tokens", "minutes", "FLOPs", "share of peak", "peak is", "peak memory"} <= of_run.keys()
 
 
-def test_a_run_of_an_earlier_version_shows_what_it_wrote(model, tmp_path):
-    (tmp_path / "config.json").write_bytes((model / "config.json").read_bytes())
-    (tmp_path / "summary.json").write_text('{"steps": 1234, "flops": 2.5e15}')
-    assert page(tmp_path, *ONE_SENTENCE).endswith(
-        "TRAINING RUN\n  steps                       1,234\n  FLOPs                       2.50e15\n"
-    )
-
-
 @pytest.mark.processor
 def test_the_processor_is_shown_as_its_libraries_multiply():
-    found = report("base", *ONE_SENTENCE)["processor"]
+    found = report("base")["processor"]
     assert found["instructions"] == torch.backends.cpu.get_cpu_capability()
     assert found["bfloat16_products"] == cpu.has_bfloat16_products()
     assert found["translate_takes"] == ("bfloat16" if cpu.has_bfloat16_products() else "float32")
     assert found["int8_weight_bits"] == (7 if cpu.saturates(torch.backends.quantized.engine) else 8)
-    shown = page("base", *ONE_SENTENCE).partition("THIS PROCESSOR\n")[2].splitlines()
+    shown = page("base").partition("THIS PROCESSOR\n")[2].splitlines()
     assert f"{found['int8_weight_bits']}-bit weights" in shown[2]
     assert shown[3].split() == ["translate", "uses", found["translate_takes"]]
 
@@ -209,11 +189,7 @@ def test_the_processor_is_shown_as_its_libraries_multiply():
         (["{broken}"], 1, "summary.json is not valid JSON"),
         (["{model}", "--vocab-size", "7"], 2, "--vocab-size applies to presets"),
         (["base", "--vocab-size", "0"], 2, "--vocab-size must be at least 1, not 0"),
-        (["base", "--batch-tokens", "0"], 2, "--batch-tokens must be at least 1, not 0"),
-        (["base", "--batches-per-step", "-1"], 2, "--batches-per-step must be at least 1, not -1"),
         (["base", "--sentence-length", "0"], 2, "--sentence-length must be at least 1, not 0"),
-        (["table3-E", "--sentence-length", "2000"], 1, "1024 learned positions"),
-        (["big", "--sentence-length", "65536"], 2, "give a smaller --sentence-length"),
         (
             ["base", "--vocab-size", "1" + "0" * 30],
             2,
@@ -248,7 +224,7 @@ def test_models_of_one_stack_are_counted_as_they_are(kind, stack, tmp_path):
     config = {"encoder": VanillaTransformerEncoderConfig, "decoder": VanillaTransformerDecoderConfig}[stack]
     model = kind(config(vocab_size=260, **sizes, **{f"{stack}_layers": 3}, num_labels=5))
     model.save_pretrained(tmp_path)
-    found = report(tmp_path, *ONE_SENTENCE)
+    found = report(tmp_path)
     parts = found["parameters"]
     assert parts["total"] == model.num_parameters() and parts["embedding"] == 260 * 16
     assert parts.get("classifier", 0) == (0 if hasattr(model, "lm_head") else 16 * 5 + 5)
@@ -261,21 +237,12 @@ def test_models_of_one_stack_are_counted_as_they_are(kind, stack, tmp_path):
         outputs *= 3 / 25  # Those that are masked of 23 between the ends.
     attention = 3 * 2 * 25 * 16  # Scores and weighted values of every layer.
     assert found["training"]["flops_per_token"] == pytest.approx(6 * (matrices + attention + 16 * outputs))
-    assert found["memory"]["float32"]["weights"] == 4 * model.num_parameters()
-    assert f"3 {stack} layers, d_model 16" in " ".join(page(tmp_path, *ONE_SENTENCE).split())
+    assert found["memory"]["weights"] == 4 * model.num_parameters()
+    assert f"3 {stack} layers, d_model 16" in " ".join(page(tmp_path).split())
 
 
 def test_presets_are_those_of_any_family(run):
-    assert "6 decoder layers" in page("base", "--family", "decoder", *ONE_SENTENCE)
-    assert report("base", "--family", "encoder", *ONE_SENTENCE)["table_3"] is None
+    assert "6 decoder layers" in page("base", "--family", "decoder")
+    assert report("base", "--family", "encoder")["table_3"] is None
     code, _, error = run("some/where", "--family", "encoder")
     assert code == 2 and "--family applies to presets only" in error
-
-
-def test_a_picture_is_drawn_beside_the_figures(model, tmp_path, capsys):
-    command = ["info", str(model), *map(str, ONE_SENTENCE), "--picture", str(tmp_path / "model.svg")]
-    assert main(command) == 0 and "PARAMETERS" in capsys.readouterr().out
-    assert "<svg" in (tmp_path / "model.svg").read_text(encoding="utf-8")
-    for name, sentence in (("model.svg", "exists"), ("model.txt", "must end with .png")):
-        assert main([*command[:-1], str(tmp_path / name)]) == 2
-        assert sentence in capsys.readouterr().err

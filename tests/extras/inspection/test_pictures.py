@@ -1,4 +1,4 @@
-"""Attention, positions and the learning rate as pictures and as a page."""
+"""Attention as pictures and as a page."""
 
 import base64
 import html
@@ -15,13 +15,7 @@ from matplotlib.font_manager import fontManager, get_font
 from matplotlib.transforms import Bbox
 from refusals import refused
 
-from vanilla_transformer import (
-    VanillaTransformerConfig,
-    VanillaTransformerDecoderConfig,
-    VanillaTransformerDecoderForCausalLM,
-    VanillaTransformerEncoderConfig,
-)
-from vanilla_transformer.analysis.learning_rate import paper_learning_rate
+from vanilla_transformer import VanillaTransformerDecoderConfig, VanillaTransformerDecoderForCausalLM
 from vanilla_transformer.extras.inspection import (
     InspectionError,
     attention,
@@ -29,12 +23,7 @@ from vanilla_transformer.extras.inspection import (
     lettering,
     plot_attention,
     plot_heads,
-    plot_learning_rate,
-    plot_model,
-    plot_position_similarity,
-    plot_positions,
 )
-from vanilla_transformer.extras.inspection.parameters import count_parameters
 
 
 @pytest.fixture(scope="module")
@@ -243,35 +232,3 @@ def test_every_head_has_a_picture(seen):
     for head, axes in enumerate(grid.flat):
         expected = seen.weights["decoder"].mean(0)[head].numpy()
         np.testing.assert_array_equal(axes.images[0].get_array(), expected)
-
-
-def test_positions_and_learning_rate_are_the_papers():
-    config = VanillaTransformerConfig(d_model=8, num_heads=2)
-    shown = plot_positions(config, 20).images[0].get_array()
-    np.testing.assert_allclose(shown[3, :2], [np.sin(3), np.cos(3)], rtol=1e-6)
-    similar = plot_position_similarity(config, 20).images[0].get_array()
-    np.testing.assert_allclose(np.diagonal(similar, 4), similar[0, 4], rtol=1e-5)
-    line = plot_learning_rate(512, 4000, 8000).lines[0]
-    assert line.get_ydata()[0] == paper_learning_rate(1, 512, 4000)
-    assert abs(line.get_xdata()[line.get_ydata().argmax()] - 4000) <= 8
-    with refused(InspectionError, "Learned positions"):
-        plot_positions(VanillaTransformerConfig(positional_encoding="learned"))
-
-
-@pytest.mark.parametrize("positions", ["sinusoidal", "learned"])
-@pytest.mark.parametrize(
-    "family", [VanillaTransformerConfig, VanillaTransformerEncoderConfig, VanillaTransformerDecoderConfig]
-)
-def test_a_model_is_drawn_with_its_sizes_and_every_parameter(family, positions):
-    config = family.from_preset("table3-A-h16", vocab_size=1234, positional_encoding=positions)
-    drawn, bars, *heat_maps = (axes for axes in plot_model(config).axes if axes.get_label() != "<colorbar>")
-    texts = "\n".join(text.get_text() for text in drawn.texts)
-    assert texts.count("6×") == (2 if config.is_encoder_decoder else 1)
-    assert texts.count("16 heads, d_k = 32, d_v = 32") == (3 if config.is_encoder_decoder else 1)
-    assert ("outputs (shifted right)" in texts) == config.is_encoder_decoder
-    assert ("Softmax" in texts) == ("Linear" in texts)
-    residual = [line for line in drawn.lines if len(line.get_xdata()) == 4]
-    assert len(residual) == texts.count("Add & Norm") == (5 if config.is_encoder_decoder else 2)
-    assert "512 → 2,048 → 512" in texts and "1,234 × 512" in texts and f"{positions} positions" in texts
-    assert round(sum(bar.get_width() * 1e6 for bar in bars.patches)) == count_parameters(config)["total"]
-    assert len(heat_maps) == (2 if positions == "sinusoidal" else 0)

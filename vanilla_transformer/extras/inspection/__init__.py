@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from vanilla_transformer.extras.inspection.alignment_heads import (
         spread as spread,
     )
-    from vanilla_transformer.extras.inspection.architecture import plot_architecture as plot_architecture
-    from vanilla_transformer.extras.inspection.architecture import plot_model as plot_model
     from vanilla_transformer.extras.inspection.html_page import attention_page as attention_page
     from vanilla_transformer.extras.inspection.pieces import Pieces as Pieces
     from vanilla_transformer.extras.inspection.plots import (
@@ -29,15 +27,6 @@ if TYPE_CHECKING:
     )
     from vanilla_transformer.extras.inspection.plots import (
         plot_heads as plot_heads,
-    )
-    from vanilla_transformer.extras.inspection.plots import (
-        plot_learning_rate as plot_learning_rate,
-    )
-    from vanilla_transformer.extras.inspection.plots import (
-        plot_position_similarity as plot_position_similarity,
-    )
-    from vanilla_transformer.extras.inspection.plots import (
-        plot_positions as plot_positions,
     )
     from vanilla_transformer.extras.inspection.recording import KINDS as KINDS
     from vanilla_transformer.extras.inspection.recording import Attention as Attention
@@ -59,13 +48,8 @@ _HOMES = {
     "attention": "recording",
     "attention_page": "html_page",
     "choose_alignment_heads": "alignment_heads",
-    "plot_architecture": "architecture",
     "plot_attention": "plots",
     "plot_heads": "plots",
-    "plot_learning_rate": "plots",
-    "plot_model": "architecture",
-    "plot_position_similarity": "plots",
-    "plot_positions": "plots",
     "save_alignment_heads": "alignment_heads",
     "spread": "alignment_heads",
 }

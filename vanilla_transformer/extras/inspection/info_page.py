@@ -34,8 +34,7 @@ def info_page(report: dict[str, Any]) -> Iterator[str]:
     if report["table_3"] is not None:
         yield from _vocabularies(report)
     yield from _training(report["training"])
-    if report["memory"] is not None:
-        yield from _memory(report["memory"])
+    yield from _memory(report["memory"])
     yield from _processor(report["processor"])
     if report["run"] is not None:
         yield from _run(report["run"])
@@ -137,30 +136,17 @@ def _training(training: dict[str, Any]) -> Iterator[str]:
         )
 
 
-def _memory(memory: dict[str, Any]) -> Iterator[str]:
-    length = memory["sentence_length"]
-    batch = memory["sentences"] * length
-    yield from ("", "TRAINING MEMORY, per process")
-    per_side, each = (" per side", f"{length} + {length}") if memory["sides"] == 2 else ("", f"{length}")
-    yield from _text(
-        f"A step of {memory['batch_tokens']:,} tokens{per_side} in batches of {batch:,}: {memory['sentences']:,} "
-        f"sentences of {each} tokens."
-    )
-    yield f"    {'':<32}{'float32':>10}{'bfloat16':>12}"
+def _memory(memory: dict[str, int]) -> Iterator[str]:
+    yield from ("", "TRAINING MEMORY, per process, without activations")
     for part, words in (
         ("weights", "weights"),
         ("gradients", "gradients"),
         ("adam", "Adam's two moments"),
-        ("activations", "activations of a batch"),
         ("total", "total"),
-        ("checkpoint_copy", "plus checkpoint copy"),
     ):
-        yield f"    {words:<32}{_bytes(memory['float32'][part]):>10}{_bytes(memory['bfloat16'][part]):>12}"
+        yield f"  {words:<28}{_bytes(memory[part]):>13}"
     yield from _text(
-        "bfloat16 applies to the matrix products; weights stay in float32. Figures count tensors only, with eager "
-        "attention as on a CPU. The process needs about 0.4 GB more for libraries, and up to 40% of the activations "
-        "for fragmentation. From the first checkpoint on, the main process keeps a copy of weights and moments in "
-        "main memory, which is written in the background."
+        "All of them are float32, 4 bytes a number. The activations of a batch come on top: they grow with its tokens."
     )
 
 
@@ -181,7 +167,7 @@ def _processor(processor: dict[str, Any]) -> Iterator[str]:
 
 
 def _run(run: dict[str, Any]) -> Iterator[str]:
-    """Yields the figures in its summary.json; earlier versions wrote fewer."""
+    """Yields the figures in its summary.json."""
     yield from ("", "TRAINING RUN")
     for label, field, words in _RUN_LINES:
         if run.get(field) is not None:

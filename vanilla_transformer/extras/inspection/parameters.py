@@ -53,6 +53,12 @@ def count_parameters(config: OwnConfig) -> dict[str, int]:
     return {**counts, "total": sum(counts.values())}
 
 
+def training_memory(parameters: int) -> dict[str, int]:
+    """Returns the bytes that weights, gradients and Adam's two moments take in a process, without activations."""
+    weights = 4 * parameters  # float32, whatever the precision of the matrix products.
+    return {"weights": weights, "gradients": weights, "adam": 2 * weights, "total": 4 * weights}
+
+
 def _part(name: str, only_stack: str) -> str:
     """Returns the part that a parameter belongs to; a model of one stack does not name the stack."""
     if "positional_encoding" in name:

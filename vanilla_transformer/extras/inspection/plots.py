@@ -1,11 +1,10 @@
-"""Attention, positions and the learning rate as matplotlib axes."""
+"""Attention as matplotlib axes."""
 
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from unicodedata import east_asian_width
 
 import numpy as np
-import torch
 
 from vanilla_transformer.extras.inspection.lettering import lettering
 from vanilla_transformer.extras.inspection.recording import TITLES, Attention, InspectionError, Kind
@@ -13,8 +12,6 @@ from vanilla_transformer.extras.inspection.recording import TITLES, Attention, I
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.image import AxesImage
-
-    from vanilla_transformer.model.configuration_vanilla_transformer import VanillaTransformerBaseConfig
 
 # Weights below this would be drawn as invisible lines.
 _FAINTEST = 0.02
@@ -53,14 +50,14 @@ def plot_attention(
         if head == "all":
             raise InspectionError("A heat map shows one head or the mean: head='all' is for view='lines'.")
         weights = attention.select(kind, layer, head)
-        axes = axes or new_axes(*_size(words, title))
+        axes = axes or _new_axes(*_size(words, title))
         image = _heatmap(axes, weights.numpy(), words, 8, float(weights.max()), _cell(words.keys))
         attending, attended = attention.sides(kind)
         axes.set_ylabel(f"{attending}: attends")
         axes.set_xlabel(f"{attended}: attended to")
         axes.figure.colorbar(image, ax=axes, label="attention weight")
     else:
-        axes = axes or new_axes(4.5, 1 + 0.28 * max(len(words.queries), len(words.keys)))
+        axes = axes or _new_axes(4.5, 1 + 0.28 * max(len(words.queries), len(words.keys)))
         heads = range(attention.weights[kind].shape[1]) if head == "all" else [head]
         _lines(axes, [attention.select(kind, layer, one).numpy() for one in heads], words, attention.sides(kind))
     axes.set_title(title, fontsize=9)
@@ -98,62 +95,12 @@ def plot_heads(attention: Attention, kind: Kind = "cross", layer: int | Literal[
     return grid
 
 
-def plot_positions(config: "VanillaTransformerBaseConfig", positions: int = 100, axes: "Axes | None" = None) -> "Axes":
-    """Section 3.5: plots the encoding of each position as a heat map, (dimensions across, positions down)."""
-    axes = axes or new_axes(7, 4)
-    image = axes.imshow(_encodings(config, positions), cmap="RdBu", aspect="auto", interpolation="nearest")
-    axes.set_xlabel("dimension: sine on even, cosine on odd ones")
-    axes.set_ylabel("position")
-    axes.set_title(f"positional encoding, d_model = {config.d_model}", fontsize=9)
-    axes.figure.colorbar(image, ax=axes)
-    return axes
-
-
-def plot_position_similarity(
-    config: "VanillaTransformerBaseConfig", positions: int = 100, axes: "Axes | None" = None
-) -> "Axes":
-    """Plots the dot products of the encodings of any two positions: with sinusoids they depend on distance alone."""
-    axes = axes or new_axes(5, 4)
-    encodings = _encodings(config, positions)
-    image = axes.imshow(encodings @ encodings.T, cmap="viridis", interpolation="nearest")
-    axes.set_xlabel("position")
-    axes.set_ylabel("position")
-    axes.set_title("dot product of positional encodings", fontsize=9)
-    axes.figure.colorbar(image, ax=axes)
-    return axes
-
-
-def plot_learning_rate(
-    d_model: int = 512, warmup_steps: int = 4000, steps: int = 100_000, scale: float = 1.0, axes: "Axes | None" = None
-) -> "Axes":
-    """Section 5.3, Eq. 3: plots a linear warm-up, then a decay with the inverse square root of the step."""
-    from vanilla_transformer.analysis.learning_rate import paper_learning_rate
-
-    axes = axes or new_axes(6, 3)
-    at = np.unique(np.linspace(1, steps, num=min(steps, 1000)).round().astype(int))
-    axes.plot(at, [paper_learning_rate(int(step), d_model, warmup_steps, scale) for step in at])
-    axes.set_xlabel("step")
-    axes.set_ylabel("learning rate")
-    axes.set_title(f"Eq. 3, d_model = {d_model}, warm-up of {warmup_steps:,} steps", fontsize=9)
-    axes.grid(visible=True, alpha=0.3)
-    return axes
-
-
 def _named(what: str, number: int | str, count: int) -> str:
     """Names `layer 5`, counted from 0, or `mean of layers`."""
     return f"mean of {what}s" if isinstance(number, str) else f"{what} {number % count}"
 
 
-def _encodings(config: "VanillaTransformerBaseConfig", positions: int) -> np.ndarray:
-    from vanilla_transformer.model.layers import PositionalEncoding
-
-    if config.positional_encoding != "sinusoidal":
-        raise InspectionError("Learned positions are weights of a model: only sinusoidal ones follow from its sizes.")
-    with torch.no_grad():
-        return PositionalEncoding(config)(positions).numpy()
-
-
-def new_axes(width: float, height: float) -> "Axes":
+def _new_axes(width: float, height: float) -> "Axes":
     """Returns axes of a new figure, which no global list of figures keeps alive."""
     from matplotlib.figure import Figure
 

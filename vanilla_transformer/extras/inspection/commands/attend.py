@@ -10,7 +10,6 @@ from tyro.conf import Positional, arg
 from vanilla_transformer.atomic_files import atomic_write_text
 from vanilla_transformer.cli.arguments import Flag, Model, OptionalPath, OptionalText, UsageError
 from vanilla_transformer.cli.streams import check_new_file, read_input, warn
-from vanilla_transformer.extras.inspection.commands.picture_file import check_picture
 
 if TYPE_CHECKING:
     from vanilla_transformer.extras.inspection import Attention
@@ -100,7 +99,8 @@ class Attend:
     def _check(self, page: Path | None, sources: list[str]) -> None:
         """Checks paths and options before the model is loaded."""
         if self.picture is not None:
-            check_picture(self.picture)
+            if self.picture.suffix.lower() not in (".png", ".svg", ".pdf"):
+                raise UsageError(f"{self.picture} must end with .png, .svg, .pdf.")
             if len(sources) > 1:
                 raise UsageError(f"--picture shows one sentence, but {self.input} has {len(sources)}.")
             self._which()

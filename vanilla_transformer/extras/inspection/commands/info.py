@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from tyro.conf import Positional, arg
 
-from vanilla_transformer.cli.arguments import Flag, OptionalInt, OptionalPath, UsageError, at_least_one
-from vanilla_transformer.cli.streams import check_new_file, print_result
-from vanilla_transformer.extras.inspection.commands.picture_file import check_picture
+from vanilla_transformer.cli.arguments import Flag, OptionalInt, UsageError, at_least_one
+from vanilla_transformer.cli.streams import print_result
 from vanilla_transformer.extras.inspection.info_page import info_page
 
 if TYPE_CHECKING:
@@ -23,9 +22,6 @@ _SIZES = (
     # Of recurrent models.
     *("num_layers", "cell", "attention", "attention_window", "input_feeding", "bidirectional"),
 )
-_PRECISIONS = "float32", "bfloat16"
-# Logits of a batch: estimating the memory for more takes minutes, and nobody trains with such a batch.
-_MOST_LOGITS = 1_000_000_000
 
 
 @dataclass(frozen=True)
@@ -43,60 +39,31 @@ class Info:
     vocab_size: OptionalInt = None
     """Vocabulary size of a preset (default: 37,000 as in section 5.1)."""
     sentence_length: Annotated[int, arg(metavar="INT")] = 25
-    """Tokens per sentence, source and target alike, for FLOPs and memory."""
-    batch_tokens: Annotated[int, arg(metavar="INT")] = 25_000
-    """Tokens per step on the longer side, as in `train`, for memory."""
-    batches_per_step: Annotated[int, arg(metavar="INT")] = 8
-    """Batches per step, as in `train`; only one is in memory at a time. The paper had one per device."""
+    """Tokens per sentence, source and target alike, for FLOPs."""
     json: Flag = False
     """Print the result as one JSON object."""
-    picture: OptionalPath = None
-    """PNG, SVG or PDF file to write: the architecture with its sizes, parameters by part and positional encodings."""
 
     def run(self) -> None:
         """Prints the sizes, their cost, and why the paper's figures differ."""
-        if self.picture is not None:
-            check_picture(self.picture)
-            check_new_file(self.picture, "--picture")
-        config, report = self._config_and_report()
-        if self.picture is not None:
-            from vanilla_transformer.extras.inspection.architecture import plot_model
-            from vanilla_transformer.model.configuration_vanilla_transformer import VanillaTransformerBaseConfig
-            from vanilla_transformer.reporting.curves import save_figure
-
-            if not isinstance(config, VanillaTransformerBaseConfig):
-                raise UsageError(
-                    f"{self.model} is a recurrent model, but --picture draws the Transformer of figure 1."
-                )
-            save_figure(plot_model(config, title=self.model), self.picture)
+        report = self._report()
         print_result(json.dumps(report) if self.json else "\n".join(info_page(report)))
 
-    def _config_and_report(self) -> "tuple[OwnConfig, dict[str, Any]]":
-        """Returns the configuration, and all figures by name."""
-        at_least_one(
-            vocab_size=self.vocab_size,
-            sentence_length=self.sentence_length,
-            batch_tokens=self.batch_tokens,
-            batches_per_step=self.batches_per_step,
-        )
+    def _report(self) -> dict[str, Any]:
+        """Returns all figures by name."""
+        at_least_one(vocab_size=self.vocab_size, sentence_length=self.sentence_length)
         is_preset = not Path(self.model).is_dir() and "/" not in self.model
         config = self._preset_config() if is_preset else self._model_config()
-        if self._sentences * self.sentence_length * config.vocab_size > _MOST_LOGITS:
-            raise UsageError(
-                f"A batch of {self._sentences * self.sentence_length:,} tokens and a vocabulary of "
-                f"{config.vocab_size:,} entries are too large to estimate: give a smaller --sentence-length, "
-                "--batch-tokens or --vocab-size, or a larger --batches-per-step."
-            )
-        from vanilla_transformer.extras.inspection.parameters import count_parameters
+        from vanilla_transformer.extras.inspection.parameters import count_parameters, training_memory
         from vanilla_transformer.reporting.summary import read_summary
 
-        return config, {
+        parameters = count_parameters(config)
+        return {
             "model": self.model,
             "sizes": {name: getattr(config, name) for name in _SIZES if hasattr(config, name)},
-            "parameters": count_parameters(config),
+            "parameters": parameters,
             "table_3": self._table_3(config.vocab_size) if is_preset and config.is_encoder_decoder else None,
             "training": self._training(config, is_preset),
-            "memory": self._memory(config),
+            "memory": training_memory(parameters["total"]),
             "processor": self._processor(config),
             "run": None if is_preset else read_summary(Path(self.model, "summary.json")),
         }
@@ -194,39 +161,4 @@ class Info:
             "step_tokens": paper.STEP_TOKENS,
             "flops": flops,
             "table_2": table_2,
-        }
-
-    @property
-    def _sentences(self) -> int:
-        """Returns the sentences per batch."""
-        return max(1, round(self.batch_tokens / self.batches_per_step / self.sentence_length))
-
-    def _memory(self, config: "OwnConfig") -> dict[str, Any] | None:
-        """Returns the training memory of one process in bytes, in float32 and bfloat16; None for recurrent models.
-
-        It is measured in a step on tensors with shapes but no data, which torch's recurrences do not accept.
-        """
-        from vanilla_transformer.model.configuration_vanilla_transformer import VanillaTransformerBaseConfig
-
-        if not isinstance(config, VanillaTransformerBaseConfig):
-            return None
-        from vanilla_transformer.extras.inspection.memory import training_memory
-
-        estimates = {
-            precision: training_memory(
-                config,
-                sentences=self._sentences,
-                source_length=self.sentence_length,
-                target_length=self.sentence_length,
-                precision=precision,
-            )
-            for precision in _PRECISIONS
-        }
-        return {
-            "batch_tokens": self.batch_tokens,
-            "batches_per_step": self.batches_per_step,
-            "sentences": self._sentences,
-            "sentence_length": self.sentence_length,
-            "sides": 2 if config.is_encoder_decoder else 1,
-            **{name: {**dataclasses.asdict(bytes_), "total": bytes_.total} for name, bytes_ in estimates.items()},
         }
