@@ -34,9 +34,6 @@ has commands, `GROUP` names their group in the program's help. The seams are
     tracking     experiment trackers: `make`, given names and the output directory, returns what accelerate takes for
                  them, or refuses a name; `start`, given an accelerator and a recipe, starts them; `scores`, given the
                  summary of a run, returns the figures that they get at its end
-    sharding     a way for the processes of a run to hold a shard of the weights each: a function that returns None if
-                 the launcher did not ask for it, or else accelerate's plugin, with the methods `start`, `shard`,
-                 `gather` and `load` as in `extras.many_machines.sharded_weights.ShardedWeights`
 """
 
 import pkgutil

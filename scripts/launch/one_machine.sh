@@ -4,7 +4,7 @@
 #   scripts/launch/one_machine.sh wmt14-en-de-big --train corpus.en corpus.de --output big
 #
 # When a process dies all are started again, up to RESTARTS (3) times, and go on from the last checkpoint. With
-# --dry-run it trains nothing and says what each process would do; PROCESSES=8 then works without any device.
+# --dry-run all start and print the plan, and nothing is trained; PROCESSES=8 then works without any device.
 set -euo pipefail
 exec torchrun --standalone --nproc-per-node "${PROCESSES:-8}" --max-restarts "${RESTARTS:-3}" \
     -m vanilla_transformer train "$@"

@@ -43,7 +43,6 @@ PROCESSES = multiprocessing.get_context("forkserver")
 PROCESSES.set_forkserver_preload(
     [
         "vanilla_transformer.training.loop",
-        "vanilla_transformer.extras.many_machines.dry_run",
         "vanilla_transformer.cli",
         "vanilla_transformer.evaluation",
         "vanilla_transformer.extras.export.conversion",

@@ -31,8 +31,6 @@ from vanilla_transformer.training import loop, setup
 
 TASK = get_task("translation")
 
-SHARDED = {"ACCELERATE_USE_FSDP": "true", "FSDP_VERSION": "2"}
-
 
 @pytest.fixture(scope="module")
 def recipe(tmp_path_factory):
@@ -67,9 +65,8 @@ def alone(recipe, tmp_path_factory):
     return folder / "model"
 
 
-@pytest.mark.parametrize("environment", [{}, SHARDED], ids=["copies", "sharded"])
-def test_processes_train_as_one_does_each_on_pairs_of_its_own(recipe, alone, tmp_path, environment):
-    launch = Launch(4, command(recipe, tmp_path / "model"), tmp_path, environment=environment, deed=count_exchanges)
+def test_processes_train_as_one_does_each_on_pairs_of_its_own(recipe, alone, tmp_path):
+    launch = Launch(4, command(recipe, tmp_path / "model"), tmp_path, deed=count_exchanges)
     assert launch.codes() == [0] * 4, launch.printed_by_all()
     assert_same_training(tmp_path / "model", alone)
     VanillaTransformerForConditionalGeneration.from_pretrained(tmp_path / "model")
@@ -96,15 +93,11 @@ def steps_of(recipe, directory, folder):
     return [*plan.epoch(0), *plan.epoch(1)][:STEPS]
 
 
-@pytest.mark.parametrize(
-    ("stages", "environment"),
-    [(((2, 1), (1, 3), (4, 5), (2, STEPS)), {}), (((4, 1), (2, 3), (1, STEPS)), SHARDED)],
-    ids=["copies", "sharded"],
-)
-def test_resuming_with_another_number_of_processes_changes_nothing(recipe, alone, tmp_path, stages, environment):
+def test_resuming_with_another_number_of_processes_changes_nothing(recipe, alone, tmp_path):
+    stages = ((2, 1), (1, 3), (4, 5), (2, STEPS))
     for number, last_step in stages:
         deed = partial(ask_to_stop, last_step=last_step) if last_step < STEPS else None
-        launch = Launch(number, command(recipe, tmp_path / "model"), tmp_path, environment=environment, deed=deed)
+        launch = Launch(number, command(recipe, tmp_path / "model"), tmp_path, deed=deed)
         assert launch.codes() == [143 if deed else 0] * number, launch.printed_by_all()
     said = (tmp_path / "model" / "train.log").read_text()
     for (before, step), (now, _) in pairwise(stages):
@@ -210,17 +203,9 @@ def test_a_process_that_was_to_be_alone_is_not_stopped(monkeypatch, tmp_path, en
     processes.check_launch(Recipe(), tmp_path)
 
 
-@pytest.mark.parametrize(
-    ("environment", "named"),
-    [
-        ({"FSDP_VERSION": "1"}, "FSDP --fsdp_version 2"),
-        ({"FSDP_VERSION": "2", "FSDP_ACTIVATION_CHECKPOINTING": "true"}, "fsdp_activation_checkpointing"),
-    ],
-)
-def test_ways_to_divide_weights_that_do_not_work_are_refused(monkeypatch, tmp_path, environment, named):
-    for name, value in {"ACCELERATE_USE_FSDP": "true", "WORLD_SIZE": "2", **environment}.items():
-        monkeypatch.setenv(name, value)
-    with refused(LaunchError, *named.split()):
+def test_weights_are_not_divided_among_processes(monkeypatch, tmp_path):
+    monkeypatch.setenv("ACCELERATE_USE_FSDP", "true")
+    with refused(LaunchError, "FSDP", "--multi_gpu"):
         processes.check_launch(Recipe(), tmp_path)
 
 

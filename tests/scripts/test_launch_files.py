@@ -2,7 +2,6 @@
 
 import json
 import os
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -89,44 +88,28 @@ def test_slurm_starts_one_torchrun_a_machine_and_ends_all_with_one(start, tmp_pa
         assert machine["environment"]["OMP_NUM_THREADS"] == "4"
 
 
-def test_dry_run_of_eight_describes_each_and_changes_nothing(tmp_path):
+def test_a_dry_run_prints_the_plan_and_ends_before_the_first_step(tmp_path):
     recipe, output = write_recipe(tmp_path), tmp_path / "model"
-    places = [{"LOCAL_RANK": str(rank % 4), "LOCAL_WORLD_SIZE": "4"} for rank in range(8)]
-    launch = Launch(8, [*command(recipe, output), "--dry-run"], tmp_path, environment=places)
-    assert launch.codes() == [0] * 8, launch.printed_by_all()
-    assert [launch.printed(rank) for rank in range(1, 8)] == [""] * 7
-
-    said = launch.printed(0)
-    assert f"reads: {output / 'prepared'} (120 pairs" in said and f"writes: {output} (the main process" in said
-    blocks = said.split("\nprocess ")
-    assert f"begins: after step 0 of {STEPS}" in blocks[0] and "up to 420 tokens a side in 3 batches" in blocks[0]
-    for rank, block in enumerate(blocks[1:]):
-        assert block.startswith(f"{rank} of 8: on {socket.gethostname()}, local rank {rank % 4}, cpu")
-    for step in (1, 2, 3):
-        whole, *parts = (sizes(block, step) for block in blocks)
-        assert len(parts) == 8 and [sum(column) for column in zip(*parts, strict=True)] == whole
+    launch = Launch(3, [*command(recipe, output), "--dry-run"], tmp_path)
+    assert launch.codes() == [0] * 3, launch.printed_by_all()
+    assert [launch.printed(rank) for rank in (1, 2)] == [""] * 2
+    plan = launch.printed(0).splitlines()[-1]
+    assert plan.startswith(
+        f"Plan: from step 0 to {STEPS} over 120 pairs, a step of up to 420 tokens a side in 3 batches"
+    )
+    assert "shared by 3 processes" in plan and plan.endswith(f"a checkpoint every 2 steps, in {output}.")
     assert not (output / "checkpoints").exists()
 
     again = Launch(1, command(recipe, output, max_steps=STEPS), tmp_path)
-    assert again.codes() == [0] and "Skipped" not in again.printed(0)
+    assert again.codes() == [0] and plan.partition(", shared")[0] in again.printed(0)
     assert (output / "summary.json").exists()
 
 
-def sizes(block, step):
-    """Pairs, source tokens and target tokens of a step, as a block of a dry run tells them."""
-    line = next(line for line in block.splitlines() if line.startswith(f"  step {step}: "))
-    _, pairs, tokens = line.split(": ")[1].split(", ")
-    return [int(word) for word in (pairs.split()[0], *tokens.removesuffix(" tokens").split(" + "))]
-
-
-@pytest.mark.parametrize(("file", "kind"), [("one_machine.yaml", "MULTI_GPU"), ("sharded.yaml", "FSDP")])
-def test_the_files_for_accelerate_are_what_it_reads(file, kind):
+def test_the_file_for_accelerate_is_what_it_reads():
     from accelerate.commands.config.config_args import load_config_from_file
 
-    config = load_config_from_file(str(LAUNCH / file))
-    assert (config.distributed_type, config.num_processes, config.num_machines) == (kind, 8, 1)
-    if kind == "FSDP":
-        assert config.fsdp_config["fsdp_version"] == 2
+    config = load_config_from_file(str(LAUNCH / "one_machine.yaml"))
+    assert (config.distributed_type, config.num_processes, config.num_machines) == ("MULTI_GPU", 8, 1)
 
 
 @pytest.mark.parametrize(

@@ -32,7 +32,6 @@ from vanilla_transformer.checkpointing import store
 from vanilla_transformer.checkpointing.store import CheckpointError
 from vanilla_transformer.data.corpus import CorpusError, read_corpus
 from vanilla_transformer.data.preparation import prepare_corpus
-from vanilla_transformer.extras.many_machines.dry_run import dry_run
 from vanilla_transformer.recipe.blocks import RecipeError
 from vanilla_transformer.recipe.reading import load_recipe
 from vanilla_transformer.recipe.schema import Recipe
@@ -356,8 +355,8 @@ def test_a_finished_run_is_not_touched_and_there_is_one_line_about_it(recipe, un
     output, errors = capsys.readouterr()
     (line,) = errors.splitlines()
     assert output == "" and "is finished, there is nothing to do: a larger --max-steps than 30" in line
-    dry_run(into(recipe, undisturbed))
-    assert capsys.readouterr().out.splitlines() == [line]
+    train(into(recipe, undisturbed), dry_run=True)
+    assert capsys.readouterr().err.splitlines() == [line]
     assert before == {path: path.stat().st_mtime_ns for path in undisturbed.rglob("*")}
 
 
@@ -421,7 +420,8 @@ def test_corpora_that_are_the_same_are_said_at_the_start(recipe, tmp_path, capsy
     copies = write_reversed(tmp_path, "copies", 9, seed=6)
     shutil.copy(copies[0], copies[1])
     corpora = {"train": recipe.data.train, "dev": recipe.data.dev, "copies": copies}
-    dry_run(into(recipe, tmp_path / "model", **{name: corpora[other] for name, other in same.items()}))
+    changed = {name: corpora[other] for name, other in same.items()}
+    train(into(recipe, tmp_path / "model", **changed), dry_run=True)
     lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("Attention: ")]
     assert len(lines) == len(said)
     assert all(sentence in line for sentence, line in zip(said, lines, strict=True))
@@ -492,14 +492,14 @@ def test_a_longer_run_that_cannot_begin_leaves_the_shorter_one_finished(recipe, 
     before = {path: path.read_bytes() for path in model.rglob("*.*") if path.suffix in (".json", ".yaml")}
     with pytest.raises(CorpusError):
         train(into(recipe, model, max_steps=60, test=("nowhere.en", "nowhere.de")))
-    dry_run(into(recipe, model, max_steps=60))
-    assert "begins: after step 30 of 60" in capsys.readouterr().out
+    train(into(recipe, model, max_steps=60), dry_run=True)
+    assert "Plan: from step 30 to 60" in capsys.readouterr().err
     assert before == {path: path.read_bytes() for path in before}
 
 
 def test_a_dry_run_does_not_keep_its_choices_for_the_device(recipe, tmp_path, capsys):
     mine = into(recipe, tmp_path / "model", precision="auto", max_steps=None, warmup_steps=None, batches_per_step=None)
-    dry_run(mine)
+    train(mine, dry_run=True)
     kept = load_recipe(tmp_path / "model" / "recipe.yaml")
     assert (
         kept.optimization.precision,
@@ -600,9 +600,9 @@ def test_a_checkpoint_of_an_earlier_version_is_gone_on_from(recipe, undisturbed,
 def test_the_vocabulary_is_that_of_the_text_as_it_is_when_training_begins(recipe, tmp_path, capsys):
     files = write_reversed(tmp_path, "train", 300, seed=5)
     mine = into(recipe, tmp_path / "model", train=files, max_steps=3)
-    dry_run(mine)
+    train(mine, dry_run=True)
     before = (tmp_path / "model" / "tokenizer.json").read_bytes()
-    dry_run(mine)
+    train(mine, dry_run=True)
     assert (tmp_path / "model" / "tokenizer.json").read_bytes() == before
     for file in map(Path, files):
         file.write_text(file.read_text().replace("seven", "septem").replace("four", "quattuor"))
@@ -619,7 +619,7 @@ def test_a_tokenizer_that_was_named_is_taken_as_it_is_when_training_begins(recip
 
     mine = into(recipe, tmp_path / "model", tokenizer=str(tmp_path / "tokenizer"), vocab_size=None, max_steps=3)
     save("one two one two")
-    dry_run(mine)
+    train(mine, dry_run=True)
     latest = save("seven eight seven eight")
     train(mine)
     kept = VanillaTransformerTokenizer.from_pretrained(tmp_path / "model")

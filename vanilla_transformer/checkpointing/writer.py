@@ -27,7 +27,6 @@ from vanilla_transformer.checkpointing.store import (
     partial_path,
     remove_partial_files,
 )
-from vanilla_transformer.distributed.processes import sharding_of
 
 
 class CheckpointWriter:
@@ -36,7 +35,7 @@ class CheckpointWriter:
     The small part (schedule, random states) is written at once by `accelerate`, on every process. Weights and
     optimizer state are copied into buffers that are reused for every checkpoint; a thread of the main process writes
     the copy with `accelerate`'s own functions, so that its `load_state` reads everything back. `save_state` cannot do
-    this, as it reads the random states when it writes. Sharded weights are gathered first.
+    this, as it reads the random states when it writes.
 
     As a context manager it waits for the last checkpoint on exit. A failure of the thread is raised by the next method
     call.
@@ -122,15 +121,12 @@ class CheckpointWriter:
         save_accelerator_state(
             str(unfinished), [], [], [self.schedule], [], accelerator.process_index, accelerator.step
         )
-        if (sharding := sharding_of(accelerator)) is not None:
-            state = sharding.gather(self.model, self.optimizer)
-        elif accelerator.is_main_process:
-            state = {
-                "weights": OrderedDict((name, weight.detach()) for name, weight in self.model.named_parameters()),
-                "optimizer": self.optimizer.state_dict(),
-            }
         if not accelerator.is_main_process:
             return lambda: None
+        state = {
+            "weights": OrderedDict((name, weight.detach()) for name, weight in self.model.named_parameters()),
+            "optimizer": self.optimizer.state_dict(),
+        }
         return partial(_write_large, state if self._synchronous else self._copied(state), unfinished)
 
     def _copied(self, state: dict[str, Any]) -> dict[str, Any]:

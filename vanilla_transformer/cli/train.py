@@ -11,13 +11,10 @@ from typing import Annotated, Any, Literal
 
 from tyro.conf import Positional, arg
 
-from vanilla_transformer.cli.arguments import help_of
+from vanilla_transformer.cli.arguments import Flag, help_of
 from vanilla_transformer.recipe.blocks import option_of
 from vanilla_transformer.recipe.reading import load_recipe, named_recipe, shipped_recipes
 from vanilla_transformer.recipe.schema import Recipe, places
-from vanilla_transformer.seams import load
-
-DryRunOption: Any = load("options", "dry_run")
 
 
 def recipe_help() -> str:
@@ -114,7 +111,8 @@ class Train:
     """
 
     name: Annotated[str | None, Positional, arg(metavar="[RECIPE]", help=recipe_help(), help_behavior_hint="")] = None
-    plan: Annotated[DryRunOption, arg(name="")] = DryRunOption()
+    dry_run: Flag = False
+    """Start all processes, prepare the text, print the plan of the run, and end before its first step."""
     options: Annotated[RecipeOptions, arg(name="")] = RecipeOptions()
 
     @property
@@ -138,18 +136,15 @@ class Train:
 
         recipe = self.recipe
         end_with_first()
-        with companions(processes_for(recipe), recipe, ["--dry-run"] if self.plan.dry_run else []):
+        with companions(processes_for(recipe), recipe, ["--dry-run"] if self.dry_run else []):
             run_worker(partial(self._train, recipe))
 
     def _train(self, recipe: Recipe) -> None:
         from vanilla_transformer.distributed.peers import is_main_process
         from vanilla_transformer.training.loop import train
 
-        if self.plan.dry_run:
-            self.plan.run(recipe)
-            return
-        run = train(recipe)
-        if is_main_process():
+        run = train(recipe, dry_run=self.dry_run)
+        if is_main_process() and not self.dry_run:
             print(run)
 
 

@@ -3,7 +3,6 @@
 import os
 import time
 from pathlib import Path
-from typing import Any
 
 import torch
 from accelerate import Accelerator
@@ -22,36 +21,29 @@ TRACKER_FILES = "trackers"
 def start_accelerator(recipe: Recipe, output: Path, peers: Peers) -> Accelerator:
     """Forms the group with the other processes, if any, and finds this one's device and the trackers."""
     peers.form_group()
-    sharding = load("sharding", "fsdp")()
-    accelerator = Accelerator(
+    return Accelerator(
         # By default accelerate treats several processes without accelerators as separate runs of one process.
         cpu=not torch.accelerator.is_available(),
         log_with=load("tracking", "make")(recipe.run.trackers, output) or None,
         project_config=ProjectConfiguration(project_dir=str(output), logging_dir=str(output / TRACKER_FILES)),
         step_scheduler_with_optimizer=False,
-        fsdp_plugin=sharding,
         # Gradients stay in the exchange buffers, and exist only once.
         kwargs_handlers=[DistributedDataParallelKwargs(gradient_as_bucket_view=True)],
     )
-    if sharding is not None:
-        sharding.start(accelerator)
-    return accelerator
-
-
-def sharding_of(accelerator: Accelerator) -> Any:
-    """Returns what shards the weights, as described at the seam `sharding`; None if each process holds all of them."""
-    return getattr(accelerator.state, "fsdp_plugin", None)
 
 
 def check_launch(recipe: Recipe, output: Path) -> None:
     """Finds mistakes in how the processes were started, before they wait for each other.
 
     Raises:
-        LaunchError: Each would train by itself, or weights cannot be sharded as requested.
+        LaunchError: Each would train by itself, or hold a part of the weights only.
         RecipeError: There is no such tracker.
     """
     load("tracking", "make")(recipe.run.trackers, output)
-    load("sharding", "fsdp")()
+    if os.environ.get("ACCELERATE_USE_FSDP", "false").lower() == "true":
+        raise LaunchError(
+            "Each process holds all weights: start without FSDP, as `accelerate launch --multi_gpu` does."
+        )
     asked = int(os.environ.get("WORLD_SIZE", 1))
     if asked > 1 and "LOCAL_RANK" not in os.environ:
         raise LaunchError(

@@ -16,7 +16,6 @@ import torch
 from accelerate import Accelerator
 from accelerate.checkpointing import load_accelerator_state
 from accelerate.utils import set_seed
-from transformers import PreTrainedModel
 
 from vanilla_transformer.checkpointing.averaging import load_weights, read_weights
 from vanilla_transformer.checkpointing.store import (
@@ -32,7 +31,6 @@ from vanilla_transformer.data.batching import share
 from vanilla_transformer.data.token_corpus import PreparedCorpus, TrainingCorpus
 from vanilla_transformer.distributed.companions import is_launched
 from vanilla_transformer.distributed.peers import is_main_process
-from vanilla_transformer.distributed.processes import sharding_of
 from vanilla_transformer.malloc import keep_freed_memory
 from vanilla_transformer.recipe.blocks import RecipeError
 from vanilla_transformer.recipe.defaults import duration
@@ -62,7 +60,7 @@ class DivergenceError(ValueError):
     """A loss or weights that are NaN or infinite."""
 
 
-def train(recipe: Recipe | str | Path | None = None, **settings: Any) -> TrainedRun:
+def train(recipe: Recipe | str | Path | None = None, *, dry_run: bool = False, **settings: Any) -> TrainedRun:
     """Trains from raw text to a model directory.
 
     `train("cmudict", max_steps=300)` is `vanilla-transformer train cmudict --max-steps 300`, in this process only. A
@@ -71,6 +69,7 @@ def train(recipe: Recipe | str | Path | None = None, **settings: Any) -> Trained
 
     Args:
         recipe: A `Recipe`, the name of one that comes with the package, or a YAML file; only the settings if None.
+        dry_run: Whether to end after the plan, before the first step; the text is then prepared for the run.
         settings: Options that override the recipe's, such as `train=("corpus.en", "corpus.de")` and
             `output="my-model"`. A recipe with a name writes to a directory of that name unless `output` gives another.
 
@@ -90,7 +89,8 @@ def train(recipe: Recipe | str | Path | None = None, **settings: Any) -> Trained
         )
     try:
         with start_run(recipe) as context:
-            _follow(context)
+            if not dry_run:
+                _follow(context)
             return TrainedRun(context.run.path)
     except AlreadyFinished as finished:
         if is_main_process():
@@ -114,7 +114,7 @@ def _follow(context: RunContext) -> None:
         logger.info(f"Stopped after step {step:,} with everything saved: run the same command again to continue.")
         raise SystemExit(128 + (stop.signal or signal.SIGTERM))
     if accelerator.is_main_process:
-        finalize(recipe, run, inputs, loop.whole_model(), loop.progress, logger)
+        finalize(recipe, run, inputs, loop.plain_model, loop.progress, logger)
         accelerator.log(load("tracking", "scores")(run.summary), step=loop.progress.step)
 
 
@@ -151,9 +151,6 @@ class TrainingLoop:
         if accelerator.device.type == "cpu":
             # On CPUs the backward pass of torch's fused attention is slower: half as many tokens per second.
             model.set_attn_implementation("eager")
-        self.sharding = sharding_of(accelerator)
-        if self.sharding is not None:
-            self.sharding.shard(model)
         learned = [weight for weight in model.parameters() if weight.requires_grad]
         optimizer = make_optimizer(learned, recipe, accelerator.device)
         rates = recipe.optimization
@@ -181,15 +178,6 @@ class TrainingLoop:
             and self.progress.evaluations_without_gain >= self.recipe.evaluation.patience
         )
         return self.progress.step >= self.max_steps or impatient
-
-    def whole_model(self) -> PreTrainedModel:
-        """Returns the model for one process to continue with.
-
-        If weights are sharded, this is a newly built model of the same shape.
-        """
-        if self.sharding is not None:
-            return build_model(self.recipe, self.task)[0].to(self.accelerator.device)
-        return self.plain_model
 
     def resume(self, checkpoint: Checkpoint | None) -> None:
         """Returns to a checkpoint, if there is one, and drops records made after it."""
@@ -229,13 +217,8 @@ class TrainingLoop:
 
     def _load(self, path: Path) -> None:
         """Loads weights, optimizer, schedule and random states, as the writer saved them."""
-        if self.sharding is None:
-            load_weights(self.plain_model, read_weights(path), path)
-            optimizers = [self.optimizer]
-        else:
-            self.sharding.load(path, self.accelerator.is_main_process, self.plain_model, self.optimizer)
-            optimizers = []
-        load_accelerator_state(str(path), [], optimizers, [self.schedule], [], self.accelerator.process_index)
+        load_weights(self.plain_model, read_weights(path), path)
+        load_accelerator_state(str(path), [], [self.optimizer], [self.schedule], [], self.accelerator.process_index)
 
     def _other_text(self, name: str) -> OutputError:
         return OutputError(
@@ -405,8 +388,7 @@ class TrainingLoop:
 
     def _check_weights(self) -> None:
         """Refuses to save a checkpoint of weights that nothing can be learned from any more."""
-        parameters = [getattr(parameter, "_local_tensor", parameter) for parameter in self.plain_model.parameters()]
-        wrong = torch.stack([~parameter.isfinite().all() for parameter in parameters]).any().float()
+        wrong = torch.stack([~weight.isfinite().all() for weight in self.plain_model.parameters()]).any().float()
         if self.accelerator.reduce(wrong, "sum").item():
             raise self._divergence("There are weights that are")
 

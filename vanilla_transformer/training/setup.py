@@ -1,4 +1,4 @@
-"""The start of a run, shared with a dry run: text turned into tokens, and processes that form a group."""
+"""The start of a run: text turned into tokens, and processes that form a group."""
 
 import hashlib
 from collections.abc import Iterator
@@ -79,7 +79,9 @@ def start_run(recipe: Recipe) -> Iterator[RunContext]:
         if isinstance(to_follow, AlreadyFinished):
             raise to_follow
         with _errors_in_log(logger), explain_lost_processes():
-            yield RunContext(resolved, run, inputs, checkpoint, accelerator, logger)
+            context = RunContext(resolved, run, inputs, checkpoint, accelerator, logger)
+            logger.info(_plan(context))
+            yield context
     finally:
         logger.close_bar()
         run.leave()
@@ -131,6 +133,18 @@ def _resolve(inputs: Inputs, accelerator: Accelerator, logger: RunLogger) -> Res
     for sentence in sentences:
         logger.info(sentence)
     return resolved
+
+
+def _plan(context: RunContext) -> str:
+    """Describes the steps that follow."""
+    recipe, unit, processes = context.recipe, task_for(context.recipe).form.unit, context.accelerator.num_processes
+    sizes, done = recipe.optimization, 0 if context.checkpoint is None else context.checkpoint.step
+    shared = f", shared by {processes} processes" if processes > 1 else ""
+    return (
+        f"Plan: from step {done:,} to {sizes.max_steps:,} over {len(context.inputs.train):,} {unit}, a step of up to "
+        f"{sizes.batch_tokens:,} tokens a side in {sizes.batches_per_step:,} batches{shared}; a checkpoint every "
+        f"{recipe.run.save_steps:,} steps, in {context.run.path}."
+    )
 
 
 def length_fingerprint(corpus: PreparedCorpus) -> str:

@@ -4,6 +4,5 @@ GROUP = "Many machines"
 SEAMS = {
     "command": {"prepare": "commands.prepare:Prepare", "join": "commands.join:Join"},
     "corpus": {"prepared": "prepared:PreparedText"},
-    "options": {"tasks": "task_options:TaskOptions", "dry_run": "dry_run_option:DryRunOption"},
-    "sharding": {"fsdp": "sharded_weights:requested_sharding"},
+    "options": {"tasks": "task_options:TaskOptions"},
 }
