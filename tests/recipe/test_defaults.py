@@ -46,7 +46,6 @@ MAY_STAY_OPEN = {
     "text_pair_column",
     "label_column",
     "labels",
-    "problem_type",
     "max_grad_norm",
     "patience",
 }

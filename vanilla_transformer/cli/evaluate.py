@@ -61,8 +61,7 @@ class Evaluate:
     """Metrics (default: those of the model's recipe, or else of its task).
     Translation: sacrebleu, chrf, ter, tokenized_bleu, paper_bleu (German; paper_bleu:fr for French, etc.), wer, per,
     bracketing.
-    Classifiers: accuracy, macro_f1; with several labels per text micro_f1, macro_f1, subset_accuracy;
-    with numbers pearson, spearman, mean_squared_error.
+    Classifiers: accuracy, macro_f1.
     Taggers: token_accuracy, seqeval.
     Language models: perplexity, bits_per_character, bits_per_byte."""
     source_column: OptionalText = None

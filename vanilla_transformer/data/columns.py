@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from vanilla_transformer.data.text_lines import CorpusError
 
@@ -20,8 +20,6 @@ class Column:
         aliases: Names that are tried in a table when that setting is missing, likeliest first.
         optional: Whether a table may lack it; its texts are then empty.
         numbers: Whether numbers, and classes of `datasets`, are accepted as text.
-        of_list: Joins a list of values into one text, given their place for messages. A text then may hold several
-            values, or none; without it, lists are refused.
     """
 
     name: str
@@ -29,7 +27,6 @@ class Column:
     aliases: tuple[str, ...] = ()
     optional: bool = False
     numbers: bool = False
-    of_list: Callable[[Sequence[Any], str], str] | None = None
 
 
 @dataclass(frozen=True)

@@ -187,7 +187,7 @@ def write_token_file(
     text, tokens, read, kept, empty = TextHash(), RowHash(), 0, 0, 0
     longest = _longest_text(tokenizer, max_length)
     packed = _PackedBlocks(max_length) if task.form.packed else None
-    required = [number for number, column in enumerate(task.form.columns) if not (column.optional or column.of_list)]
+    required = [number for number, column in enumerate(task.form.columns) if not column.optional]
     with token_writer(path, task.columns, task.ids(tokenizer), name, tokens) as write:
         for table in tables:
             text.update(table)

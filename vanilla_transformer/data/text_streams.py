@@ -163,8 +163,6 @@ def _as_text(
     kind = values.type
     if pa.types.is_string(kind) or pa.types.is_large_string(kind):
         return values
-    if column.of_list and (pa.types.is_list(kind) or pa.types.is_large_list(kind)):
-        return pa.array([column.of_list(listed or [], f"{name}: column {chosen!r}") for listed in values.to_pylist()])
     if column.numbers and chosen in classes:
         known = pc.if_else(pc.greater_equal(values, 0), values, None)  # -1 is a text without a label.
         return pa.array(classes[chosen]).take(known.combine_chunks())

@@ -99,7 +99,6 @@ class Task(Architecture, Protocol):
         pipeline: Name of the pipeline of `transformers` that its models work in, also their tag on the Hub.
         metrics: Metrics of `dev` and `test` unless a recipe names others.
         item: Name of an item of the loss, in the plural.
-        loss: Unit of the loss per item, such as nats.
         use: The purpose of its models, as a model card begins to describe it.
         verb: Name of the pipeline's result, as a card's example calls it.
         command: The command for its models; empty if there is none.
@@ -115,7 +114,6 @@ class Task(Architecture, Protocol):
     translates: bool = False
     pipeline: str
     item: str
-    loss: str = "nats"
     use: str
     verb: str = "model"
     command: str = ""

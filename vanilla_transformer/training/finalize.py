@@ -58,7 +58,7 @@ def finalize(
     }
     summary = _summarise(recipe, inputs, model, progress, logger.read_metrics(), averaged, scores)
     task = task_for(recipe)
-    unit = f"{task.loss} per {task.item.removesuffix('s')}"
+    unit = f"nats per {task.item.removesuffix('s')}"
     plot_learning_curves(logger.read_metrics(), run.path / CURVES, unit)
     answers = task.show(model, inputs.tokenizer, recipe.evaluation.examples)
     write_model_card(run.path, recipe, summary, inputs.languages, answers)

@@ -372,7 +372,7 @@ class TrainingLoop:
             progress.evaluations_without_gain += 1
         figures = {"dev_loss": loss}
         words = f"dev: loss {loss:.4f}"
-        if self.task.loss == "nats" and "tokens" in self.task.item:
+        if "tokens" in self.task.item:
             figures["dev_perplexity"] = math.exp(min(loss, 700.0))
             words += f" · perplexity {figures['dev_perplexity']:.2f}"
         self._record(figures, words)

@@ -192,23 +192,6 @@ def test_labels_are_text_too_and_their_shares_sum_to_one(one_stack):
     assert "<b>stone</b>" in read.text and "b" not in read.elements
 
 
-@pytest.mark.parametrize("problem", ["multi_label_classification", "regression"])
-def test_several_labels_and_numbers_are_shown_too(one_stack, tmp_path, problem):
-    model, tokenizer = load_model(one_stack["classify"], translates=False)
-    config = type(model.config)(**(model.config.to_dict() | {"problem_type": problem}))
-    if problem == "regression":
-        config.num_labels = 1
-    type(model)(config).save_pretrained(tmp_path)
-    tokenizer.save_pretrained(tmp_path)
-    shown = ShownModel.load(str(tmp_path))
-    (answer,) = only(shown, "A dog runs.", ())
-    text = Reader(shown.html([answer])).text
-    if problem == "regression":
-        assert text == f"{answer['score']:.6g}"
-    else:
-        assert all(label in text and f"{share:.3f}" in text for label, share in answer["scores"].items())
-
-
 def test_masks_are_filled_by_the_likeliest_tokens(one_stack):
     shown = ShownModel.load(one_stack["fill"])
     model, tokenizer = load_model(one_stack["fill"], translates=False)

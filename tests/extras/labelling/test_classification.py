@@ -86,12 +86,11 @@ def test_first_token_pooling_is_inherited_by_further_training(request, tmp_path)
     ("task", "setting"),
     [
         *((task, "labels") for task in ("translation", "masked-language-modeling", "language-modeling")),
-        *((task, "problem_type") for task in ("translation", "token-classification", "language-modeling")),
         *((task, "classifier_pooling") for task in ("translation", "token-classification", "language-modeling")),
     ],
 )
 def test_settings_of_classifiers_are_refused_for_other_tasks(task, setting, tmp_path):
-    value = {"labels": ("a", "b"), "problem_type": "regression", "classifier_pooling": "first"}[setting]
+    value = {"labels": ("a", "b"), "classifier_pooling": "first"}[setting]
     with refused(RecipeError, setting, task):
         train(Recipe.of(task=task, train="text.txt", output=str(tmp_path / "model"), **{setting: value}))
 

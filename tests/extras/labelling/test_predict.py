@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import shutil
 import subprocess
 import sys
 import threading
@@ -120,3 +121,12 @@ def test_lines_sent_through_a_pipe_are_answered_as_they_come(trained):
         process.stdin.close()
         assert process.wait() == 0
         watchdog.cancel()
+
+
+@pytest.mark.parametrize("problem", ["multi_label_classification", "regression"])
+def test_a_model_of_several_labels_or_numbers_is_refused(trained, text, tmp_path, capsys, problem):
+    shutil.copytree(trained["labelled"], tmp_path / "model")
+    config = tmp_path / "model" / "config.json"
+    config.write_text(json.dumps(json.loads(config.read_text()) | {"problem_type": problem}))
+    assert predict(tmp_path / "model", text) == 1
+    assert f"trained for {problem}" in capsys.readouterr().err

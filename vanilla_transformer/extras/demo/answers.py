@@ -204,7 +204,7 @@ class Predicting(Kind):
 
 
 class Classifying(Predicting):
-    """The probability of each label, or the number that a regression predicts."""
+    """The probability of each label."""
 
     endpoint = "classify"
     # The number of bars shown if there are many labels.
@@ -212,8 +212,6 @@ class Classifying(Predicting):
 
     def html(self, answer: Answer) -> str:
         """Shows a bar for each label, the likeliest first."""
-        if "scores" not in answer:
-            return super().html(answer)
         likeliest = sorted(answer["scores"].items(), key=lambda item: -item[1])[: self._most]
         return bars([(label, share) for label, share in likeliest])
 

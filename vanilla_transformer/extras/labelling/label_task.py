@@ -37,12 +37,10 @@ class LabelTask(EncoderTask):
 
     Attributes:
         label_options: Options of the recipe's block `classification` that the task uses.
-        between: Separates the labels of a row in a prediction.
     """
 
     command = "predict"
     label_options: tuple[str, ...] = ("labels",)
-    between: str
 
     def check(self, recipe: Recipe) -> None:
         """Also refuses labels of which there are too few, or two the same."""
@@ -74,8 +72,12 @@ class LabelTask(EncoderTask):
         """
         labels = recipe["labels"]
         if labels is None:
-            texts = (text for stream in corpora["train"] for text in self.label_texts(stream))
-            found = {label for text in texts for label in self.labels_in(text)}
+            found = {
+                label
+                for stream in corpora["train"]
+                for text in self.label_texts(stream)
+                for label in self.labels_in(text)
+            }
             in_order = (lambda label: (int(label), label)) if all(map(_is_number, found)) else None
             labels = tuple(sorted(found, key=in_order))
         if len(labels) < 2:
@@ -100,15 +102,6 @@ class LabelTask(EncoderTask):
     def encoder(self, recipe: Recipe) -> Encoder:
         """Returns the encoder of texts, and of their labels as ids."""
         labels = recipe["labels"] or ()
-        return self.label_encoder(labels, (labels,), len(labels))
-
-    def label_encoder(self, labels: Sequence[str], settings: tuple[Any, ...], size: int) -> Encoder:
-        """Returns the encoder for these labels.
-
-        Args:
-            settings: All that decides the ids besides the tokenizer.
-            size: How many different ids `label_ids` may return.
-        """
         of_labels, of_text = self.columns
         numbers = {label: number for number, label in enumerate(labels)}
 
@@ -116,13 +109,15 @@ class LabelTask(EncoderTask):
             found = [self.label_ids(text, numbers) for text in texts[of_labels]]
             return {of_text: self.text_ids(texts, tokenizer), of_labels: found}
 
-        return self.row_encoder(encode, settings=settings, ids=lambda tokenizer: max(self.text_size(tokenizer), size))
+        return self.row_encoder(
+            encode, settings=(labels,), ids=lambda tokenizer: max(self.text_size(tokenizer), len(labels))
+        )
 
     def label_ids(self, text: str, numbers: Mapping[str, int]) -> list[int]:
-        """Returns the ids of what a text of the label column names, given the number of each label.
+        """Returns the ids of the labels that a text of the label column names, given the number of each.
 
         Raises:
-            CorpusError: It names nothing that a model with these labels can learn or be scored on.
+            CorpusError: It names a label that is unknown.
         """
         return [number_of(label, numbers) for label in self.labels_in(text)]
 
@@ -136,16 +131,16 @@ class LabelTask(EncoderTask):
 
     def reference(self, row: Mapping[str, str]) -> str:
         """Returns the labels."""
-        return self.between.join(self.labels_in(row[self.columns[0]]))
+        return " ".join(self.labels_in(row[self.columns[0]]))
 
     def check_rows(self, corpus: "Dataset", predictor: Any) -> None:
-        """Refuses a row with a label unknown to the model, or with none."""
+        """Refuses a row with a label unknown to the model."""
         numbers = {label: number for number, label in enumerate(predictor.labels)}
         *_, column = self.form.columns
         for row, (text, label) in enumerate(zip(corpus[self.form.names[0]], corpus[column.name], strict=True)):
             try:
-                # Nothing is predicted for an empty text, but it may have no labels.
-                if text.strip() or column.of_list:
+                # Nothing is predicted for an empty text.
+                if text.strip():
                     self.label_ids(label, numbers)
             except CorpusError as error:
                 raise RowError(row, error) from error

@@ -13,9 +13,6 @@ class Classification(ExtraBlock):
 
     labels: tuple[str, ...] | None = setting(metavar="LABEL ...")
     """Labels in the order of their ids; by default those in `train`, sorted."""
-    problem_type: Literal["single_label_classification", "multi_label_classification", "regression"] | None = None
-    """Type of a text's label, named as in transformers: one label (the default), any number of labels separated by
-    commas, or a number."""
     pooling: Literal["mean", "first"] | None = setting(option="classifier_pooling")
     """Input of a text classifier: the mean over all tokens (the default), or the first token, `<s>`."""
 

@@ -73,7 +73,6 @@ class TokenClassification(LabelTask):
     auto_class = "AutoModelForTokenClassification"
     pipeline = "token-classification"
     verb = "tag"
-    between = " "
     model_class = VanillaTransformerEncoderForTokenClassification
     predictor_class = Tagger
     known_metrics = "vanilla_transformer.extras.labelling.tag_metrics:TAG_METRICS"

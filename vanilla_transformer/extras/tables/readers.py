@@ -159,8 +159,6 @@ def _json_text(holder: dict[str, Any], name: str, where: str, column: Column) ->
     text = holder[name]
     if text is None:
         return ""
-    if column.of_list and isinstance(text, list):
-        return column.of_list(text, where)
     if column.numbers and isinstance(text, int | float):
         return json.dumps(text)
     if not isinstance(text, str):
