@@ -294,7 +294,6 @@ def test_public_names_are_these():
         "VanillaTransformerTokenizer",
         "VanillaTransformerTranslationPipeline",
         "evaluate",
-        "load_exported",
         "load_recipe",
         "prepare_corpus",
         "train",

@@ -74,7 +74,6 @@ if TYPE_CHECKING:
     from .recipe.schema import Recipe as Recipe
     from .tasks import evaluate as evaluate
     from .training.loop import train as train
-    from .translation import load_exported as load_exported
     from .translation import translate_lines as translate_lines
 
 __version__ = "0.1.0"
@@ -99,7 +98,6 @@ _HOMES = {
     "VanillaTransformerTranslationPipeline": ".model.pipeline_vanilla_transformer",
     "Recipe": ".recipe.schema",
     "evaluate": ".tasks",
-    "load_exported": ".translation",
     "load_recipe": ".recipe.reading",
     "prepare_corpus": ".data.preparation",
     "train": ".training.loop",

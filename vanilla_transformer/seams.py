@@ -23,14 +23,11 @@ has commands, `GROUP` names their group in the program's help. The seams are
     item_metric  such a metric for which lines with the same source are one item with several references
     push         an option of `push`: takes the command and an empty folder, writes its pages there, and returns a
                  function that takes the model's name on the Hub, makes the Space and returns its URL
-    runtime      a form of model folder that `translate` runs without torch: a subclass of
-                 `translation.exported.ExportedModel`
     search       a runtime for searches of small models inside `frozen`: takes the model, and returns None or, if it
                  computes that model, an object with `suits(rows)`, which tells whether it is the fastest for that many
                  hypotheses, and with `greedy` and `beam` as in `extras.onnx.graph_search.GraphSearch`
     options      a group of options of `train`, `translate`, `evaluate` or `predict`: a dataclass, which may also have
-                 tables of what `excludes` what, and of what is `not_for_several` models or `not_exported`, with the
-                 reasons
+                 tables of what `excludes` what, and of what is `not_for_several` models, with the reasons
     tracking     experiment trackers: `make`, given names and the output directory, returns what accelerate takes for
                  them, or refuses a name; `start`, given an accelerator and a recipe, starts them; `scores`, given the
                  summary of a run, returns the figures that they get at its end

@@ -104,7 +104,7 @@ def _commands() -> dict[str, list[str]]:
         "align": ["align", "model", "dev.en", "dev.de", "--alignment-heads", "0", *output],
         "convert": ["convert", "model", "out"],
         "clean": ["clean", "train.en", *output],
-        **{f"export {to}": ["export", "model", "out", "--to", to] for to in ("marian", "onnx", "ctranslate2", "web")},
+        **{f"export {to}": ["export", "model", "out", "--to", to] for to in ("marian", "onnx", "ctranslate2")},
     }
 
 

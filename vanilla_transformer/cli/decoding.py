@@ -57,8 +57,6 @@ class Computing:
     threads: OptionalInt = None
     """CPU threads (default: OMP_NUM_THREADS, or one per available core)."""
 
-    not_exported = {"precision": "its weights have the type that export gave them", "device": "it runs on the CPU"}
-
     def check(self) -> None:
         """Raises UsageError for an invalid option, before a model is loaded."""
         from vanilla_transformer.translation.lines import check_search

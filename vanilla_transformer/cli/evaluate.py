@@ -106,7 +106,6 @@ class Evaluate:
         """
         from vanilla_transformer.tasks import metrics_of_model, task_of_model
 
-        self.ensemble.check(self._all_models)
         if self.card:
             if self.models or self.rescoring.rescore:
                 raise UsageError("--card is for a single model: ensembles and rescored models have no card.")

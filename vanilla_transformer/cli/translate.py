@@ -1,12 +1,11 @@
 """`vanilla-transformer translate`: one line out for each line in."""
 
-import sys
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, fields, is_dataclass
 from functools import partial
 from itertools import takewhile
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any
 
 from tyro.conf import Positional, arg
 
@@ -25,7 +24,7 @@ from vanilla_transformer.seams import load
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-    from vanilla_transformer.translation import ExportedModel, Hypothesis, Translation
+    from vanilla_transformer.translation import Hypothesis, Translation
     from vanilla_transformer.translation.lines import Translator
 
 AlignmentOptions: Any = load("options", "alignment")
@@ -48,8 +47,7 @@ class Translate:
     """
 
     model: Model
-    """Directory or Hub id of the model, or a folder that `export` wrote for ONNX Runtime or CTranslate2,
-    which starts at once, without torch."""
+    """Directory or Hub id of the model."""
     inputs: Annotated[tuple[str, ...], Positional, arg(metavar="[MODEL ...] [INPUT ...]", help_behavior_hint="")] = ()
     """First any further models, as directories: they need the same vocabulary and form an ensemble with MODEL.
     Then a UTF-8 text file, plain or compressed (.gz, .bz2, .xz, .zst; default: standard input);
@@ -78,7 +76,6 @@ class Translate:
         if self.sampling.check(self.decoding) is not None and self.nbest is not None and not self.rescoring.rescore:
             raise UsageError("--sample cannot be combined with --nbest, whose translations have scores.")
         self.rescoring.check(self.decoding.num_beams, self.nbest, samples=self.sampling.sample)
-        self.ensemble.check(self.models)
         self._refuse_combinations()
         self.aligning.check()
         self.glossary.check()
@@ -96,7 +93,7 @@ class Translate:
         source = LineSource(self._input, self._output)
         translator = self.translator()
         answering = Answering(translator.translate, translator.chunk_lines, self.format, self.progress)
-        job, begin = partial(self.job_fingerprint, translator), partial(self._announce, translator.model)
+        job, begin = partial(self.job_fingerprint, translator), partial(self.decoding.announce, translator.model)
         self.resuming.answer(source, answering, job, begin)
 
     @property
@@ -118,14 +115,8 @@ class Translate:
     def _output(self) -> Path | None:
         return None if self.output is None else Path(self.output)
 
-    @property
-    def _is_exported(self) -> bool:
-        from vanilla_transformer.translation import is_exported
-
-        return is_exported(self.model)
-
     def _refuse_combinations(self) -> None:
-        """Refuses options that exclude each other, or that such a model does not support, by the groups' tables."""
+        """Refuses options that exclude each other, or that are for a single model, by the groups' tables."""
         groups = [group for group in vars(self).values() if is_dataclass(group)]
         given = {
             field.name.replace("_", "-")
@@ -143,32 +134,16 @@ class Translate:
         for option, why in table("not_for_several"):
             if option in given and len(self.models) > 1:
                 raise UsageError(f"--{option} {why}, so it cannot be given with several.")
-        for option, why in table("not_exported"):
-            if option in given and self._is_exported:
-                raise UsageError(f"--{option} is not for an exported model such as {self.model}: {why}.")
 
     def task_runner(self) -> "Callable[[int], dict[str, Any]]":
         """Loads the model, and returns a function that does a task by its number and reports on it."""
         return self.numbered.runner_of_translation(self)
 
-    def _announce(self, model: "PreTrainedModel | ExportedModel") -> None:
-        """Reports on standard error any deviation from the request or from the model's own settings."""
-        if not self._is_exported:
-            self.decoding.announce(cast("PreTrainedModel", model))
-        elif difference := cast("ExportedModel", model).difference(self._arguments(model)):
-            print(difference, file=sys.stderr)
-
     def translator(self) -> "Translator":
         """Loads the models, and returns a translator with these options."""
-        from vanilla_transformer.translation import load_exported
         from vanilla_transformer.translation.lines import translator_of
 
-        model: Any
-        tokenizer: Any = None
-        if self._is_exported:
-            model = load_exported(self.model, threads=self.decoding.threads)
-        else:
-            model, tokenizer = self.ensemble.load(self.models, self.decoding)
+        model, tokenizer = self.ensemble.load(self.models, self.decoding)
         translator = translator_of(model, tokenizer, **self._arguments(model))
         if self.rescoring.rescore:
             return self.rescoring.translator(translator, self.decoding, self.nbest or 1)
@@ -182,11 +157,7 @@ class Translate:
         from vanilla_transformer import __version__
 
         model = translator.model
-        if self._is_exported:
-            precision, model_fingerprint = model.engine, model.fingerprint
-        else:
-            precision, model_fingerprint = self.decoding.taken(model), self.ensemble.fingerprint(self.models, model)
-        options = asdict(self.decoding) | {"nbest": self.nbest, "precision": precision}
+        options = asdict(self.decoding) | {"nbest": self.nbest, "precision": self.decoding.taken(model)}
         options |= (
             self.sampling.settings(self.decoding)
             | self.ensemble.settings(self.models)
@@ -196,12 +167,12 @@ class Translate:
         )
         names = sorted(options.keys() - {"device", "threads", "batch_tokens"})
         return {
-            "model": model_fingerprint,
+            "model": self.ensemble.fingerprint(self.models, model),
             **{f"--{name.replace('_', '-')}": options[name] for name in names},
             "version of vanilla_transformer": __version__,
         }
 
-    def _arguments(self, model: "PreTrainedModel | ExportedModel") -> dict[str, Any]:
+    def _arguments(self, model: "PreTrainedModel") -> dict[str, Any]:
         """Returns the arguments of the translation; the model's own settings apply otherwise."""
         arguments = self.decoding.arguments()
         sampling = self.sampling.check(self.decoding)
@@ -210,7 +181,7 @@ class Translate:
             return arguments | {"sampling": sampling}
         if self.rescoring.rescore or self.nbest is None:
             return arguments
-        own: Any = getattr(model, "generation_config", model)
+        own: Any = model.generation_config
         # Greedy search gives no scores.
         least = max(self.nbest, 2)
         if (self.decoding.num_beams or own.num_beams or 1) < least:

@@ -4,10 +4,6 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from vanilla_transformer.translation.exported import ExportedModel as ExportedModel
-    from vanilla_transformer.translation.exported import ExportError as ExportError
-    from vanilla_transformer.translation.exported import is_exported as is_exported
-    from vanilla_transformer.translation.exported import load_exported as load_exported
     from vanilla_transformer.translation.lines import Hypothesis as Hypothesis
     from vanilla_transformer.translation.lines import Translation as Translation
     from vanilla_transformer.translation.lines import translate_lines as translate_lines
@@ -20,9 +16,8 @@ if TYPE_CHECKING:
     from vanilla_transformer.translation.loading import model_fingerprint as model_fingerprint
     from vanilla_transformer.translation.translator import LineTranslator as LineTranslator
 
-# Imported on first use: exported models need no torch.
+# Imported on first use: options are checked without torch.
 _HOMES = {
-    "exported": ("ExportError", "ExportedModel", "is_exported", "load_exported"),
     "lines": ("Hypothesis", "Translation", "translate_lines", "with_pauses"),
     "loading": (
         *("ModelNotFoundError", "UnusableModelError", "load_config", "load_model", "load_tokenizer"),

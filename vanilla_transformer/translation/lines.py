@@ -12,8 +12,6 @@ from vanilla_transformer.limits import check_number, check_whole, refuse_one_tex
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-    from vanilla_transformer.translation.exported import ExportedModel
-
 # Limit on a chunk of any number of lines: splitting text into sub-words takes a hundred times its size.
 CHUNK_CHARACTERS = 1 << 20
 # Maximum number of tokens of a line that are translated.
@@ -34,7 +32,7 @@ class Hypothesis:
         text: The text, without line breaks.
         score: Its score; None if the search gives none.
         tokens: The number of its tokens, `</s>` included.
-        ids: Its token ids; exported models do not give them.
+        ids: Its token ids.
         alignment: Its links with the source; None if not requested.
     """
 
@@ -52,7 +50,7 @@ class Translation:
     Attributes:
         hypotheses: Its translations, best first.
         truncated: Whether the line had to be cut to be translated.
-        source_ids: The tokens that were translated; none for an empty line, and exported models do not give them.
+        source_ids: The tokens that were translated; none for an empty line.
     """
 
     hypotheses: tuple[Hypothesis, ...]
@@ -82,11 +80,11 @@ class Sampling(Protocol):
 
 
 class Translator(Protocol):
-    """A translator of chunks of lines: a `LineTranslator`, or that of an exported model."""
+    """A translator of chunks of lines."""
 
     @property
     def model(self) -> Any:
-        """The model, exported or not."""
+        """The model."""
 
     @property
     def chunk_lines(self) -> int:
@@ -97,8 +95,8 @@ class Translator(Protocol):
 
 
 def translate_lines(
-    model: "PreTrainedModel | ExportedModel",
-    tokenizer: "PreTrainedTokenizerBase | None",
+    model: "PreTrainedModel",
+    tokenizer: "PreTrainedTokenizerBase",
     lines: Iterable[str | None],
     *,
     batch_tokens: int | None = None,
@@ -112,8 +110,8 @@ def translate_lines(
     """Translates each line, in order, like `model.generate`; its own settings apply unless overridden.
 
     Args:
-        model: A model, or an export from `load_exported`, which needs neither torch nor another tokenizer.
-        tokenizer: The model's tokenizer; None for an exported model.
+        model: A model.
+        tokenizer: The model's tokenizer.
         lines: Lines without their line ends, in any number; a None from an iterator requests the translations of all
             lines before it at once (see `with_pauses`). Lines of only white space come back empty.
         batch_tokens: Source tokens in a batch, padding included; chosen by device if None.
@@ -178,18 +176,10 @@ def check_search(
     check_whole("max_length_beyond_source", max_length_beyond_source, 0, LARGEST_LENGTH)
 
 
-def translator_of(
-    model: "PreTrainedModel | ExportedModel", tokenizer: "PreTrainedTokenizerBase | None", **settings: Any
-) -> Translator:
-    """Returns the translator of a model, exported or not, with the settings of `translate_lines`."""
-    from vanilla_transformer.translation.exported import ExportedModel
-
-    if isinstance(model, ExportedModel):
-        return model.translator(**settings)
+def translator_of(model: "PreTrainedModel", tokenizer: "PreTrainedTokenizerBase", **settings: Any) -> Translator:
+    """Returns the translator of a model with the settings of `translate_lines`."""
     from vanilla_transformer.translation.translator import LineTranslator
 
-    if tokenizer is None:
-        raise ValueError("A model that is not exported needs its tokenizer: see `load_model`.")
     return LineTranslator.from_model(model, tokenizer, **settings)
 
 

@@ -28,7 +28,6 @@ from vanilla_transformer.model.configuration_vanilla_transformer_decoder import 
 from vanilla_transformer.model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
 from vanilla_transformer.network import hub_or_cache
 from vanilla_transformer.registration import is_known, model_class
-from vanilla_transformer.translation.exported import is_exported
 
 # Vocabulary files: that of our tokenizer, and those of the tokenizer classes of converted models.
 VOCABULARIES = ("tokenizer.json", "vocab.json", "vocab-src.json", "sentencepiece.bpe.model", "spiece.model")
@@ -293,11 +292,6 @@ def _not_found(path: str | Path, file: str, blame: str = "") -> Iterator[None]:
         blame: The place of the mistake, if there is one.
     """
     if Path(path).is_dir():
-        if file == "config.json" and is_exported(path):
-            raise UnusableModelError(
-                f"{path} is an export for another runtime, which only `translate` and `load_exported` take: "
-                "give the model that it was made from."
-            )
         if not Path(path, file).is_file():
             raise ModelNotFoundError(f"{path} is not a model directory: it has no {file}.")
     elif _means_a_place_here(str(path)):

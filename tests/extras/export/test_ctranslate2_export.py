@@ -7,11 +7,13 @@ import ctranslate2
 import numpy as np
 import pytest
 import torch
+from guide_clients import guide_client, run_client
+from refusals import refused
 from tokenizers import Tokenizer
 
 from vanilla_transformer.cli import main
 from vanilla_transformer.extras.export import to_ctranslate2
-from vanilla_transformer.translation import load_model
+from vanilla_transformer.translation import load_model, translate_lines
 
 
 @pytest.fixture(scope="module", params=["float32", "int8", "int16"])
@@ -44,6 +46,25 @@ def test_translations_are_the_models(exported, spelled_backwards: Path, words: l
     assert len(set(expected)) > 20
     same = sum(a == b for a, b in zip(actual, expected, strict=True))
     assert same == len(words) if quantization == "float32" else same >= 0.8 * len(words)
+
+
+def test_ten_lines_of_python_translate(spelled_backwards: Path, ctranslate2_export: Path, words: list[str]):
+    model, tokenizer = load_model(spelled_backwards, device="cpu")
+    client = guide_client("ctranslate2")
+    for changes in ({"A dog runs.": words[0]}, {"length_penalty=0.6": "length_penalty=0"}):
+        for old, new in changes.items():
+            assert old in client
+            client = client.replace(old, new)
+    search = {"num_beams": 4, "length_penalty": 0.0, "length_penalty_type": "huggingface"}
+    (expected,) = translate_lines(model, tokenizer, [words[0]], **search)
+    assert run_client(client, ctranslate2_export) == f"{expected.text}\n"
+
+
+def test_settings_that_the_readme_cannot_give_are_refused(spelled_backwards: Path, tmp_path: Path):
+    model, tokenizer = load_model(spelled_backwards, device="cpu")
+    model.generation_config.no_repeat_ngram_size = 2
+    with refused(ValueError, "no_repeat_ngram_size=2"):
+        to_ctranslate2.export_ctranslate2(model, tokenizer, tmp_path)
 
 
 @pytest.mark.parametrize("quantization", ["int8", "int8_float16", "int16"])

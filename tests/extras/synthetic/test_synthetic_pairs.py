@@ -11,7 +11,6 @@ from vanilla_transformer import (
     VanillaTransformerTokenizer,
     train,
 )
-from vanilla_transformer.cli import main
 from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.translation import LineTranslator
 
@@ -95,17 +94,6 @@ def test_several_teachers_are_an_ensemble(run, model, tmp_path):
     assert (tmp_path / "whole").read_bytes() == (tmp_path / "pairs" / "target.txt").read_bytes()
     assert run("distil", model, "mono", "--output", "alone", "--length-ratio", 100)[0] == 0
     assert pairs(tmp_path / "alone") != pairs(tmp_path / "pairs")
-
-
-def test_an_export_is_a_teacher_too(run, model, tmp_path, capsys):
-    pytest.importorskip("ctranslate2", reason="exports need the extra `export`")
-    assert main(["export", model, str(tmp_path / "export"), "--to", "ctranslate2"]) == 0
-    settings = ["--num-beams", "2", "--max-length-beyond-source", "1"]
-    assert run("distil", "export", "mono", "--output", "pairs", "--length-ratio", 100, settings=settings)[0] == 0
-    assert run("translate", "export", "pairs/source.txt", "--output", "whole", settings=settings)[0] == 0
-    assert (tmp_path / "whole").read_bytes() == (tmp_path / "pairs" / "target.txt").read_bytes()
-    code, _, err = run("distil", "export", "mono", "--output", "drawn", "--sample", settings=[])
-    assert code == 2 and "--sample is not for an exported model" in err
 
 
 def test_a_killed_command_goes_on_to_the_same_pairs(run, tmp_path):

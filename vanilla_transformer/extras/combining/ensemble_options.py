@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from tyro.conf import arg
 
-from vanilla_transformer.cli.arguments import UsageError
 from vanilla_transformer.cli.decoding import Computing
 
 if TYPE_CHECKING:
@@ -21,16 +20,6 @@ class EnsembleOptions:
         "probabilities"
     )
     """Combination of several models: the mean of their probabilities (the default) or of their log-probabilities."""
-
-    def check(self, models: Sequence[str]) -> None:
-        """Raises UsageError for an export among several models."""
-        from vanilla_transformer.translation import is_exported
-
-        for model in models:
-            if len(models) > 1 and is_exported(model):
-                raise UsageError(
-                    f"{model} is an export, which cannot join an ensemble: give the model that it was made from."
-                )
 
     def load(
         self, models: Sequence[str], computing: Computing, *, translates: bool = True

@@ -36,11 +36,6 @@ class RescoringOptions:
 
     excludes = dict.fromkeys((("rescore", "alignment"), ("rescore", "keep-markup")), "")
 
-    @property
-    def not_exported(self) -> dict[str, str]:
-        """Returns the options that an exported model does not support, each with the reason."""
-        return {"rescore": "its scores differ from those of its model"} if self.models else {}
-
     def check(self, num_beams: int | None, nbest: int | None = None, *, samples: bool = False) -> None:
         """Raises UsageError for options that cannot be combined."""
         at_least_one(candidates=self.candidates)
@@ -59,8 +54,6 @@ class RescoringOptions:
             raise UsageError(f"--nbest {nbest} needs --candidates {nbest} or more.")
 
     def _check_models(self, samples: bool) -> None:
-        from vanilla_transformer.translation import is_exported
-
         if self.rescore == (_MBR,):
             return
         if samples:
@@ -72,8 +65,6 @@ class RescoringOptions:
         for name in self.rescore:
             if name == _MBR:
                 raise UsageError("--rescore is mbr or models, not both.")
-            if is_exported(name):
-                raise UsageError(f"{name} is an export, which cannot rescore: give the model that it was made from.")
             if Path(name).is_file():
                 raise UsageError(
                     f"--rescore {name} is a file, not a model: put the input before --rescore, which takes "

@@ -21,7 +21,6 @@ class TermOptions:
     Needs a beam; lines with terms take several times as long."""
 
     excludes = dict.fromkeys((("terms", other) for other in ("alignment", "keep-markup", "rescore", "sample")), "")
-    not_exported = {"terms": "it has a search of its own"}
 
     def check(self) -> None:
         """Refuses an invalid glossary before a model is loaded."""

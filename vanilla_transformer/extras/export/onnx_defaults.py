@@ -1,4 +1,4 @@
-"""A model's own settings of `generate`, as defaults of its ONNX graph."""
+"""A model's own settings of `generate`: those that exports do not follow, and the defaults of its ONNX graph."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -6,8 +6,23 @@ from typing import Any, Self
 
 import torch
 
-from vanilla_transformer.extras.export.runtimes import refuse_settings
-from vanilla_transformer.translation.lines import MAX_SOURCE_LENGTH
+# Settings that exported models do not support, with all the values that have no effect; and bad_words_ids of several
+# tokens.
+_NOT_HERE: dict[str, tuple[Any, ...]] = {
+    "do_sample": (None, False),
+    "encoder_no_repeat_ngram_size": (None, 0),
+    "encoder_repetition_penalty": (None, 1.0),
+    "exponential_decay_length_penalty": (None,),
+    "forced_bos_token_id": (None,),
+    "min_length": (None, 0),
+    "min_new_tokens": (None, 0),
+    "begin_suppress_tokens": (None, []),
+    "no_repeat_ngram_size": (None, 0),
+    "num_beam_groups": (None, 1),
+    "penalty_alpha": (None,),
+    "repetition_penalty": (None, 1.0),
+    "sequence_bias": (None, {}, []),
+}
 
 
 @dataclass(frozen=True)
@@ -84,20 +99,16 @@ class Defaults:
             forced_end=None if forced is None else _tokens(forced),
         )
 
-    @property
-    def max_source_length(self) -> int:
-        """Returns the length at which sources are cut, in tokens."""
-        return min(MAX_SOURCE_LENGTH, self.positions or MAX_SOURCE_LENGTH)
 
-    def told(self, vocabulary: int) -> dict[str, str]:
-        """Returns the defaults as the graph's metadata."""
-        numbers = {
-            "num_beams": self.num_beams,
-            "num_return_sequences": self.num_return_sequences,
-            "max_source_length": self.max_source_length,
-            "most_beams": max(1, vocabulary // max(2, 1 + len(self.ends))),
-        }
-        return {name: str(number) for name, number in numbers.items()}
+def refuse_settings(settings: dict[str, Any], directory: Path) -> None:
+    """Raises ValueError if a model's settings include one that exported models do not support."""
+    wrong = [name for name, neutral in _NOT_HERE.items() if settings.get(name) not in neutral]
+    wrong += ["bad_words_ids"] * any(len(words) != 1 for words in settings.get("bad_words_ids") or ())
+    if wrong:
+        raise ValueError(
+            f"{wrong[0]}={settings[wrong[0]]!r} in {directory / 'generation_config.json'} is not available with an "
+            "exported model: take it out there, or translate with the model itself."
+        )
 
 
 def _tokens(given: Any) -> tuple[int, ...]:

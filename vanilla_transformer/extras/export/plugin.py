@@ -3,5 +3,4 @@
 GROUP = "Share and export"
 SEAMS = {
     "command": {"convert": "commands.convert:Convert", "export": "commands.export:Export"},
-    "runtime": {"onnx": "runtimes:OnnxModel", "ctranslate2": "runtimes:Ctranslate2Model"},
 }

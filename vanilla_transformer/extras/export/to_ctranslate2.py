@@ -10,6 +10,7 @@ from ctranslate2.specs import common_spec, model_spec, transformer_spec
 from torch import nn
 
 from vanilla_transformer.extras.export.errors import ConversionError
+from vanilla_transformer.extras.export.onnx_defaults import refuse_settings
 from vanilla_transformer.extras.export.vocabulary_files import save_tokenizer, vocabularies
 from vanilla_transformer.extras.export.weights import refuse_other_widths, refuse_unexportable
 from vanilla_transformer.model.configuration_vanilla_transformer import VanillaTransformerConfig
@@ -40,16 +41,13 @@ import ctranslate2
 {example}
 ```
 
-{command}CTranslate2 divides a hypothesis's score by its length to the power of `length_penalty`. With 0 there is
+CTranslate2 divides a hypothesis's score by its length to the power of `length_penalty`. With 0 there is
 no penalty, and in float32 the translations are those of the original model with `length_penalty=0,
 length_penalty_type="huggingface"`. Sources and translations are limited to {positions} tokens.
 
 {processors}
 """
 
-_COMMAND = """`vanilla-transformer translate` takes this folder as a model and does the same, without torch.
-
-"""
 _IN_8_BITS = """Its weights are in int8 on 7 bits, so that it is right on any x86 processor, with VNNI and without,
 as it is loaded above and with `compute_type="auto"`. Arm has not been tried."""
 _NOT_IN_8_BITS = """As it is loaded above it is right on any processor. `compute_type="auto"` and `"int8"` make 8 bits
@@ -124,6 +122,7 @@ def export_ctranslate2(model: Any, tokenizer: Any, output: Path, quantization: s
     if quantization not in QUANTIZATIONS:
         raise ConversionError(f"CTranslate2 has no quantization {quantization!r}; it has {', '.join(QUANTIZATIONS)}.")
     refuse_unexportable(model)
+    refuse_settings(model.generation_config.to_diff_dict(), Path(model.name_or_path))
     with torch.no_grad():
         spec = _specification(model)
     tokenizer = plain_text(tokenizer)
@@ -135,9 +134,6 @@ def export_ctranslate2(model: Any, tokenizer: Any, output: Path, quantization: s
     spec.config.unk_token = tokenizer.unk_token
     spec.config.decoder_start_token = target[model.config.decoder_start_token_id]
     spec.config.layer_norm_epsilon = model.config.layer_norm_eps
-    # CTranslate2 ignores unknown attributes; `load_exported` reads them.
-    spec.config.add_attribute("quantization", quantization)
-    spec.config.add_attribute("positions", _positions(model.config))
     _Made(spec).convert(str(output), quantization=quantization, force=True)
     savable(model.generation_config).save_pretrained(output)
     alone = save_tokenizer(tokenizer, output)
@@ -166,7 +162,6 @@ def _readme(model: Any, tokenizer: Any, target: list[str], alone: bool, quantiza
         packages="tokenizers" if alone else "transformers sentencepiece sacremoses",
         example=example,
         positions=positions,
-        command=_COMMAND if alone else "",
         processors=_IN_8_BITS if quantization.startswith("int8") else _NOT_IN_8_BITS,
     )
 

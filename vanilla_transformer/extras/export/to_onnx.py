@@ -7,7 +7,6 @@ import torch
 
 from vanilla_transformer.extras.export.errors import ConversionError
 from vanilla_transformer.extras.export.onnx_defaults import Defaults
-from vanilla_transformer.extras.export.runtimes import GRAPH
 from vanilla_transformer.extras.export.vocabulary_files import save_tokenizer
 from vanilla_transformer.extras.export.weights import refuse_unexportable
 from vanilla_transformer.extras.onnx.graph import unknown_to_graphs
@@ -43,8 +42,7 @@ Runtime. Tokens come from `tokenizer.json` (the package `tokenizers` for Python,
 | `scores` | float (sentences, hypotheses) | log-probability over the length penalty |
 | `lengths` | int64 (sentences, hypotheses) | tokens of each; 0 where there is no such hypothesis |
 
-Only `input_ids` must be given. `vanilla-transformer translate` takes this folder as a model, without torch.
-{precision}
+Only `input_ids` must be given. {precision}
 """
 _PRECISIONS = {
     "float32": "Weights are in float32, for any processor.",
@@ -84,7 +82,7 @@ def export_onnx(model: Any, tokenizer: Any, output: Path, quantization: str = "f
     refuse_uncomputable(model)
     defaults = Defaults.of(model)
     output.mkdir(parents=True, exist_ok=True)
-    write_graph(model, defaults, output / GRAPH, quantization)
+    write_graph(model, defaults, output / "translate.onnx", quantization)
     model.config.save_pretrained(output)
     remarks = []
     if not save_tokenizer(plain_text(tokenizer), output):
@@ -188,4 +186,4 @@ def translation_graph(model: Any, defaults: Defaults, quantization: str | None =
     graph.output("sequences", tokens, shape, "INT64")
     graph.output("scores", scores, shape[:2])
     graph.output("lengths", lengths, shape[:2], "INT64")
-    return graph.model(["sequences", "scores", "lengths"], defaults.told(config.vocab_size))
+    return graph.model(["sequences", "scores", "lengths"])

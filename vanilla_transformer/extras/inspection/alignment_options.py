@@ -32,7 +32,6 @@ class AlignmentOptions:
 
     excludes = {("keep-markup", "alignment"): ", which counts words without markup"}
     not_for_several = dict.fromkeys(("alignment", "keep-markup"), "reads the attention of one model")
-    not_exported = dict.fromkeys(("alignment", "keep-markup"), "it does not return its attention")
 
     def check(self) -> None:
         """Raises UsageError for heads from which nothing is read."""

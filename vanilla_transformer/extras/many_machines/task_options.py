@@ -43,8 +43,6 @@ class TaskOptions:
     engine_options: Annotated[tuple[str, ...], arg(metavar="NAME=VALUE ...", help_behavior_hint="")] = ()
     """Settings of the executor, such as `time=24:00:00 partition=gpu gpus_per_task=1`."""
 
-    not_exported = {"tasks": "numbered tasks need the model that it was made from"}
-
     def check_use(self, command: "Translate") -> None:
         """Refuses several inputs, and options of numbered tasks, in a translation without them."""
         if self.tasks is not None:

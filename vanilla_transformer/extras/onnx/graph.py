@@ -124,13 +124,11 @@ class Graph:
         outputs = [self.outputs.get(name, self.onnx.ValueInfoProto(name=name)) for name in results]
         return self.onnx.helper.make_graph(self.nodes, "graph", self.inputs, outputs, self.constants)
 
-    def model(self, results: list[str], told: dict[str, str] | None = None) -> Any:
-        """Returns the graph as a file's model, with `told` as its metadata."""
+    def model(self, results: list[str]) -> Any:
+        """Returns the graph as a file's model."""
         helper = self.onnx.helper
         operators = [helper.make_opsetid("", OPSET), helper.make_opsetid(OWN_OPERATORS, 1)]
-        model = helper.make_model(self.finished(results), opset_imports=operators, ir_version=IR_VERSION)
-        helper.set_model_props(model, told or {})
-        return model
+        return helper.make_model(self.finished(results), opset_imports=operators, ir_version=IR_VERSION)
 
     def _described(self, name: str, shape: list[Any] | None, kind: str) -> Any:
         return self.onnx.helper.make_tensor_value_info(name, getattr(self.onnx.TensorProto, kind), shape)

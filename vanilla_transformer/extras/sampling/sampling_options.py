@@ -26,8 +26,6 @@ class SamplingOptions:
     seed: OptionalInt = None
     """Random seed (default: 1)."""
 
-    not_exported = {"sample": "it does not return its probabilities"}
-
     def check(self, decoding: Decoding) -> Sampling | None:
         """Returns the sampling for the translations, None for a search."""
         given = {name: value for name, value in vars(self).items() if name != "sample" and value is not None}

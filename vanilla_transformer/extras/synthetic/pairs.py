@@ -183,11 +183,7 @@ def _chunks(items: Iterable[Any]) -> Iterator[list[Any]]:
 
 def longest_source(model: str, max_length: int) -> int:
     """Returns the most tokens that a model translates without cutting the line, at most `max_length`."""
-    from vanilla_transformer.translation import is_exported, load_exported
-
     most = min(max_length, MAX_SOURCE_LENGTH)
-    if is_exported(model):
-        return min(most, load_exported(model).max_source_length)
     from vanilla_transformer.translation.loading import saved_config
 
     config = saved_config(model)
@@ -196,12 +192,7 @@ def longest_source(model: str, max_length: int) -> int:
 
 
 def token_counter(model: str, enough: int) -> TokenCounter:
-    """Returns a function that counts tokens as a model, exported or not, reads them; it may stop at `enough`."""
-    from vanilla_transformer.translation import is_exported, load_exported
-
-    if is_exported(model):
-        tokenizer = load_exported(model).tokenizer
-        return lambda texts: [len(one.ids) for one in tokenizer.encode_batch(texts)]
+    """Returns a function that counts tokens as a model reads them; it may stop at `enough`."""
     from vanilla_transformer.plain_text import plain_text
     from vanilla_transformer.translation.loading import load_tokenizer
     from vanilla_transformer.translation.long_lines import beginning

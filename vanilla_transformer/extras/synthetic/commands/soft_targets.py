@@ -60,14 +60,7 @@ class SoftTargets:
         from vanilla_transformer.extras.synthetic.teacher import write_soft_targets
         from vanilla_transformer.recipe.schema import Recipe
         from vanilla_transformer.tasks import task_of_model
-        from vanilla_transformer.translation import is_exported
 
-        for model in self._models:
-            if is_exported(model):
-                raise UsageError(
-                    f"{model} is an export, which does not return its probabilities: give the model that it was "
-                    "made from."
-                )
         if not task_of_model(self.teacher).form.parallel:
             raise UsageError(f"{self.teacher} does not translate, but soft targets need a translation model.")
         recipe = Recipe.of(train=self.train, tokenizer=self.teacher, max_length=self.max_length)

@@ -68,7 +68,7 @@ class BackTranslate:
     inputs: _Texts
     """UTF-8 text files in the target language, one sentence per line: plain, compressed or Parquet."""
     reverse: Annotated[str, arg(metavar="MODEL")]
-    """Model that translates from the target language into the source language, or an export of such a model."""
+    """Model that translates from the target language into the source language."""
     output: Directory
     """Directory for the pairs."""
     copy_overlap: float = 0.5
@@ -108,7 +108,7 @@ class Distil:
     """
 
     teacher: Annotated[Model, arg(metavar="TEACHER")]
-    """Directory or Hub id of the teacher, or an export of it."""
+    """Directory or Hub id of the teacher."""
     inputs: Annotated[
         tuple[str, ...], Positional, arg(metavar="[TEACHER ...] INPUT [INPUT ...]", help_behavior_hint="")
     ]
