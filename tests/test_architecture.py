@@ -125,7 +125,6 @@ def test_extras_import_only_these_others():
         "inspection": {"recurrent"},
         "many_machines": {"resuming"},
         "subword_sampling": {"mixing"},
-        "synthetic": {"cleaning", "many_machines", "mixing", "sampling"},
         "text_generation": {"sampling"},
     }
     for path in (PACKAGE / "extras").rglob("*.py"):

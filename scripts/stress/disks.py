@@ -45,9 +45,6 @@ COMMANDS = {
     "translate-tasks": "translate {model} {text} --output OUT --tasks 2",
     "predict": "predict {classifier} {text} --output OUT",
     "evaluate": "evaluate {model} --data {text} {text} --metrics chrf --output OUT",
-    "back-translate": "back-translate --reverse {model} {text} --output OUT --length-ratio 1000 --copy-overlap 1",
-    "distil": "distil {model} {text} --output OUT --length-ratio 1000",
-    "soft-targets": f"soft-targets {{model}} {_PAIR} --top-k 4 --output OUT",
     "attend": "attend {model} one --target two --output OUT.html",
     "attend-picture": "attend {model} one --target two --picture OUT.svg",
     "align": "align {model} {text} {text} --alignment-heads 0 --output OUT",
@@ -56,15 +53,12 @@ COMMANDS = {
     "marian": "export {model} OUT --to marian",
     "onnx": "export {model} OUT --to onnx",
     "ctranslate2": "export {model} OUT --to ctranslate2",
-    "clean": "clean {text} --output OUT",
     "join": "join {tasks} --output OUT",
 }
 # These go on where they were, with what is there.
-RESUMED = {"train", "prepare", "translate", "translate-gz", "translate-tasks", "predict", "back-translate", "distil"}
-RESUMED |= {"soft-targets"}
+RESUMED = {"train", "prepare", "translate", "translate-gz", "translate-tasks", "predict"}
 # What they write is smaller than any block.
-SMALL = {"translate", "translate-gz", "translate-tasks", "predict", "evaluate", "back-translate", "distil", "align"}
-SMALL |= {"clean", "join"}
+SMALL = {"translate", "translate-gz", "translate-tasks", "predict", "evaluate", "align", "join"}
 
 
 def make_ground(home: Path) -> dict[str, str]:

@@ -117,8 +117,7 @@ def made_small(line: str, teachers: Sequence[str] = ()) -> str:
 
 def teachers_of(text: str) -> list[str]:
     """Returns the models of a page whose translations it trains on."""
-    ensembles = re.findall(r"--reverse (\S+)|transformer distil ((?:[\w-]+ )+)", text)
-    return [name for pair in ensembles for name in " ".join(pair).split()]
+    return re.findall(r"(?:back_translation|distillation)\.py (\S+)", text)
 
 
 def without_numbers(line: str) -> str:

@@ -96,19 +96,15 @@ def _commands() -> dict[str, list[str]]:
         "translate": ["translate", "model", *text, *output],
         "tasks": ["translate", "model", *text, "--tasks", "2", *output],
         "evaluate": ["evaluate", "model", "--data", "dev.en", "dev.de", "--metrics", "chrf", *output],
-        "distil": ["distil", "model", *text, *output],
-        "back-translate": ["back-translate", "--reverse", "model", *text, *output],
-        "soft-targets": ["soft-targets", "model", *train, "--top-k", "2", *output],
         "average": ["average", "model", "model", *output],
         "attend": ["attend", "model", "one", "--target", "two", "--output", "out.html"],
         "align": ["align", "model", "dev.en", "dev.de", "--alignment-heads", "0", *output],
         "convert": ["convert", "model", "out"],
-        "clean": ["clean", "train.en", *output],
         **{f"export {to}": ["export", "model", "out", "--to", to] for to in ("marian", "onnx", "ctranslate2")},
     }
 
 
-RESUMED = ("train", "prepare", "translate", "tasks", "distil", "back-translate", "soft-targets")
+RESUMED = ("train", "prepare", "translate", "tasks")
 
 
 def full_disk_case(directory: Path, draw: random.Random) -> str:

@@ -129,7 +129,7 @@ def test_a_model_is_pushed_with_a_space_that_shows_it(ann: HubServer, model: Pat
     }
     package = ROOT / "vanilla_transformer"
     sources = {str(path.relative_to(ROOT)) for path in package.rglob("*") if path.is_file()}
-    unused = ("__pycache__", *(f"/{name}/" for name in ("cleaning", "explore", "export", "recipes", "synthetic")))
+    unused = ("__pycache__", *(f"/{name}/" for name in ("explore", "export", "recipes")))
     sources = {name for name in sources if not any(part in name for part in unused)}
     assert set(files) - {".gitattributes"} == {"README.md", "app.py", "requirements.txt"} | sources
     for line in files["requirements.txt"].decode().splitlines():

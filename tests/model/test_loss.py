@@ -174,39 +174,3 @@ def test_the_loss_of_the_model_is_the_one_that_forward_works_out(tiny_model):
         found = mode(**inputs, num_items_in_batch=3)
         expected = mode.loss_function(found.logits, inputs["labels"], vocab_size=48, num_items_in_batch=3)
         torch.testing.assert_close(found.loss, expected)
-
-
-def soft_examples() -> tuple[torch.Tensor, torch.Tensor]:
-    generator = torch.Generator().manual_seed(1)
-    ids = torch.stack([torch.randperm(VOCABULARY, generator=generator)[:4] for _ in range(ROWS)])
-    return ids, 0.6 * torch.rand(ROWS, 4, generator=generator).softmax(-1)
-
-
-@pytest.mark.parametrize("smoothing", [0.0, 0.1])
-def test_soft_targets_take_their_share_of_the_loss(smoothing: float):
-    """Against the cross-entropy with the whole distribution written out."""
-    hidden, weight, labels = examples()
-    ids, shares = soft_examples()
-    (summed_cross_entropy(hidden, weight, labels, smoothing, None, (ids, shares)) / 7).backward()
-    found = [hidden.grad.clone(), weight.grad.clone()]
-    logits = torch.nn.functional.linear(hidden, weight)
-    by_label = torch.full_like(logits, smoothing / VOCABULARY)
-    by_label.scatter_add_(1, labels.clamp(min=0)[:, None], torch.full((ROWS, 1), 1 - smoothing))
-    targets = (1 - shares.sum(-1, keepdim=True)) * by_label
-    targets = targets.scatter_add(1, ids, shares)
-    losses = -(targets.detach() * logits.log_softmax(-1)).sum(-1)[labels != IGNORED_LABEL]
-    for tensor in (hidden, weight):
-        tensor.grad = None
-    (losses.sum() / 7).backward()
-    torch.testing.assert_close(found, [hidden.grad, weight.grad], rtol=1e-5, atol=1e-5)
-    in_one = summed_cross_entropy(hidden, weight, labels, smoothing, None, (ids, shares))
-    torch.testing.assert_close(in_one, losses.sum())
-    plain = label_smoothed_loss(
-        logits[None],
-        labels[None],
-        num_items_in_batch=1,
-        label_smoothing=smoothing,
-        soft_target_ids=ids[None],
-        soft_target_weights=shares[None],
-    )
-    torch.testing.assert_close(plain, losses.sum())

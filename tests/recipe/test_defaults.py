@@ -34,7 +34,6 @@ MAY_STAY_OPEN = {
     "license",
     "classifier_pooling",
     "from_model",
-    "distil_from",
     "from_fingerprint",
     "learning_rate",
     "tokenizer",

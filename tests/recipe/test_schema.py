@@ -70,8 +70,6 @@ tokenizer: there
 tokenizer_sides: target
 vocab_size: 300
 from_model: general
-distil_from: soft
-distillation_weight: 0.7
 max_steps: 30
 output: model
 """
@@ -84,9 +82,6 @@ tokenizer:
   vocab_size: 300
 start:
   model: general
-distillation:
-  soft_targets: soft
-  weight: 0.7
 optimization:
   max_steps: 30
 run:
@@ -98,7 +93,7 @@ run:
 def test_unused_blocks_are_omitted_and_disabled_options_written():
     text = Recipe.of(metrics=(), max_steps=3).to_yaml()
     assert "metrics: []" in text and "max_steps: 3" in text
-    assert not [name for name in ("distillation", "sampling", "recurrent") if f"{name}:" in text]
+    assert not [name for name in ("sampling", "recurrent") if f"{name}:" in text]
 
 
 def test_an_empty_block_has_its_defaults(tmp_path):

@@ -50,8 +50,8 @@ def test_trainings_are_short(line, small):
 
 
 def test_a_model_whose_translations_are_learned_from_learns_the_text():
-    page = "vanilla-transformer back-translate --reverse de-en mono.de\nvanilla-transformer distil one two text.en"
-    assert teachers_of(page) == ["de-en", "one", "two"]
+    page = "python examples/back_translation.py de-en mono.de en de\npython examples/distillation.py two text.en en de"
+    assert teachers_of(page) == ["de-en", "two"]
     assert made_small("vanilla-transformer train a --output two", teachers_of(page)).endswith(f"two {LEARNING}")
 
 

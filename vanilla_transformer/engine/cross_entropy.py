@@ -1,6 +1,6 @@
 """Section 5.4: cross-entropy with label smoothing that holds the logits of only a part of the batch at a time.
 
-Shapes in names: N rows, the target positions of a batch · K soft targets · D d_model · V vocabulary.
+Shapes in names: N rows, the target positions of a batch · D d_model · V vocabulary.
 """
 
 from typing import Any
@@ -22,7 +22,6 @@ def summed_cross_entropy(
     labels_N: torch.Tensor,
     label_smoothing: float = 0.0,
     bias_V: torch.Tensor | None = None,
-    soft_targets: tuple[torch.Tensor, torch.Tensor] | None = None,
 ) -> torch.Tensor:
     """Section 5.4: Σ over rows of -Σ q log softmax(logits), q = 1 - ε_ls on the label + ε_ls / V on each type.
 
@@ -35,8 +34,6 @@ def summed_cross_entropy(
         labels_N: Types, (rows,); rows with -100 do not count.
         label_smoothing: ε_ls.
         bias_V: Added to the logits, (vocabulary,); the paper has none.
-        soft_targets: Types that share a row's label, (rows, types), and the share of each: q is then these shares,
-            plus their remainder to 1 times the q of the label.
 
     Returns:
         The sum in nats, a float32 scalar.
@@ -44,7 +41,7 @@ def summed_cross_entropy(
     device = hidden_ND.device.type
     dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else hidden_ND.dtype
     total: torch.Tensor = _SummedCrossEntropy.apply(
-        hidden_ND, weight_VD, bias_V, labels_N, soft_targets, label_smoothing, dtype, torch.is_grad_enabled()
+        hidden_ND, weight_VD, bias_V, labels_N, label_smoothing, dtype, torch.is_grad_enabled()
     )
     return total
 
@@ -57,7 +54,6 @@ class _SummedCrossEntropy(torch.autograd.Function):
         weight_VD: torch.Tensor,
         bias_V: torch.Tensor | None,
         labels_N: torch.Tensor,
-        soft_targets: tuple[torch.Tensor, torch.Tensor] | None,
         label_smoothing: float,
         dtype: torch.dtype,
         with_gradients: bool,
@@ -78,8 +74,7 @@ class _SummedCrossEntropy(torch.autograd.Function):
             logits_NV = torch.nn.functional.linear(part_ND, weight_in_dtype_VD, bias_in_dtype_V)
             for first in range(0, len(logits_NV), at_once):
                 few = slice(first, first + at_once)
-                shares = None if soft_targets is None else (soft_targets[0][rows][few], soft_targets[1][rows][few])
-                total += _to_gradient_(logits_NV[few], labels_N[rows][few], label_smoothing, shares)
+                total += _to_gradient_(logits_NV[few], labels_N[rows][few], label_smoothing)
             if with_gradients:
                 # Rows that do not count are masked here: the logits have many times more values.
                 ctx.hidden_gradient_ND[rows] = (logits_NV @ weight_in_dtype_VD) * counts_N1
@@ -93,15 +88,10 @@ class _SummedCrossEntropy(torch.autograd.Function):
     def backward(ctx: Any, scale: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         hidden_gradient_ND = ctx.hidden_gradient_ND * scale.to(ctx.hidden_gradient_ND.dtype)
         bias_gradient_V = None if ctx.bias_gradient_V is None else ctx.bias_gradient_V * scale
-        return hidden_gradient_ND, ctx.weight_gradient_VD * scale, bias_gradient_V, None, None, None, None, None
+        return hidden_gradient_ND, ctx.weight_gradient_VD * scale, bias_gradient_V, None, None, None, None
 
 
-def _to_gradient_(
-    logits_NV: torch.Tensor,
-    labels_N: torch.Tensor,
-    label_smoothing: float,
-    soft_targets: tuple[torch.Tensor, torch.Tensor] | None,
-) -> torch.Tensor:
+def _to_gradient_(logits_NV: torch.Tensor, labels_N: torch.Tensor, label_smoothing: float) -> torch.Tensor:
     """Returns the summed loss of the rows that count; overwrites all logits by its gradient, softmax(logits) - q.
 
     Exponentials cost more than everything else here, and the softmax computes them all: the logarithm of its
@@ -116,16 +106,7 @@ def _to_gradient_(
     log_denominator_N1 = read_NV.amax(-1, keepdim=True).float() - softmax_NV.amax(-1, keepdim=True).log()
     of_labels_N1 = read_NV.gather(1, labels_N1).float()
     sum_N1 = read_NV.sum(-1, keepdim=True, dtype=torch.float32)
-    if soft_targets is None:
-        loss_N1 = log_denominator_N1 - (1 - label_smoothing) * of_labels_N1 - on_each * sum_N1
-        softmax_NV.scatter_add_(1, labels_N1, torch.full_like(of_labels_N1, label_smoothing - 1))
-        torch.sub(softmax_NV, on_each, out=logits_NV)
-    else:
-        ids_NK, shares_NK = soft_targets
-        left_N1 = 1 - shares_NK.sum(-1, keepdim=True)
-        loss_N1 = log_denominator_N1 - left_N1 * ((1 - label_smoothing) * of_labels_N1 + on_each * sum_N1)
-        loss_N1 -= (shares_NK * read_NV.gather(1, ids_NK).float()).sum(-1, keepdim=True)
-        softmax_NV.scatter_add_(1, labels_N1, (label_smoothing - 1) * left_N1)
-        softmax_NV.scatter_add_(1, ids_NK, -shares_NK)
-        torch.sub(softmax_NV, on_each * left_N1, out=logits_NV)
+    loss_N1 = log_denominator_N1 - (1 - label_smoothing) * of_labels_N1 - on_each * sum_N1
+    softmax_NV.scatter_add_(1, labels_N1, torch.full_like(of_labels_N1, label_smoothing - 1))
+    torch.sub(softmax_NV, on_each, out=logits_NV)
     return loss_N1.masked_fill_((labels_N == IGNORED_LABEL)[:, None], 0.0).sum()

@@ -45,9 +45,6 @@ class EncoderDecoderHead(LanguageModelHead):
         logits_to_keep: int | torch.Tensor = 0,
         num_items_in_batch: torch.Tensor | int | None = None,
         skip_logits: bool = False,
-        # A Trainer takes every argument with `label` in its name for labels, and evaluates only when all are given.
-        soft_target_ids: torch.Tensor | None = None,
-        soft_target_weights: torch.Tensor | None = None,
         **kwargs: Any,
     ) -> Seq2SeqLMOutput:
         """The model's `forward`, with logits (batch, target length, vocabulary) and a loss.
@@ -59,9 +56,6 @@ class EncoderDecoderHead(LanguageModelHead):
             num_items_in_batch: Divisor of the summed loss; the number of labels that count if None. A step of several
                 batches gives the number of labels in all of them.
             skip_logits: Returns the loss of `labels` without logits: they can take half the time and memory of a step.
-            soft_target_ids: Tokens that share each label's place, (batch, target length, tokens), such as those that a
-                teacher considers likely (word-level distillation).
-            soft_target_weights: The share of each; the remainder to 1 goes to the label, smoothed.
 
         The loss is the mean cross-entropy in nats per target token; in training mode the targets are smoothed by
         `config.label_smoothing` over the whole vocabulary (section 5.4), in evaluation mode they are not. A `Trainer`
@@ -69,7 +63,6 @@ class EncoderDecoderHead(LanguageModelHead):
         `model.loss_function = f`, which is called as in the library's models: `f(logits=, labels=, vocab_size=,
         num_items_in_batch=)`.
         """
-        soft_targets = _soft_targets(labels, soft_target_ids, soft_target_weights)
         if labels is not None:
             check_labels(labels, self.config.vocab_size)
             use_cache = False
@@ -93,22 +86,7 @@ class EncoderDecoderHead(LanguageModelHead):
             num_items_in_batch,
             logits_to_keep,
             skip_logits,
-            **soft_targets,
             **kwargs,
         )
         others = {name: part for name, part in outputs.items() if name != "last_hidden_state"}
         return Seq2SeqLMOutput(loss=loss, logits=logits_BTV, **others)
-
-
-def _soft_targets(
-    labels: torch.Tensor | None, ids: torch.Tensor | None, weights: torch.Tensor | None
-) -> dict[str, torch.Tensor]:
-    """Returns the soft targets by their names in `forward`; raises ValueError unless they match the labels."""
-    if ids is None and weights is None:
-        return {}
-    if labels is None or ids is None or weights is None or not labels.shape == ids.shape[:2] == weights.shape[:2]:
-        raise ValueError(
-            "soft_target_ids and soft_target_weights are for labels, and of the shape (batch, target length, types): "
-            "give all three."
-        )
-    return {"soft_target_ids": ids, "soft_target_weights": weights}

@@ -113,20 +113,13 @@ class LanguageModelHead(ReplaceableLoss):
         hidden_BTD: torch.Tensor,
         labels: torch.Tensor,
         num_items_in_batch: torch.Tensor | int | None,
-        *,
-        soft_target_ids: torch.Tensor | None = None,
-        soft_target_weights: torch.Tensor | None = None,
         **kwargs: Any,
     ) -> torch.Tensor:
-        soft_targets = None
-        if soft_target_ids is not None and soft_target_weights is not None:
-            soft_targets = soft_target_ids.flatten(0, 1), soft_target_weights.flatten(0, 1)
         total = summed_cross_entropy(
             hidden_BTD.flatten(0, 1),
             self.lm_head.weight,
             labels.flatten(),
             self._label_smoothing(),
             self.lm_head.bias,
-            soft_targets,
         )
         return total / number_of_items(labels, num_items_in_batch)

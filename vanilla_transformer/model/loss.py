@@ -13,8 +13,6 @@ def label_smoothed_loss(
     vocab_size: int | None = None,
     num_items_in_batch: torch.Tensor | int | None = None,
     label_smoothing: float = 0.0,
-    soft_target_ids: torch.Tensor | None = None,
-    soft_target_weights: torch.Tensor | None = None,
     **kwargs: Any,
 ) -> torch.Tensor:
     """Section 5.4: mean cross-entropy in nats per label, against 1 - ε_ls on the label and ε_ls / V on every type.
@@ -25,23 +23,16 @@ def label_smoothed_loss(
         vocab_size: Not needed; the library's losses have it.
         num_items_in_batch: Divisor of the sum; the number of labels that count if None.
         label_smoothing: ε_ls.
-        soft_target_ids: Types that share the label's place, (batch, target length, types).
-        soft_target_weights: The share of each; the remainder to 1 goes to the label, smoothed.
         **kwargs: Other arguments of `forward`; not used.
     """
-    by_label = torch.nn.functional.cross_entropy(
+    total = torch.nn.functional.cross_entropy(
         logits.flatten(0, 1).float(),
         labels.flatten(),
         ignore_index=IGNORED_LABEL,
-        reduction="sum" if soft_target_weights is None else "none",
+        reduction="sum",
         label_smoothing=label_smoothing,
     )
-    if soft_target_ids is not None and soft_target_weights is not None:
-        logs_NV = logits.flatten(0, 1).float().log_softmax(-1)
-        weights_NK = soft_target_weights.flatten(0, 1) * (labels.flatten() != IGNORED_LABEL)[:, None]
-        by_soft_targets = -(weights_NK * logs_NV.gather(1, soft_target_ids.flatten(0, 1))).sum(-1)
-        by_label = ((1 - weights_NK.sum(-1)) * by_label + by_soft_targets).sum()
-    return by_label / number_of_items(labels, num_items_in_batch)
+    return total / number_of_items(labels, num_items_in_batch)
 
 
 def next_token_loss(

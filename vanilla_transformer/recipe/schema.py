@@ -39,11 +39,6 @@ if TYPE_CHECKING:
 class ExtraBlock(Block):
     """A block that an extra adds to the recipe, at the seam `recipe`."""
 
-    @property
-    def place(self) -> str | None:
-        """Returns the location that it reads besides the text, if it is used and reads any."""
-        return None
-
     def complete(self, recipe: "Recipe") -> "Recipe":
         """Returns the recipe with the values that the block determines.
 

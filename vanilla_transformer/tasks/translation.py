@@ -3,8 +3,6 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-import torch
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerFast
 
 from vanilla_transformer import seams
@@ -29,8 +27,6 @@ if TYPE_CHECKING:
 
 # The architecture that every recipe has unless it names one of an extra.
 PAPERS_ARCHITECTURE = "transformer"
-# A teacher's predictions for each target token, as a `DistilledCorpus` stores them.
-_SOFT_TARGETS = {"soft_target_ids": np.int64, "soft_target_weights": np.float32}
 
 
 class Translation(Task):
@@ -133,17 +129,10 @@ class Translation(Task):
         return lengths[-1]
 
     def collate(self, rows: Rows, rng: RowRandom, config: PreTrainedConfig) -> Batch:
-        """Pads pairs to `input_ids`, `attention_mask` and `labels` (with -100), and soft targets if there are any."""
+        """Pads pairs to `input_ids`, `attention_mask` and `labels` (with -100)."""
         input_ids, attention_mask = pad(rows["source"], config.pad_token_id)
-        labels, of_target = pad(rows["target"], LABEL_PADDING)
-        batch = {"input_ids": input_ids, "attention_mask": attention_mask, "labels": labels}
-        for name, kind in _SOFT_TARGETS.items():
-            if rows.get(name):
-                of_tokens = np.concatenate(rows[name]).astype(kind)
-                padded = np.zeros((*labels.shape, of_tokens.shape[1]), dtype=kind)
-                padded[of_target.numpy() == 1] = of_tokens
-                batch[name] = torch.from_numpy(padded)
-        return batch
+        labels, _ = pad(rows["target"], LABEL_PADDING)
+        return {"input_ids": input_ids, "attention_mask": attention_mask, "labels": labels}
 
     def examples(self, corpus: "Dataset") -> int:
         """Counts each source once."""

@@ -193,9 +193,7 @@ class TrainingLoop:
         if self.progress.data != begun.data:
             corpus = self.corpus
             if not isinstance(corpus, PreparedCorpus) or self.progress.data != length_fingerprint(corpus):
-                places = [block.place for block in self.recipe.extras.values() if block.place]
-                others = "".join(f", or what {place} says of it," for place in places)
-                raise self._other_text(f"train{others}")
+                raise self._other_text("train")
             if corpus.of_epoch(1) is not corpus:
                 raise OutputError(
                     f"The run in {self.checkpoints.parent} was begun by an earlier version, which mixed the "

@@ -75,7 +75,7 @@ def write_space(folder: Path, directory: Path, model: str) -> None:
     (folder / "requirements.txt").write_text("".join(f"{line}\n" for line in requirements(directory)))
     # A copy of the package needs no package index, and the page always has the version that made it.
     package = Path(vanilla_transformer.__file__).parent
-    unused = shutil.ignore_patterns("__pycache__", "cleaning", "explore", "export", "recipes", "synthetic")
+    unused = shutil.ignore_patterns("__pycache__", "explore", "export", "recipes")
     shutil.copytree(package, folder / package.name, ignore=unused)
 
 

@@ -1,1 +1,0 @@
-"""Removal of pairs that teach nothing from corpora."""

@@ -1,1 +1,0 @@
-"""Training data written by models."""

@@ -1,1 +1,0 @@
-"""Commands that make training data with models."""
