@@ -1,1 +1,1 @@
-"""Benchmarks, experiments and stress tests, each run from the root of the repository."""
+"""Benchmarks and experiments, each run from the root of the repository."""

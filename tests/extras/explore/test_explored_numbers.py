@@ -6,8 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 from browser import open_browser, serve
-
-from scripts.stress.explore import ask, log_probabilities, values_of
+from exploring import ask, log_probabilities, values_of
 
 playwright = pytest.importorskip("playwright.sync_api", reason="the package playwright is not installed")
 

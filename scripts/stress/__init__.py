@@ -1,1 +1,0 @@
-"""Stress tests that search the package for silent errors: `python -m scripts.stress.NAME`."""
