@@ -1,11 +1,13 @@
 """Small random models of each kind and small texts, shared by the tests of commands, pages and runs."""
 
+import json
 import random
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import save_file
 
 from vanilla_transformer import (
     VanillaTransformerConfig,
@@ -73,6 +75,17 @@ def single_stack(kind: str, texts: Sequence[str], **fields: Any) -> tuple[Any, V
     labels = {} if kind == "masked-language-model" else {"id2label": dict(enumerate(LABELS))}
     encoder = VanillaTransformerEncoderConfig(vocab_size=len(tokenizer), encoder_layers=2, **labels, **fields)
     return ENCODERS[kind](encoder), tokenizer
+
+
+def write_checkpoint(run: Path, step: int, weights: dict[str, torch.Tensor]) -> Path:
+    """Writes weights as a checkpoint of a run that ended with that step, and returns its directory."""
+    place = run / "checkpoints" / f"step-{step:08d}"
+    place.mkdir(parents=True)
+    file = place / "model.safetensors"
+    save_file({name: weight.contiguous() for name, weight in weights.items()}, file, metadata={"format": "pt"})
+    state = {"progress": {"step": step}, "files": {file.name: file.stat().st_size}}
+    (place / "checkpoint.json").write_text(json.dumps(state))
+    return place
 
 
 def write_reversed(

@@ -17,7 +17,7 @@ PACKAGE = Path(vanilla_transformer.__file__).parent
 # Each part may import those to its right.
 LAYERS = [
     *("extras", "cli", "hub", "training"),
-    *("checkpointing", "distributed", "reporting", "tasks", "evaluation"),
+    *("distributed", "reporting", "tasks", "evaluation"),
     *("translation", "recipe", "data", "analysis", "tokenizer"),
     *(
         "atomic_files",
@@ -179,7 +179,7 @@ def test_nothing_but_tasks_asks_which_task_it_is(path: Path):
 # The end of the name of a class whose head belongs to one task.
 HEAD = re.compile(r"For(CausalLM|ConditionalGeneration|MaskedLM|QuestionAnswering|(Sequence|Token)Classification)")
 # Rooms that read no text, and so need not know in which form a task has it.
-READS_NO_TEXT = ("cli", "reporting", "evaluation", "hub", "hub.py", "translation", "checkpointing", "distributed")
+READS_NO_TEXT = ("cli", "reporting", "evaluation", "hub", "hub.py", "translation", "distributed")
 
 
 @pytest.mark.parametrize("path", modules(), ids=lambda path: str(path.relative_to(PACKAGE)))
@@ -263,7 +263,7 @@ def test_blocks_say_which_section_they_are(place: str, section: str):
         ("data.batching", "Section 5.1"),
         ("training.optimisation", "5.3"),
         ("training.loop", "5.2"),
-        ("checkpointing.averaging", "6.1"),
+        ("training.averaging", "6.1"),
         ("analysis.cost", "Table 2"),
         ("extras.inspection.paper_tables", "Tables 2 and 3"),
     ],

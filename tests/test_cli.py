@@ -17,7 +17,7 @@ from faults import at_call, failing_disk, standard_streams
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
-from small_models import save_translator
+from small_models import save_translator, write_checkpoint
 from transformers import AutoTokenizer
 
 from vanilla_transformer import (
@@ -30,7 +30,6 @@ from vanilla_transformer import (
     __version__,
     compression,
 )
-from vanilla_transformer.checkpointing.store import Progress, commit_checkpoint, partial_path
 from vanilla_transformer.cli import program
 from vanilla_transformer.cli.arguments import help_of
 from vanilla_transformer.cli.program import COMMANDS, command_names
@@ -548,12 +547,8 @@ def test_average_of_a_run_takes_its_last_checkpoints(run, model, tmp_path):
     (trained / "recipe.yaml").write_text("".join(f"{name}: {value}\n" for name, value in fields.items()))
     weights = load_model(model)[0].state_dict()
     for step in (10, 20, 30):
-        partial = partial_path(trained / "checkpoints", step)
-        partial.mkdir(parents=True)
         changed = {name: tensor + step for name, tensor in weights.items() if name != "lm_head.weight"}
-        save_file(changed, partial / "model.safetensors")
-        (partial / "optimizer.bin").touch()
-        commit_checkpoint(partial, Progress(step=step))
+        write_checkpoint(trained, step, changed)
     newest = trained / "checkpoints" / "step-00000030"
     for words, shift in (([trained], 25), ([trained, "--last", 3], 20), ([newest], 30)):
         output = tmp_path / f"mean-{shift}"
@@ -577,22 +572,20 @@ def test_average_takes_files_of_weights_with_a_model_beside_them(run, model, tmp
 
 
 def test_average_refuses_damaged_or_nonfinite_weights(run, model, tmp_path):
-    paths = []
-    for step in (10, 20):
-        partial = partial_path(tmp_path / "run" / "checkpoints", step)
-        shutil.copytree(model, partial)
-        (partial / "optimizer.bin").touch()
-        paths.append(commit_checkpoint(partial, Progress(step=step)))
+    weights = load_file(model / "model.safetensors")
+    paths = [write_checkpoint(tmp_path / "run", step, weights) for step in (10, 20)]
+    for path in paths:
+        shutil.copytree(model, path, dirs_exist_ok=True, ignore=shutil.ignore_patterns("*.safetensors"))
     file = paths[1] / "model.safetensors"
-    weights = load_file(file)
-    weights["model.shared.weight"][0] += 1
-    save_file(weights, file, metadata={"format": "pt"})
+    whole = file.read_bytes()
+    file.write_bytes(whole[:-1])
     code, _, err = run("average", *paths, "--output", tmp_path / "mean")
-    assert code == 1 and f"{paths[1]} is corrupted, the contents of model.safetensors have changed" in err
-    (paths[1] / "manifest.json").unlink()
+    assert code == 1 and f"{paths[1]} is damaged, model.safetensors has" in err
+    file.write_bytes(whole)
     assert run("average", *paths, "--output", tmp_path / "mean")[0] == 0
     weights["model.shared.weight"][0] = float("nan")
     save_file(weights, file)
+    (paths[1] / "checkpoint.json").unlink()
     code, _, err = run("average", *paths, "--output", tmp_path / "none")
     assert code == 1 and "model.shared.weight holds NaN or infinity" in err
     assert not (tmp_path / "none").exists()
@@ -634,11 +627,7 @@ def test_average_of_a_finished_run_counts_its_last_step_as_the_run_did(run, mode
     shutil.copytree(model, trained)
     (trained / "recipe.yaml").write_text("save_steps: 10\naverage_checkpoints: 2\n")
     for step in (10, 20, 25):
-        partial = partial_path(trained / "checkpoints", step)
-        partial.mkdir(parents=True)
-        shutil.copy(model / "model.safetensors", partial)
-        (partial / "optimizer.bin").touch()
-        commit_checkpoint(partial, Progress(step=step))
+        write_checkpoint(trained, step, load_file(model / "model.safetensors"))
     for summary, steps in ((None, (10, 20)), ({"steps": 25}, (20, 25))):
         if summary is not None:
             (trained / "summary.json").write_text(json.dumps(summary))

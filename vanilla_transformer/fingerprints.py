@@ -17,9 +17,3 @@ def fingerprint_file(path: Path) -> str:
     """Returns the fingerprint of the contents of a file."""
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "blake2b").hexdigest()[: 2 * _BYTES]
-
-
-def checksum(path: Path) -> str:
-    """Returns the SHA-256 of a file, as in the manifest of a checkpoint."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -10,7 +10,6 @@ from refusals import refused
 from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.modeling_outputs import MaskedLMOutput
 
-from vanilla_transformer.checkpointing.store import Progress
 from vanilla_transformer.data.batching import LABEL_PADDING, StepPlan, pad, share
 from vanilla_transformer.data.columns import TEXTS
 from vanilla_transformer.data.preparation import token_ids
@@ -19,6 +18,7 @@ from vanilla_transformer.recipe.defaults import SIZE_PRESETS
 from vanilla_transformer.recipe.reading import load_recipe
 from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.tasks import SpecialTokens, Task, register_task
+from vanilla_transformer.training.checkpoints import Progress
 from vanilla_transformer.training.loop import train
 from vanilla_transformer.training.prefetch import local_steps
 

@@ -10,11 +10,11 @@ import pytest
 import torch
 from refusals import refused
 
-from vanilla_transformer.checkpointing.store import Progress
 from vanilla_transformer.data.batching import Step, StepPlan, share
 from vanilla_transformer.data.token_corpus import PreparedCorpus
 from vanilla_transformer.model.configuration_vanilla_transformer import VanillaTransformerConfig
 from vanilla_transformer.tasks import get_task
+from vanilla_transformer.training.checkpoints import Progress
 from vanilla_transformer.training.prefetch import local_steps, prefetch
 
 COLLATE = partial(get_task("translation").collate, config=VanillaTransformerConfig())

@@ -1,5 +1,3 @@
-import dataclasses
-import hashlib
 import importlib
 import itertools
 import json
@@ -28,15 +26,13 @@ from vanilla_transformer import (
     VanillaTransformerForConditionalGeneration,
     VanillaTransformerTokenizer,
 )
-from vanilla_transformer.checkpointing import store
-from vanilla_transformer.checkpointing.store import CheckpointError
 from vanilla_transformer.data.corpus import CorpusError, read_corpus
 from vanilla_transformer.data.preparation import prepare_corpus
 from vanilla_transformer.recipe.blocks import RecipeError
 from vanilla_transformer.recipe.reading import load_recipe
 from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.tasks import get_task
-from vanilla_transformer.training.inputs import gather_inputs
+from vanilla_transformer.training.checkpoints import CheckpointError, latest_checkpoint
 from vanilla_transformer.training.loop import DivergenceError, likely_cause, train
 from vanilla_transformer.training.prefetch import make_plan
 from vanilla_transformer.training.run_directory import OutputError, RunDirectory
@@ -210,12 +206,10 @@ def test_the_losses_are_those_of_a_loop_of_ten_lines(recipe, tmp_path):
     [
         ("training.inputs.save_tokenizer", 1),
         ("training.inputs.prepare_corpus", 2),
-        ("checkpointing.writer.commit_checkpoint", 1),  # Before there is any checkpoint.
-        ("checkpointing.writer.save", 4),  # Between weights and moments, while the loop goes on.
-        ("checkpointing.store.checksum", 7),  # While a manifest is made.
-        ("checkpointing.store.sync", 19),  # Between the files of a checkpoint.
+        ("training.checkpoints._commit", 1),  # Before there is any checkpoint.
+        ("training.checkpoints.sync", 10),  # Between the files of a checkpoint.
         ("training.loop.prune_checkpoints", 3),
-        ("checkpointing.store._keep_weights_alone", 1),
+        ("training.checkpoints._write_state", 4),
         ("training.finalize.load_average", 1),
         ("training.finalize.plot_learning_curves", 1),  # When the model is there, and its card is not.
     ],
@@ -257,7 +251,7 @@ def test_signals_do_what_they_did_before_once_training_is_over(undisturbed):
 
 def test_a_damaged_checkpoint_is_passed_over_and_the_run_ends_the_same(recipe, undisturbed, tmp_path):
     mine = into(recipe, tmp_path / "model")
-    process = in_background(mine, kill_at_call, place="checkpointing.writer.commit_checkpoint", call=5)
+    process = in_background(mine, kill_at_call, place="training.checkpoints._commit", call=5)
     assert exit_code(process) == -signal.SIGKILL
     newest = tmp_path / "model" / "checkpoints" / "step-00000012" / "optimizer.bin"
     newest.write_bytes(newest.read_bytes()[:-1])
@@ -274,7 +268,7 @@ def test_a_full_disk_ends_the_run_and_leaves_the_earlier_checkpoint_whole(recipe
         def fill_disk(optimizer):
             stack.enter_context(small_files(log.stat().st_size + 2000))
 
-        with at_update(7, fill_disk), refused(store.CheckpointError, "step 9", "File too large"):
+        with at_update(7, fill_disk), refused(CheckpointError, "step 9", "cannot be written"):
             train(mine)
     assert_same_run(train(mine), undisturbed)
     assert "Going on from the checkpoint of step 6." in log.read_text()
@@ -294,7 +288,7 @@ def test_a_loss_that_is_no_number_ends_the_run_and_harms_no_checkpoint(recipe, t
     mine = into(recipe, tmp_path / "model")
     with at_update(7, spoil(float("nan"))), refused(DivergenceError, "step 8", "checkpoints", "--learning-rate-scale"):
         train(mine)
-    newest = store.latest_complete_checkpoint(tmp_path / "model" / "checkpoints", print)
+    newest = latest_checkpoint(tmp_path / "model" / "checkpoints", print)
     assert newest.step == 6
     assert all(weight.isfinite().all() for weight in load_file(newest.path / "model.safetensors").values())
 
@@ -330,15 +324,14 @@ def test_weights_that_are_nan_are_never_written_to_a_checkpoint(recipe, tmp_path
 
 
 def rewrite(file, payload):
-    """Replaces a file of a checkpoint, and what its manifest says of it."""
+    """Replaces a file of a checkpoint, and what its checkpoint.json says of it."""
     file.write_bytes(payload)
-    manifest = json.loads((file.parent / "manifest.json").read_text())
-    manifest["files"][file.name] = {"bytes": len(payload), "sha256": hashlib.sha256(payload).hexdigest()}
-    (file.parent / "manifest.json").write_text(json.dumps(manifest))
+    state = json.loads((file.parent / "checkpoint.json").read_text())
+    state["files"][file.name] = len(payload)
+    (file.parent / "checkpoint.json").write_text(json.dumps(state))
 
 
 def test_checkpoints_with_nan_make_no_model(recipe, tmp_path, train_until):
-    """As earlier versions wrote them."""
     mine = into(recipe, tmp_path / "model", max_steps=9)
     train_until(mine, 9)
     file = tmp_path / "model" / "checkpoints" / "step-00000003" / "model.safetensors"
@@ -477,7 +470,7 @@ def test_a_model_whose_checkpoints_are_gone_is_not_touched(recipe, undisturbed, 
 def test_checkpoints_none_of_which_is_whole_are_not_deleted(recipe, undisturbed, tmp_path):
     model = tmp_path / "model"
     shutil.copytree(undisturbed, model)
-    for progress in model.glob("checkpoints/*/progress.json"):
+    for progress in model.glob("checkpoints/*/checkpoint.json"):
         progress.unlink()
     kept = [path.name for path in sorted((model / "checkpoints").iterdir())]
     with refused(CheckpointError, "checkpoints"):
@@ -527,7 +520,7 @@ def test_two_processes_cannot_train_in_the_same_directory(recipe, tmp_path):
 def test_a_run_does_not_go_on_with_other_data(recipe, tmp_path):
     first, second = write_reversed(tmp_path, "train", 300, seed=2), write_reversed(tmp_path, "other", 300, seed=3)
     mine = into(recipe, tmp_path / "model", train=first)
-    process = in_background(mine, kill_at_call, place="checkpointing.writer.commit_checkpoint", call=3)
+    process = in_background(mine, kill_at_call, place="training.checkpoints._commit", call=3)
     assert exit_code(process) == -signal.SIGKILL
     for old, new in zip(first, second, strict=True):
         os.replace(new, old)
@@ -551,50 +544,6 @@ def test_a_run_does_not_go_on_with_other_text_of_as_many_tokens(recipe, tmp_path
     with refused(OutputError, name, "changed"):
         train(mine.with_options(max_steps=9))
     assert kept == {file: file.read_bytes() for file in kept}
-
-
-def as_of_an_earlier_version(run, data):
-    for checkpoint in (run / "checkpoints").glob("step-*"):
-        if (checkpoint / "progress.json").exists():
-            progress = json.loads((checkpoint / "progress.json").read_text()) | {"data": data}
-            del progress["dev"]
-            progress["best_dev_nll"] = progress.pop("best_dev_loss")
-            progress["step_in_epoch"] = progress.pop("step_in_part")
-            del progress["part"]
-            rewrite(checkpoint / "progress.json", json.dumps(progress).encode())
-
-
-def lengths_alone(recipe):
-    """Identifies the text of a run as earlier versions did."""
-    lengths = gather_inputs(recipe, RunDirectory(Path(recipe.run.output)), print).train.lengths
-    return hashlib.sha256(b"".join(column.tobytes() for column in lengths.values())).hexdigest()
-
-
-def test_mixture_of_an_earlier_version_is_not_resumed(recipe, tmp_path):
-    """Earlier versions drew the same pairs of a fractional share in each epoch."""
-
-    def mixture(*weights):
-        corpora = zip((*recipe.data.train, *recipe.data.dev), weights, strict=True)
-        return tuple(dataclasses.replace(corpus, weight=weight) for corpus, weight in corpora)
-
-    for name, corpora in (("drawn", mixture(0.32, 0.68)), ("whole", mixture(0.5, 0.5))):
-        run = train(into(recipe, tmp_path / name, train=corpora, max_steps=3))
-        longer = into(recipe, run, train=corpora, max_steps=6)
-        as_of_an_earlier_version(run, lengths_alone(longer))
-        if name == "whole":
-            train(longer)
-        else:
-            with refused(OutputError, "earlier version"):
-                train(longer)
-
-
-def test_a_checkpoint_of_an_earlier_version_is_gone_on_from(recipe, undisturbed, tmp_path):
-    """Earlier versions identified their text by lengths alone, and did not record dev."""
-    train(into(recipe, tmp_path / "model", max_steps=6))
-    mine = into(recipe, tmp_path / "model")
-    as_of_an_earlier_version(tmp_path / "model", lengths_alone(mine))
-    longer = train(mine)
-    assert (longer / "model.safetensors").read_bytes() == (undisturbed / "model.safetensors").read_bytes()
 
 
 def test_the_vocabulary_is_that_of_the_text_as_it_is_when_training_begins(recipe, tmp_path, capsys):
@@ -641,17 +590,6 @@ def test_impossible_sizes_are_refused_before_reading_or_writing(recipe, tmp_path
 
 def test_extended_run_ends_with_identical_weights(recipe, undisturbed, tmp_path):
     train(into(recipe, tmp_path / "model", max_steps=18))
-    longer = train(into(recipe, tmp_path / "model"))
-    assert (longer / "model.safetensors").read_bytes() == (undisturbed / "model.safetensors").read_bytes()
-
-
-def test_a_run_of_an_earlier_version_goes_on_and_ends_the_same(recipe, undisturbed, tmp_path):
-    """Its checkpoints name the embedding after the encoder, and they are in the mean with those of today."""
-    train(into(recipe, tmp_path / "model", max_steps=27))
-    for path in (tmp_path / "model" / "checkpoints").iterdir():
-        weights = load_file(path / "model.safetensors")
-        weights["model.encoder.embed_tokens.weight"] = weights.pop("model.shared.weight")
-        rewrite(path / "model.safetensors", save(weights))
     longer = train(into(recipe, tmp_path / "model"))
     assert (longer / "model.safetensors").read_bytes() == (undisturbed / "model.safetensors").read_bytes()
 

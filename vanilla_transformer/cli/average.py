@@ -33,8 +33,8 @@ class Average:
 
     def run(self) -> None:
         """Averages, saves the model and prints its directory."""
-        from vanilla_transformer.checkpointing.averaging import AveragingError, home_of, load_average
-        from vanilla_transformer.checkpointing.store import weights_damage
+        from vanilla_transformer.training.averaging import AveragingError, home_of, load_average
+        from vanilla_transformer.training.checkpoints import read_checkpoint
         from vanilla_transformer.translation import load_tokenizer
         from vanilla_transformer.translation.loading import check_numbers
 
@@ -43,10 +43,10 @@ class Average:
         if not self.models[0].exists():
             raise FileNotFoundError(2, "No such directory", str(self.models[0]))
         home = home_of(self.models[0])
-        for checkpoint in checkpoints:
-            damage = weights_damage(checkpoint.parent if checkpoint.is_file() else checkpoint)
-            if damage is not None:
-                raise AveragingError(f"{checkpoint} is corrupted, {damage}: leave it out and name the others.")
+        for place in checkpoints:
+            checkpoint = read_checkpoint(place.parent if place.is_file() else place)
+            if checkpoint is not None and (damage := checkpoint.weights_damage()):
+                raise AveragingError(f"{place} is damaged, {damage}: leave it out and name the others.")
         model = _model(home)
         load_average(model, checkpoints)
         check_numbers(f"The mean of {', '.join(map(str, checkpoints))}", model.named_parameters())
@@ -58,8 +58,8 @@ class Average:
         print(self.output)
 
     def _checkpoints(self) -> list[Path]:
-        from vanilla_transformer.checkpointing.store import checkpoints_to_average
         from vanilla_transformer.reporting.summary import read_summary
+        from vanilla_transformer.training.checkpoints import checkpoints_to_average
         from vanilla_transformer.training.run_directory import RunDirectory
 
         at_least_one(last=self.last)

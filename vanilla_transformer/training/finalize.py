@@ -12,12 +12,6 @@ from transformers import PreTrainedModel
 
 from vanilla_transformer.analysis.devices import describe_device, device_peak, peak_memory
 from vanilla_transformer.atomic_files import atomic_write_files
-from vanilla_transformer.checkpointing.averaging import load_average
-from vanilla_transformer.checkpointing.store import (
-    Progress,
-    checkpoints_to_average,
-    remove_partial_files,
-)
 from vanilla_transformer.cores import own_threads
 from vanilla_transformer.evaluation.metrics import Score
 from vanilla_transformer.progress import progress_bar
@@ -27,6 +21,12 @@ from vanilla_transformer.reporting.model_card import write_model_card
 from vanilla_transformer.reporting.run_logger import RunLogger
 from vanilla_transformer.reporting.summary import CURVES, Summary, describe_weights
 from vanilla_transformer.tasks import task_for
+from vanilla_transformer.training.averaging import load_average
+from vanilla_transformer.training.checkpoints import (
+    Progress,
+    checkpoints_to_average,
+    remove_partial_files,
+)
 from vanilla_transformer.training.inputs import Inputs
 from vanilla_transformer.training.run_directory import OutputError, RunDirectory
 from vanilla_transformer.translation.loading import without_progress_bars
@@ -73,22 +73,16 @@ def _load_mean_of_checkpoints(
     recipe: ResolvedRecipe, run: RunDirectory, model: torch.nn.Module, progress: Progress, logger: RunLogger
 ) -> list[int]:
     """Section 6.1: loads the mean of the last checkpoints into the model, and returns their steps."""
-    whole = []
-    for checkpoint in checkpoints_to_average(
+    checkpoints = checkpoints_to_average(
         run.checkpoints, recipe.run.save_steps, progress.step, recipe.run.average_checkpoints, logger.info
-    ):
-        damage = checkpoint.damage()
-        if damage is None:
-            whole.append(checkpoint)
-        else:
-            logger.info(f"Checkpoint {checkpoint.path.name} is left out of the mean: {damage}.")
-    load_average(model, [checkpoint.path for checkpoint in whole])
+    )
+    load_average(model, [checkpoint.path for checkpoint in checkpoints])
     if not all(parameter.isfinite().all() for parameter in model.parameters()):
         raise OutputError(
             f"The checkpoints in {run.checkpoints} contain weights that are NaN or infinite, which cannot "
             "make a model: start again in another output directory with a smaller --learning-rate-scale."
         )
-    steps = [checkpoint.step for checkpoint in whole]
+    steps = [checkpoint.step for checkpoint in checkpoints]
     logger.info(f"The model is {describe_weights(steps)}.")
     return steps
 

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vanilla_transformer.atomic_files import atomic_write_files, atomic_write_text
-from vanilla_transformer.checkpointing.store import has_checkpoints, remove_partial_files
 from vanilla_transformer.data.columns import TextForm
 from vanilla_transformer.data.corpus import corpus_languages, open_corpus, read_corpus, row_place
 from vanilla_transformer.data.preparation import prepare_corpus
@@ -23,6 +22,7 @@ from vanilla_transformer.recipe.blocks import RecipeError
 from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.seams import load
 from vanilla_transformer.tasks import task_for
+from vanilla_transformer.training.checkpoints import has_checkpoints, remove_partial_files
 from vanilla_transformer.training.run_directory import RunDirectory
 from vanilla_transformer.training.vocabulary import (
     MOST_ROWS_FOR_THE_VOCABULARY,

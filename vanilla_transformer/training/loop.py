@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Generator
 from contextlib import closing, nullcontext
+from dataclasses import replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -14,18 +15,8 @@ from typing import Any
 
 import torch
 from accelerate import Accelerator
-from accelerate.checkpointing import load_accelerator_state
 from accelerate.utils import set_seed
 
-from vanilla_transformer.checkpointing.averaging import load_weights, read_weights
-from vanilla_transformer.checkpointing.store import (
-    Checkpoint,
-    Progress,
-    delete_checkpoints_after,
-    has_checkpoints,
-    prune_checkpoints,
-)
-from vanilla_transformer.checkpointing.writer import CheckpointWriter
 from vanilla_transformer.cores import usable_cores
 from vanilla_transformer.data.batching import share
 from vanilla_transformer.data.token_corpus import PreparedCorpus, TrainingCorpus
@@ -40,6 +31,15 @@ from vanilla_transformer.reporting.run_logger import RunLogger
 from vanilla_transformer.reporting.trained_run import TrainedRun
 from vanilla_transformer.seams import load
 from vanilla_transformer.tasks import Batch, RowRandom, task_for
+from vanilla_transformer.training.checkpoints import (
+    Checkpoint,
+    Progress,
+    delete_checkpoints_after,
+    has_checkpoints,
+    prune_checkpoints,
+    save_checkpoint,
+    save_plain_weights,
+)
 from vanilla_transformer.training.finalize import finalize
 from vanilla_transformer.training.optimisation import make_optimizer, make_schedule
 from vanilla_transformer.training.prefetch import LocalStep, local_steps, make_plan, prefetch
@@ -107,7 +107,7 @@ def _follow(context: RunContext) -> None:
     loop.resume(context.checkpoint)
     if accelerator.is_main_process:
         run.go_on(recipe)
-    with stop_on_signals() as stop, loop.writer:
+    with stop_on_signals() as stop:
         loop.run(stop)
     if not loop.is_over:
         step = loop.progress.step
@@ -159,7 +159,7 @@ class TrainingLoop:
         )
         self.plain_model = model
         self.model, self.optimizer, self.schedule = accelerator.prepare(model, optimizer, schedule)
-        self.writer = CheckpointWriter(accelerator, model, self.optimizer, self.schedule, checkpoints, logger.info)
+        save_plain_weights(accelerator, model)
         self.learning_rate = 0.0
         self.unread_loss = torch.zeros((), device=accelerator.device)
         self.figures: dict[str, float] = {}
@@ -189,7 +189,7 @@ class TrainingLoop:
 
     def _go_back_to(self, checkpoint: Checkpoint) -> None:
         begun = self.progress
-        self.progress = checkpoint.progress()
+        self.progress = replace(checkpoint.progress)
         if self.progress.data != begun.data:
             corpus = self.corpus
             if not isinstance(corpus, PreparedCorpus) or self.progress.data != length_fingerprint(corpus):
@@ -203,7 +203,7 @@ class TrainingLoop:
         if self.progress.dev not in (begun.dev, ""):  # Earlier versions did not record it.
             raise self._other_text("dev")
         self.progress.data, self.progress.dev = begun.data, begun.dev
-        self._load(checkpoint.path)
+        self.accelerator.load_state(str(checkpoint.path))
         self.logger.info(f"Going on from the checkpoint of step {checkpoint.step:,}.")
         if self.progress.processes != begun.processes:
             self.logger.info(
@@ -212,11 +212,6 @@ class TrainingLoop:
             )
             set_seed(self.recipe.optimization.seed + self.progress.step, device_specific=True)
             self.progress.processes = begun.processes
-
-    def _load(self, path: Path) -> None:
-        """Loads weights, optimizer, schedule and random states, as the writer saved them."""
-        load_weights(self.plain_model, read_weights(path), path)
-        load_accelerator_state(str(path), [], [self.optimizer], [self.schedule], [], self.accelerator.process_index)
 
     def _other_text(self, name: str) -> OutputError:
         return OutputError(
@@ -244,7 +239,6 @@ class TrainingLoop:
                     self._check_last_update(step)
                 if stopping or self._is_due(self.save_steps):
                     self._save()
-                self.writer.raise_failure()
                 self.logger.update_bar(_in_words(self.figures))
                 if stopping:
                     break
@@ -423,18 +417,18 @@ class TrainingLoop:
         return passed
 
     def _save(self) -> None:
-        """Has a checkpoint written while training continues, and surplus ones deleted after it."""
+        """Writes a checkpoint, and deletes surplus ones."""
         self._check_weights()
         self._pass_time()
-        prune = partial(
-            prune_checkpoints,
-            self.checkpoints,
-            save_steps=self.save_steps,
-            last_step=self.progress.step if self.is_over else None,
-            averaged=self.recipe.run.average_checkpoints,
-            doubling=self.recipe.run.keep_checkpoints == "doubling",
-        )
-        self.writer.save(self.progress, tidy_up=prune)
+        save_checkpoint(self.accelerator, self.checkpoints, self.progress)
+        if self.accelerator.is_main_process:
+            prune_checkpoints(
+                self.checkpoints,
+                save_steps=self.save_steps,
+                last_step=self.progress.step if self.is_over else None,
+                averaged=self.recipe.run.average_checkpoints,
+                doubling=self.recipe.run.keep_checkpoints == "doubling",
+            )
 
 
 def likely_cause(waited: float) -> str:

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from itertools import count
 from typing import NamedTuple, TypeVar
 
-from vanilla_transformer.checkpointing.store import Progress
 from vanilla_transformer.data.batching import Step, StepPlan, share
 from vanilla_transformer.data.token_corpus import EpochPart, PreparedCorpus, Rows, TrainingCorpus
 from vanilla_transformer.recipe.schema import ResolvedRecipe
 from vanilla_transformer.tasks import Batch, RowRandom, task_for
+from vanilla_transformer.training.checkpoints import Progress
 
 Item = TypeVar("Item")
 

@@ -8,7 +8,6 @@ from functools import partial
 
 from accelerate import Accelerator
 
-from vanilla_transformer.checkpointing.store import Checkpoint, latest_complete_checkpoint
 from vanilla_transformer.data.token_corpus import PreparedCorpus
 from vanilla_transformer.distributed.peers import Peers, have_one_command, is_main_process, meet
 from vanilla_transformer.distributed.processes import (
@@ -24,6 +23,7 @@ from vanilla_transformer.recipe.defaults import CorpusFacts, check_sizes, device
 from vanilla_transformer.recipe.schema import Recipe, ResolvedRecipe
 from vanilla_transformer.reporting.run_logger import RunLogger
 from vanilla_transformer.tasks import task_for
+from vanilla_transformer.training.checkpoints import Checkpoint, latest_checkpoint
 from vanilla_transformer.training.inputs import Inputs, gather_inputs
 from vanilla_transformer.training.run_directory import RECIPE, AlreadyFinished, RunDirectory, output_path
 from vanilla_transformer.training.saved_start import recipe_of_start
@@ -74,7 +74,7 @@ def start_run(recipe: Recipe) -> Iterator[RunContext]:
                     inputs = _prepare(to_follow, run, peers, logger)
                     accelerator = start_accelerator(recipe, run.path, peers)
                     resolved = peers.broadcast_from_main(partial(_resolve, inputs, accelerator, logger))
-                    find = partial(latest_complete_checkpoint, run.checkpoints, logger.info)
+                    find = partial(latest_checkpoint, run.checkpoints, logger.info)
                     checkpoint = peers.broadcast_from_main(find)
         if isinstance(to_follow, AlreadyFinished):
             raise to_follow

@@ -1,7 +1,4 @@
-"""SIGTERM, SIGHUP and Ctrl-C: the first request ends the loop at the next step; the second ends it at once.
-
-In both cases a checkpoint being written is finished first.
-"""
+"""SIGTERM, SIGHUP and Ctrl-C: the first request ends the loop at the next step; the second ends it at once."""
 
 import signal
 from collections.abc import Iterator

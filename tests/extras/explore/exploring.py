@@ -1,6 +1,5 @@
 """Pages of small models and the values that pages and models compute, and a run whose training they replay."""
 
-import json
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -8,10 +7,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from safetensors.torch import save_file
+from small_models import write_checkpoint
 from torch import nn
 
-from vanilla_transformer.checkpointing.store import MANIFEST
 from vanilla_transformer.extras.explore.static_site import write_page
 from vanilla_transformer.model.layers import MultiHeadAttention, PositionalEncoding
 
@@ -40,12 +38,8 @@ class Explored(NamedTuple):
 def run_of(model: torch.nn.Module, folder: Path, steps: list[int]) -> Path:
     """A run's directory whose weights grow with the steps."""
     for step in steps:
-        place = folder / "checkpoints" / f"step-{step:08d}"
-        place.mkdir(parents=True)
         weights = {name: weight.detach() * (1 + step / 100) for name, weight in model.named_parameters()}
-        save_file(weights, place / "model.safetensors")
-        files = {"model.safetensors": {"bytes": 1, "sha256": "0"}}
-        (place / MANIFEST).write_text(json.dumps({"step": step, "resumable": False, "files": files}))
+        write_checkpoint(folder, step, weights)
     (folder / "metrics.jsonl").write_text('{"step": 10, "loss": 2.5}\n{"step": 10, "dev_loss": 2.25}\n{"step"')
     return folder
 

@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 import yaml
 from refusals import refused
+from vanilla_transformer.extras.many_machines.dry_run import dry_run
 
-from vanilla_transformer.checkpointing.store import Progress
 from vanilla_transformer.cli import main
 from vanilla_transformer.data.batching import StepPlan
 from vanilla_transformer.data.corpus import open_corpus
@@ -24,7 +24,6 @@ from vanilla_transformer.data.preparation import StoredCorpus, prepare_corpus
 from vanilla_transformer.data.text_lines import CorpusError
 from vanilla_transformer.data.token_corpus import TokenFile
 from vanilla_transformer.extras.many_machines import sharding
-from vanilla_transformer.extras.many_machines.dry_run import dry_run
 from vanilla_transformer.extras.many_machines.folder import TaskError, TaskFolder
 from vanilla_transformer.extras.many_machines.parts import PartsError
 from vanilla_transformer.extras.many_machines.prepared import load_shared_tokenizer
@@ -33,6 +32,7 @@ from vanilla_transformer.extras.many_machines.shards import ShardedCorpus
 from vanilla_transformer.recipe.blocks import RecipeError
 from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.tasks import get_task
+from vanilla_transformer.training.checkpoints import Progress
 from vanilla_transformer.training.inputs import gather_inputs
 from vanilla_transformer.training.loop import train
 from vanilla_transformer.training.prefetch import local_steps

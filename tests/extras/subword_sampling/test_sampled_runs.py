@@ -11,11 +11,11 @@ from safetensors.torch import load_file
 from small_models import SIZES, write_reversed
 
 from vanilla_transformer import VanillaTransformerConfig
-from vanilla_transformer.checkpointing.store import Progress
 from vanilla_transformer.extras.subword_sampling.sampled_corpus import SampledCorpus
 from vanilla_transformer.recipe.blocks import RecipeError
 from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.tasks import get_task
+from vanilla_transformer.training.checkpoints import Progress
 from vanilla_transformer.training.inputs import gather_inputs
 from vanilla_transformer.training.loop import train
 from vanilla_transformer.training.prefetch import local_steps, make_plan

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from safetensors.torch import load_file
 
-from vanilla_transformer.checkpointing.store import list_checkpoints
+from vanilla_transformer.training.checkpoints import list_checkpoints
 
 # The size of all weights of a page, which a reader on a phone must download.
 MOST_BYTES = 15_000_000

@@ -3,7 +3,7 @@ from refusals import refused
 from safetensors.torch import save_file
 
 from vanilla_transformer import VanillaTransformerForConditionalGeneration
-from vanilla_transformer.checkpointing.averaging import AveragingError, average_checkpoints, load_average
+from vanilla_transformer.training.averaging import AveragingError, average_checkpoints, load_average
 
 
 def random_models(config, number):

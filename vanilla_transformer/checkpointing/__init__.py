@@ -1,1 +1,0 @@
-"""Checkpoints: the store, the background writer and averaging (6.1)."""
