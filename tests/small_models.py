@@ -1,6 +1,7 @@
 """Small random models of each kind and small texts, shared by the tests of commands, pages and runs."""
 
 import json
+import math
 import random
 from collections.abc import Sequence
 from pathlib import Path
@@ -8,6 +9,7 @@ from typing import Any
 
 import torch
 from safetensors.torch import save_file
+from tokenizers import models
 
 from vanilla_transformer import (
     VanillaTransformerConfig,
@@ -98,3 +100,12 @@ def write_reversed(
     for path, step in zip(paths, (1, -1), strict=True):
         path.write_text("".join(" ".join(sentence[::step]) + "\n" for sentence in sentences))
     return str(paths[0]), str(paths[1])
+
+
+def unigram_tokenizer(texts: Sequence[str], vocab_size: int) -> VanillaTransformerTokenizer:
+    """A tokenizer that splits words into their likeliest pieces, as those of many other models do."""
+    tokenizer = VanillaTransformerTokenizer.train(texts, vocab_size)
+    by_id = sorted(tokenizer.get_vocab().items(), key=lambda entry: entry[1])
+    scores = [(piece, -math.log(number + 1)) for piece, number in by_id]
+    tokenizer.backend_tokenizer.model = models.Unigram(scores, unk_id=tokenizer.unk_token_id)
+    return tokenizer

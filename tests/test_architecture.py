@@ -124,7 +124,6 @@ def test_extras_import_only_these_others():
         "export": {"demo", "onnx"},
         "inspection": {"recurrent"},
         "many_machines": {"resuming"},
-        "subword_sampling": {"mixing"},
         "text_generation": {"sampling"},
     }
     for path in (PACKAGE / "extras").rglob("*.py"):

@@ -118,7 +118,7 @@ def test_plain_text_is_never_taken_for_control(
             assert not set(ids[:-1]) & set(range(4))
 
 
-@pytest.mark.parametrize("algorithm", ["bpe", "wordpiece", "unigram"])
+@pytest.mark.parametrize("algorithm", ["bpe", "wordpiece"])
 def test_no_piece_is_learned_that_spells_a_special_token(algorithm: str) -> None:
     corpus = ["</s></s></s> </s> a</s>b <pad><s><unk> </s>'</s> s<pad>s"] * 50
     with pytest.raises(VocabularyError) as error:
@@ -208,7 +208,7 @@ def test_an_error_in_the_texts_reaches_the_caller(algorithm: str) -> None:
         VanillaTransformerTokenizer.train(texts(), 260, algorithm)
 
 
-@pytest.mark.parametrize("algorithm", ["bpe", "wordpiece", "unigram"])
+@pytest.mark.parametrize("algorithm", ["bpe", "wordpiece"])
 def test_a_word_has_the_same_pieces_at_the_start_as_inside(
     tokenizers: dict[str, list[VanillaTransformerTokenizer]], algorithm: str
 ) -> None:
@@ -279,7 +279,7 @@ def test_a_word_of_any_length_is_read_in_time(
     VanillaTransformerTokenizer.train([text] * 2, 261, algorithm)
 
 
-@pytest.mark.parametrize("algorithm", ["bpe", "unigram", "wordpiece"])
+@pytest.mark.parametrize("algorithm", ["bpe", "wordpiece"])
 def test_time_to_learn_from_a_long_word_grows_with_its_length_alone(algorithm: str) -> None:
     draw = random.Random(0)
     pieces = ["".join(draw.choices("abcdefgh", k=1000)) for _ in range(60)]
@@ -355,7 +355,7 @@ def test_saved_file_serves_the_tokenizers_library(tokenizer: VanillaTransformerT
     assert alone.decode(ids) == "the cat's mat"
 
 
-@pytest.mark.parametrize("algorithm", ["bpe", "wordpiece", "unigram", "character", "presplit"])
+@pytest.mark.parametrize("algorithm", ["bpe", "wordpiece", "character", "presplit"])
 def test_a_mask_token_is_found_in_text_and_changes_no_other(algorithm: str, tmp_path):
     texts = ["the cat sat on the mat.", "un été à Paris (the cat)"] * 3
     size = {"character": 262, "presplit": None}.get(algorithm, 285)

@@ -37,8 +37,6 @@ MAY_STAY_OPEN = {
     "from_fingerprint",
     "learning_rate",
     "tokenizer",
-    "bpe_dropout",
-    "unigram_alpha",
     "source_column",
     "target_column",
     "text_column",

@@ -50,7 +50,7 @@ def model(packed, tmp_path_factory):
     return train(packed.with_options(output=str(tmp_path_factory.mktemp("packed") / "model")))
 
 
-@pytest.mark.parametrize("algorithm", ["character", "bpe", "wordpiece", "unigram"])
+@pytest.mark.parametrize("algorithm", ["character", "bpe", "wordpiece"])
 @pytest.mark.parametrize("most", [2, 9, 500])
 def test_each_token_is_predicted_once_and_each_character_returned(algorithm, most, tmp_path):
     (tmp_path / "in.txt").write_bytes(TEXT.encode())

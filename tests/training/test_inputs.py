@@ -314,12 +314,3 @@ def test_resumed_run_on_a_tagged_corpus_ends_with_identical_weights(files, tmp_p
             train(recipe.with_options(max_steps=limit, output=str(tmp_path / name)))
     whole, stopped = ((tmp_path / name / "model.safetensors").read_bytes() for name in ("whole", "stopped"))
     assert whole == stopped
-
-
-def test_a_tag_stays_before_sources_whose_words_are_split_at_random(files, gather):
-    gathered, _ = gather([*files, *COLUMNS, "tag=BT"], bpe_dropout=0.5)
-    [part] = gathered.train.epoch_parts(0)
-    tag = gathered.tokenizer.get_vocab()["<BT>"]
-    sources = part.corpus.rows(range(len(part.corpus)))["source"]
-    assert [ids[0] == tag for ids in sources] == [False] * len(NEWS) + [True] * len(LAW)
-    assert not any(tag in ids[1:] for ids in sources)

@@ -37,10 +37,6 @@ def test_a_word_is_read_alike_in_any_case_and_targets_keep_theirs(recipe, tmp_pa
         train(recipe, tokenizer_lowercase=False, max_steps=3)
 
 
-def test_words_of_both_sides_are_split_at_random_too(recipe):
-    assert train(recipe, bpe_dropout=0.5, vocab_size=None).summary["steps"] == 2
-
-
 def test_upper_case_sources_are_learned_from_as_lower_case_ones(recipe, tmp_path):
     (tmp_path / "upper.tsv").write_text("".join(f"{word.upper()}\t{sounds}\n" for word, sounds in WORDS.items()))
     upper = train(recipe, train=(str(tmp_path / "upper.tsv"),), output=str(tmp_path / "upper"))

@@ -115,7 +115,7 @@ def test_killed_run_resumes_exactly_but_not_from_a_changed_model(further, tmp_pa
         ({"vocab_size": 300}, "vocab_size is 300 275 general"),
         ({"d_model": 32}, "d_model is 32 16 general --d-model 16"),
         ({"tokenizer": "another"}, "general tokenizer"),
-        ({"tokenizer_algorithm": "unigram"}, "tokenizer_algorithm"),
+        ({"tokenizer_algorithm": "wordpiece"}, "tokenizer_algorithm"),
         ({"architecture": "recurrent"}, "architecture"),
         ({"from_fingerprint": "0"}, "general"),
         ({"from_model": None, "from_fingerprint": "0"}, "from_fingerprint"),

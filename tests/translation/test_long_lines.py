@@ -3,6 +3,7 @@
 import random
 
 import pytest
+from small_models import unigram_tokenizer
 
 from vanilla_transformer import VanillaTransformerTokenizer
 from vanilla_transformer.translation.long_lines import _SHORT, beginning
@@ -39,6 +40,8 @@ KINDS = [
 
 @pytest.fixture(scope="module", params=["bpe", "wordpiece", "unigram", "character", "presplit"])
 def tokenizer(request):
+    if request.param == "unigram":
+        return unigram_tokenizer(TEXTS * 3, 300)
     size = {"presplit": None, "character": 260}.get(request.param, 300)
     return VanillaTransformerTokenizer.train(TEXTS * 3, vocab_size=size, algorithm=request.param)
 

@@ -24,7 +24,7 @@ class TokenizerTrain:
     """Output directory; must be empty or not exist."""
     vocab_size: OptionalInt = None
     """Vocabulary size; optional only for presplit (default: all sub-words in the text)."""
-    algorithm: Literal["bpe", "wordpiece", "unigram", "character", "presplit"] = "bpe"
+    algorithm: Literal["bpe", "wordpiece", "character", "presplit"] = "bpe"
     """Sub-word algorithm; presplit expects text already segmented with `@@ ` as the continuation mark."""
     tags: Annotated[tuple[str, ...], arg(metavar="TAG ...", help_behavior_hint="")] = ()
     """Extra pieces that occur in no text: for a corpus with tag=BT, `train` puts `<BT>` before each source."""

@@ -41,9 +41,9 @@ class VanillaTransformerTokenizer(PreTrainedTokenizerFast):
             texts: Sentences of source and target together; read once.
             vocab_size: Types in the vocabulary: 4 special tokens, 256 bytes, and the learned pieces. If None,
                 `presplit` takes all pieces there are.
-            algorithm: `bpe` (byte-pair encoding), `wordpiece` (its pieces, the longest first), `unigram` (the
-                likeliest pieces), `character` (one piece per character), or `presplit` (for text already split at
-                spaces, where a piece inside a word ends with `@@`).
+            algorithm: `bpe` (byte-pair encoding), `wordpiece` (its pieces, the longest first), `character` (one piece
+                per character), or `presplit` (for text already split at spaces, where a piece inside a word ends with
+                `@@`).
             begins: Whether `<s>` stands before a text, as in decoder-only and encoder-only models.
             ends: Whether `</s>` stands after it; a decoder-only model continues the text it is given. If False, no
                 space is put before a text, so that pieces decoded alone keep theirs (`presplit` still drops it).

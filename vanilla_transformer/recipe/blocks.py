@@ -143,9 +143,7 @@ class Tokenizer(Block):
 
     name: str | None = setting(option="tokenizer", metavar="MODEL")
     """Model directory or Hub id whose tokenizer to use; by default one is trained on `train`."""
-    algorithm: Literal["bpe", "wordpiece", "unigram", "character", "presplit"] = setting(
-        "bpe", option="tokenizer_algorithm"
-    )
+    algorithm: Literal["bpe", "wordpiece", "character", "presplit"] = setting("bpe", option="tokenizer_algorithm")
     """Sub-word algorithm (section 5.1: byte-pair encoding); presplit expects text already segmented with `@@ `."""
     sides: Literal["both", "source", "target"] = setting("both", option="tokenizer_sides")
     """Sides of `train` on which the tokenizer is trained."""

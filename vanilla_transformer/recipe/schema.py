@@ -3,10 +3,10 @@
 import dataclasses
 import types
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import Any, Literal, Self
 
 import yaml
 
@@ -29,11 +29,6 @@ from vanilla_transformer.recipe.blocks import (
 )
 from vanilla_transformer.suggestions import did_you_mean
 
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerFast
-
-    from vanilla_transformer.data.token_corpus import TrainingCorpus
-
 
 @dataclass(frozen=True)
 class ExtraBlock(Block):
@@ -54,16 +49,6 @@ class ExtraBlock(Block):
     def choices(self, recipe: "Recipe") -> tuple[dict[str, Any], str]:
         """Returns defaults of open options that depend on the model's sizes, with a sentence that explains them."""
         return {}, ""
-
-    def corpus(
-        self,
-        corpus: "TrainingCorpus",
-        tokenizer: "PreTrainedTokenizerFast",
-        recipe: "Recipe",
-        say: Callable[[str], None],
-    ) -> "TrainingCorpus":
-        """Returns the corpus that a run of the recipe learns from."""
-        return corpus
 
 
 def _extra_blocks() -> Mapping[str, ExtraBlock]:

@@ -7,13 +7,12 @@ from typing import Any
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
-from vanilla_transformer import seams
 from vanilla_transformer.limits import check_whole
 from vanilla_transformer.model.tokenization_vanilla_transformer import SPECIAL_TOKENS
 
 # The library allocates memory for this many before it learns, and kills the process if there is too little.
 _MOST_TYPES = 4_000_000
-ALGORITHMS = ("bpe", "wordpiece", *seams.names("vocabulary"), "character", "presplit")
+ALGORITHMS = ("bpe", "wordpiece", "character", "presplit")
 
 # The characters that `_TO_BYTES` writes for the 256 bytes.
 _BYTES = sorted(pre_tokenizers.ByteLevel.alphabet())
@@ -141,7 +140,7 @@ def describe_long_words(count: int) -> str:
     )
 
 
-def special_tokens() -> list[AddedToken]:
+def _special_tokens() -> list[AddedToken]:
     """Returns the special tokens as a trainer takes them."""
     return [AddedToken(token, special=True, normalized=False) for token in SPECIAL_TOKENS.values()]
 
@@ -167,8 +166,7 @@ def _learn_sub_words(texts: Iterable[str], vocab_size: int, algorithm: str, ends
     if ends:
         words = _put_space_before_text(tokenizer) + words
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence([*words, cut, _TO_BYTES])
-    learn = learn_bpe if algorithm in ("bpe", "wordpiece") else seams.load("vocabulary", algorithm)
-    learn(tokenizer, texts, vocab_size)
+    _learn_bpe(tokenizer, texts, vocab_size)
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence([*words, _TO_BYTES])
     if algorithm == "wordpiece":
         short = pre_tokenizers.Split(Regex(f".{{1,{_LONGEST_PIECE}}}"), "isolated")
@@ -177,11 +175,11 @@ def _learn_sub_words(texts: Iterable[str], vocab_size: int, algorithm: str, ends
     return tokenizer
 
 
-def learn_bpe(tokenizer: Tokenizer, texts: Iterable[str], vocab_size: int) -> None:
+def _learn_bpe(tokenizer: Tokenizer, texts: Iterable[str], vocab_size: int) -> None:
     """Byte-pair encoding (Sennrich et al. 2016): repeatedly joins the most frequent pair of pieces."""
     trainer = trainers.BpeTrainer(
         vocab_size=vocab_size,
-        special_tokens=special_tokens(),
+        special_tokens=_special_tokens(),
         initial_alphabet=_BYTES,
         max_token_length=_LONGEST_PIECE,
         show_progress=False,
@@ -209,7 +207,7 @@ def _learn_characters(texts: Iterable[str], vocab_size: int) -> Tokenizer:
     tokenizer = Tokenizer(_longest_first({piece: index for index, piece in enumerate(pieces)}))
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Split(_CHARACTERS, "isolated"), _TO_BYTES])
     tokenizer.decoder = decoders.ByteLevel()
-    tokenizer.add_special_tokens(special_tokens())
+    tokenizer.add_special_tokens(_special_tokens())
     return tokenizer
 
 
@@ -227,7 +225,7 @@ def _learn_presplit(texts: Iterable[str], vocab_size: int | None) -> Tokenizer:
     splits = [*_put_space_before_text(tokenizer), pre_tokenizers.Split(_BETWEEN_SPACES, "isolated"), _TO_BYTES]
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(splits)
     tokenizer.decoder = decoders.Sequence([tokenizer.decoder, decoders.Replace(_GOES_ON, "")])
-    tokenizer.add_special_tokens(special_tokens())
+    tokenizer.add_special_tokens(_special_tokens())
     return tokenizer
 
 

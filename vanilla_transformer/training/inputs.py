@@ -78,8 +78,6 @@ def gather_inputs(recipe: Recipe, run: RunDirectory, say: Callable[[str], None])
         tokenizer, train = _tokenizer(recipe, run, train, say)
         parts = prepare_train(corpora, train, tokenizer, recipe, run.prepared, say)
         prepared = parts[0] if len(parts) == 1 else load("mixture", "weighted")(corpora, parts, recipe, say)
-        for block in recipe.extras.values():
-            prepared = block.corpus(prepared, tokenizer, recipe, say)
         languages = corpus_languages(corpora[0], cache_dir=cache) if task.form.parallel else (None, None)
         if recipe.tokenizer.algorithm == "character":
             unseen = (describe_unseen_characters(recipe, train, name, held) for name, held in streams.items())

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 from exploring import Explored
-from small_models import save, single_stack
+from small_models import save, single_stack, unigram_tokenizer
 
 from vanilla_transformer import (
     RecurrentEncoderDecoderConfig,
@@ -47,7 +47,7 @@ def lively(model: Any) -> Any:
 def build(kind: str) -> tuple[Any, Any]:
     torch.manual_seed(3)
     if kind in ("plain", "other", "deep", "recurrent-lstm", "recurrent-gru", "recurrent-2014"):
-        tokenizer = VanillaTransformerTokenizer.train(TEXTS, 300, "unigram" if kind == "other" else "bpe")
+        tokenizer = (unigram_tokenizer if kind == "other" else VanillaTransformerTokenizer.train)(TEXTS, 300)
         size = len(tokenizer)
         if kind.startswith("recurrent"):
             settings = {

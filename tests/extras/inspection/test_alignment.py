@@ -5,6 +5,7 @@ import json
 import pytest
 import torch
 from refusals import refused
+from small_models import unigram_tokenizer
 
 from vanilla_transformer import (
     RecurrentEncoderDecoderConfig,
@@ -74,7 +75,7 @@ def test_words_are_the_texts_own_though_pieces_spell_another():
     tokenizer = VanillaTransformerTokenizer.train(["wal@@ king do@@ gs"] * 3, algorithm="presplit")
     text = "wal@@ king do@@ gs"
     assert Units.from_pieces(tokenizer, tokenizer(text)["input_ids"][:-1], text, r"\S+").texts == tuple(text.split())
-    unigram = VanillaTransformerTokenizer.train(["Zwei Männer warten."] * 9, 270, "unigram")
+    unigram = unigram_tokenizer(["Zwei Männer warten."] * 9, 270)
     for text in ("ﬁne  wine \u00b4a\u00b4 12½", "  a\u00a0b ", "日本 ☃ x", "Zwei Männer"):
         ids = unigram(text)["input_ids"][:-1]
         units = Units.from_pieces(unigram, ids, text, r"\S+")

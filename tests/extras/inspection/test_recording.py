@@ -3,6 +3,7 @@
 import pytest
 import torch
 from refusals import refused
+from small_models import unigram_tokenizer
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
@@ -90,7 +91,11 @@ def test_the_decoder_never_attends_to_what_comes_after(model, tokenizer):
 )
 def test_pieces_spell_the_text_whatever_the_tokenizer(algorithm, vocab_size):
     text = "Zwei Männer — naïve 12% 漢字!"
-    tokenizer = VanillaTransformerTokenizer.train(["Zwei Männer warten."] * 9, vocab_size, algorithm)
+    texts = ["Zwei Männer warten."] * 9
+    if algorithm == "unigram":
+        tokenizer = unigram_tokenizer(texts, vocab_size)
+    else:
+        tokenizer = VanillaTransformerTokenizer.train(texts, vocab_size, algorithm)
     pieces = Pieces.from_ids(tokenizer, tokenizer(text)["input_ids"])
     assert pieces.words == (*text.split(), "</s>")
     assert len(pieces) == len(tokenizer(text)["input_ids"]) and list(pieces.word_of) == sorted(pieces.word_of)

@@ -103,15 +103,6 @@ def test_a_classifier_starts_from_its_encoder(trained, labelled, tmp_path):
     assert task_of_model(directory).name == "text-classification"
 
 
-@pytest.mark.parametrize(("kind", "column"), [("labelled", "text"), ("tagged", "words")])
-def test_words_split_anew_in_each_epoch_keep_their_labels(kind, column, request, tmp_path):
-    recipe = recipe_of(kind, request).with_options(bpe_dropout=0.2, output=str(tmp_path / "model"))
-    directory = train(recipe)
-    scores = json.loads((directory / "summary.json").read_text())["scores"]["dev"]
-    assert min(score["value"] for score in scores) > 90
-    assert f"Sub-word sampling: bpe_dropout 0.2 on {column}; the first epoch" in (directory / "train.log").read_text()
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_killed_run_goes_on_to_the_same_weights(trained, request, kind, stopped):
     assert stopped(recipe_of(kind, request)) == (trained[kind] / "model.safetensors").read_bytes()

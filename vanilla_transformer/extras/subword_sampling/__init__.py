@@ -1,1 +1,0 @@
-"""Words split at random, anew in each epoch."""
