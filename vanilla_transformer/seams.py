@@ -24,8 +24,7 @@ has commands, `GROUP` names their group in the program's help. The seams are
     search       a runtime for searches of small models inside `frozen`: takes the model, and returns None or, if it
                  computes that model, an object with `suits(rows)`, which tells whether it is the fastest for that many
                  hypotheses, and with `greedy` and `beam` as in `extras.onnx.graph_search.GraphSearch`
-    options      a group of options of `train`, `translate`, `evaluate` or `predict`: a dataclass, which may also have
-                 tables of what `excludes` what, and of what is `not_for_several` models, with the reasons
+    options      a group of options of `train`, `translate`, `evaluate` or `predict`: a dataclass
     tracking     experiment trackers: `make`, given names and the output directory, returns what accelerate takes for
                  them, or refuses a name; `start`, given an accelerator and a recipe, starts them; `scores`, given the
                  summary of a run, returns the figures that they get at its end

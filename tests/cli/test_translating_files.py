@@ -131,38 +131,6 @@ def test_numbers_that_make_no_sense_are_refused_before_a_model_is_loaded(
     assert code == 2 and message in err and err.count("\n") == 1
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["--sample"], "--sample cannot be combined with --num-beams"),
-        (["--sample", "--nbest", "2"], "--sample cannot be combined with"),
-        (["--top-k", "5"], "--top-k is for --sample."),
-        (["--seed", "5"], "--seed is for --sample."),
-    ],
-)
-def test_samples_are_not_asked_for_together_with_a_search(run, words, said):
-    code, err = run("in", *words, model="nowhere")
-    assert code == 2 and said in err
-
-
-@pytest.mark.parametrize("words", [["--top-k", "0"], ["--top-p", "2"], ["--temperature", "0"]])
-def test_samples_of_settings_that_make_no_sense_are_refused(tmp_path, capsys, words):
-    assert main(["translate", str(tmp_path), "--sample", *words]) == 2
-    assert f"{words[0]} must be" in capsys.readouterr().err
-
-
-def test_samples_are_gone_on_with(run, tmp_path, model):
-    def sampled(*words):
-        settings = ["--sample", "--precision", "float32", "--max-length-beyond-source", "1"]
-        return main(["translate", str(model), "in", *words, *settings])
-
-    assert sampled("--output", "whole") == 0
-    with at_call(2, LineTranslator, "translate"):
-        assert sampled("--output", "out") == 130
-    assert sampled("--output", "out", "--resume", "--batch-tokens", "8") == 0
-    assert (tmp_path / "out").read_bytes() == (tmp_path / "whole").read_bytes()
-
-
 def test_memory_that_a_cpu_does_not_have_is_said_as_that_of_other_devices(run):
     with at_call(1, VanillaTransformerForConditionalGeneration, "generate", lambda: torch.empty(1 << 50)):
         code, err = run("in", "--output", "out")

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from vanilla_transformer.tasks import Task
 
 EnsembleOptions: Any = load("options", "ensemble")
-RescoringOptions: Any = load("options", "rescoring")
+MinimumBayesRiskOptions: Any = load("options", "mbr")
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ class Evaluate:
     decoding: Decoding = Decoding(precision="float32")
     """The search. The default precision is float32, because scores are compared across machines."""
     ensemble: EnsembleOptions = EnsembleOptions()
-    rescoring: RescoringOptions = RescoringOptions()
+    risk: MinimumBayesRiskOptions = MinimumBayesRiskOptions()
 
     def run(self) -> None:
         """Predicts the corpus and prints the scores."""
@@ -107,19 +107,19 @@ class Evaluate:
         from vanilla_transformer.tasks import metrics_of_model, task_of_model
 
         if self.card:
-            if self.models or self.rescoring.rescore:
-                raise UsageError("--card is for a single model: ensembles and rescored models have no card.")
+            if self.models or self.risk.mbr:
+                raise UsageError("--card is for a single model and its own search, without --mbr.")
             if not Path(self.model).is_dir():
                 raise UsageError(f"--card requires a local model directory, which {self.model} is not.")
             from vanilla_transformer.reporting.model_card import check_card
 
             check_card(Path(self.model))
         self.decoding.arguments()
-        self.rescoring.check(self.decoding.num_beams)
+        self.risk.check(self.decoding.num_beams)
         self._check_paths()
         task = task_of_model(self.model)
-        if self.rescoring.rescore and not task.translates:
-            raise UsageError(f"--rescore chooses among translations, but {self.model} does not translate.")
+        if self.risk.mbr and not task.translates:
+            raise UsageError(f"--mbr chooses among translations, but {self.model} does not translate.")
         if self.models and not task.translates:
             raise UsageError(
                 f"Only translation models can be scored as an ensemble, but {self.model} does not translate."
@@ -143,8 +143,8 @@ class Evaluate:
             warn("source and target of the corpus are identical, so the scores only measure copying.")
         self.decoding.announce(model)
         settings = self._settings()
-        if self.rescoring.rescore:
-            settings["rescored"] = lambda translator: self.rescoring.translator(translator, self.decoding)
+        if self.risk.mbr:
+            settings["chosen"] = self.risk.translator
         try:
             with progress_bar(self.progress, unit, total=task.examples(corpus)) as bar:
                 return task.evaluate(model, tokenizer, corpus, metrics, progress=bar.update, **settings)
@@ -167,7 +167,7 @@ class Evaluate:
 
     def _settings(self) -> dict[str, Any]:
         """Returns the settings of the prediction for the task."""
-        settings = self.decoding.arguments() | self.rescoring.arguments(self.decoding.num_beams)
+        settings = self.decoding.arguments() | self.risk.arguments(self.decoding.num_beams)
         return settings | ({} if self.stride is None else {"stride": self.stride})
 
     def _check_paths(self) -> None:
@@ -176,7 +176,7 @@ class Evaluate:
             refuse_same_file(part, self.output)
             if self.output is not None and part.is_dir() and part.resolve() in self.output.resolve().parents:
                 raise UsageError(f"{self.output} is inside the corpus directory {part}: choose another file.")
-        for model in (*self._all_models, *self.rescoring.models):
+        for model in self._all_models:
             refuse_model_file(model, self.output)
         check_standard_output()
         check_output(self.output)
@@ -206,7 +206,7 @@ class Evaluate:
             "settings": {
                 **self.decoding.settings(model),
                 **self.ensemble.settings(self._all_models),
-                **({"rescore": list(self.rescoring.rescore)} if self.rescoring.rescore else {}),
+                **self.risk.settings(),
             },
             "scores": [dataclasses.asdict(score) for score in evaluation.scores],
             **evaluation.figures,

@@ -1,7 +1,7 @@
 """`vanilla-transformer translate`: one line out for each line in."""
 
-from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, fields, is_dataclass
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import takewhile
 from pathlib import Path
@@ -29,10 +29,8 @@ if TYPE_CHECKING:
 
 AlignmentOptions: Any = load("options", "alignment")
 EnsembleOptions: Any = load("options", "ensemble")
-RescoringOptions: Any = load("options", "rescoring")
-TermOptions: Any = load("options", "terms")
+MinimumBayesRiskOptions: Any = load("options", "mbr")
 ResumeOptions: Any = load("options", "resuming")
-SamplingOptions: Any = load("options", "sampling")
 TaskOptions: Any = load("options", "tasks")
 
 
@@ -61,11 +59,9 @@ class Translate:
     """Column of a Parquet input to translate (default: its only text column)."""
     progress: ShowProgress = False
     decoding: Decoding = Decoding()
-    sampling: SamplingOptions = SamplingOptions()
     ensemble: EnsembleOptions = EnsembleOptions()
-    rescoring: RescoringOptions = RescoringOptions()
+    risk: MinimumBayesRiskOptions = MinimumBayesRiskOptions()
     aligning: Annotated[AlignmentOptions, arg(name="alignment")] = AlignmentOptions()
-    glossary: TermOptions = TermOptions()
     resuming: ResumeOptions = ResumeOptions()
     numbered: Annotated[TaskOptions, arg(name="task")] = TaskOptions()
 
@@ -73,12 +69,10 @@ class Translate:
         """Refuses options that are invalid, alone or together, before anything is read or written."""
         at_least_one(nbest=self.nbest, tasks=self.numbered.tasks, workers=self.numbered.workers)
         self.decoding.arguments()
-        if self.sampling.check(self.decoding) is not None and self.nbest is not None and not self.rescoring.rescore:
-            raise UsageError("--sample cannot be combined with --nbest, whose translations have scores.")
-        self.rescoring.check(self.decoding.num_beams, self.nbest, samples=self.sampling.sample)
-        self._refuse_combinations()
-        self.aligning.check()
-        self.glossary.check()
+        self.risk.check(self.decoding.num_beams, self.nbest)
+        if self.risk.mbr and self.aligning.alignment:
+            raise UsageError("--mbr cannot be combined with --alignment.")
+        self.aligning.check(len(self.models))
         self.numbered.check_use(self)
 
     def run(self) -> None:
@@ -87,7 +81,7 @@ class Translate:
         if self.numbered.tasks is not None:
             self.numbered.translate(self)
             return
-        for model in (*self.models, *self.rescoring.models):
+        for model in self.models:
             check_paths(model, self._input, self._output)
         self.resuming.check(self._input, self._output)
         source = LineSource(self._input, self._output)
@@ -115,26 +109,6 @@ class Translate:
     def _output(self) -> Path | None:
         return None if self.output is None else Path(self.output)
 
-    def _refuse_combinations(self) -> None:
-        """Refuses options that exclude each other, or that are for a single model, by the groups' tables."""
-        groups = [group for group in vars(self).values() if is_dataclass(group)]
-        given = {
-            field.name.replace("_", "-")
-            for group in groups
-            for field in fields(group)
-            if getattr(group, field.name) != field.default
-        }
-
-        def table(name: str) -> Iterator[tuple[Any, str]]:
-            return (row for group in groups for row in getattr(group, name, {}).items())
-
-        for (option, other), why in table("excludes"):
-            if {option, other} <= given:
-                raise UsageError(f"--{option} cannot be combined with --{other}{why}.")
-        for option, why in table("not_for_several"):
-            if option in given and len(self.models) > 1:
-                raise UsageError(f"--{option} {why}, so it cannot be given with several.")
-
     def task_runner(self) -> "Callable[[int], dict[str, Any]]":
         """Loads the model, and returns a function that does a task by its number and reports on it."""
         return self.numbered.runner_of_translation(self)
@@ -145,9 +119,7 @@ class Translate:
 
         model, tokenizer = self.ensemble.load(self.models, self.decoding)
         translator = translator_of(model, tokenizer, **self._arguments(model))
-        if self.rescoring.rescore:
-            return self.rescoring.translator(translator, self.decoding, self.nbest or 1)
-        return self.glossary.translator(self.aligning.translator(translator))
+        return self.aligning.translator(self.risk.translator(translator, self.nbest or 1))
 
     def job_fingerprint(self, translator: "Translator") -> dict[str, Any]:
         """Returns the settings that must be the same to resume a translation; the names are for messages.
@@ -158,13 +130,7 @@ class Translate:
 
         model = translator.model
         options = asdict(self.decoding) | {"nbest": self.nbest, "precision": self.decoding.taken(model)}
-        options |= (
-            self.sampling.settings(self.decoding)
-            | self.ensemble.settings(self.models)
-            | self.rescoring.settings()
-            | self.aligning.settings(translator)
-            | self.glossary.settings(translator)
-        )
+        options |= self.ensemble.settings(self.models) | self.risk.settings() | self.aligning.settings(translator)
         names = sorted(options.keys() - {"device", "threads", "batch_tokens"})
         return {
             "model": self.ensemble.fingerprint(self.models, model),
@@ -174,12 +140,8 @@ class Translate:
 
     def _arguments(self, model: "PreTrainedModel") -> dict[str, Any]:
         """Returns the arguments of the translation; the model's own settings apply otherwise."""
-        arguments = self.decoding.arguments()
-        sampling = self.sampling.check(self.decoding)
-        arguments |= self.rescoring.arguments(self.decoding.num_beams, samples=self.sampling.sample)
-        if sampling is not None:
-            return arguments | {"sampling": sampling}
-        if self.rescoring.rescore or self.nbest is None:
+        arguments = self.decoding.arguments() | self.risk.arguments(self.decoding.num_beams)
+        if self.risk.mbr or self.nbest is None:
             return arguments
         own: Any = model.generation_config
         # Greedy search gives no scores.

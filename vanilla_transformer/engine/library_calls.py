@@ -23,7 +23,7 @@ from .frozen import Frozen, opened
 from .known import unknown
 from .linear import Weights, unsupported_quantization
 from .requests import Request, processor
-from .search import BeamSearch, Choice, Decoding, Hypotheses, Limits, greedy_search, likeliest, sampled
+from .search import BeamSearch, Decoding, Hypotheses, Limits, greedy_search, likeliest, sampled
 
 logger = logging.get_logger(__name__)
 _AS_DICT = "return_dict_in_generate"
@@ -137,11 +137,9 @@ def _beam_search(request: Request) -> Any:
     settings = request.settings
     width, returned = settings.num_beams, settings.num_return_sequences
     assert width is not None and returned is not None
-    own = next((part for part in request.logits_processor if hasattr(part, "beam_search")), None)
-    parts = [part for part in request.logits_processor if part is not own]
+    process = processor(request.logits_processor)
     with _decoding(request, width) as (prompts_NP, decoding):
-        kind = BeamSearch if own is None else own.beam_search
-        found = kind(decoding, prompts_NP, width, request.limits(prompts_NP), processor(parts)).run()
+        found = BeamSearch(decoding, prompts_NP, width, request.limits(prompts_NP), process).run()
     return _beam_output(
         request.model, prompts_NP, found, returned, request.padding(), settings.return_dict_in_generate
     )
@@ -171,11 +169,7 @@ def _greedy_search(request: Request) -> Any:
     Sampling with torch's generator also draws for finished sentences, as the library does, so that one seed draws the
     same tokens.
     """
-    settings, parts = request.settings, request.logits_processor
-    choose: Choice = sampled if settings.do_sample else likeliest
-    by_row = bool(parts) and hasattr(parts[-1], "draw")
-    if by_row:
-        choose, parts = parts[-1].draw, parts[:-1]
+    settings = request.settings
     as_dict = bool(settings.return_dict_in_generate)
     with _decoding(request, 1) as (prompts_NP, decoding):
         sequences = greedy_search(
@@ -183,9 +177,9 @@ def _greedy_search(request: Request) -> Any:
             prompts_NP,
             request.limits(prompts_NP),
             request.padding(),
-            processor(parts),
-            choose,
-            may_drop_finished=not (as_dict or (settings.do_sample and not by_row)),
+            processor(request.logits_processor),
+            sampled if settings.do_sample else likeliest,
+            may_drop_finished=not (as_dict or settings.do_sample),
         )
     return _greedy_output(request.model, sequences, decoding, as_dict)
 

@@ -30,8 +30,6 @@ _ROWWISE_PROCESSORS = {
         "TopKLogitsWarper TopPLogitsWarper TypicalLogitsWarper"
     )
 }
-# Attributes by which a processor supplies its own choice of tokens, or its own search.
-_SEAMS = ("draw", "beam_search")
 _CRITERIA = {MaxLengthCriteria, EosTokenCriteria}
 # Undocumented attributes of the settings that a search receives.
 _TENSOR_SETTINGS = ("_eos_token_tensor", "_pad_token_tensor")
@@ -46,8 +44,7 @@ _ARGUMENTS = words(
 class Request(NamedTuple):
     """The arguments of the library's searches.
 
-    A criterion of another class may give `limits` and `prompt_length`, the new tokens that each sentence may have. A
-    processor may supply its own choice of tokens (`draw`, only as the last one) or its own search (`beam_search`).
+    A criterion of another class may give `limits` and `prompt_length`, the new tokens that each sentence may have.
     """
 
     model: Any
@@ -98,15 +95,10 @@ class Request(NamedTuple):
 
     def _unsupported_parts(self) -> str | None:
         for part in self.logits_processor:
-            if type(part) not in _ROWWISE_PROCESSORS and not any(hasattr(part, name) for name in _SEAMS):
+            if type(part) not in _ROWWISE_PROCESSORS:
                 return type(part).__name__
             if isinstance(getattr(part, "prompt_ignore_length", None), torch.Tensor):
                 return "repetition_penalty after prompts with padding, which it counts for each row"
-        drawing, searching = ([hasattr(part, name) for part in self.logits_processor] for name in _SEAMS)
-        if any(drawing[:-1]) or (any(drawing) and self.settings.num_beams != 1):
-            return "a processor that draws, and is not the last one or has a beam"
-        if any(searching) and self.settings.num_beams == 1:
-            return "a processor that brings a search, without a beam"
         for criterion in self.stopping_criteria:
             if type(criterion) not in _CRITERIA and not hasattr(criterion, "limits"):
                 return type(criterion).__name__
@@ -169,8 +161,7 @@ class Request(NamedTuple):
         # The library ranks as many candidates as the settings' end tokens require, whatever else ends a hypothesis.
         known_ends: Any = settings._eos_token_tensor
         # If scores never rise, the returned hypotheses are certain before all W have ended.
-        processors = [part for part in self.logits_processor if not hasattr(part, "beam_search")]
-        certain = settings.early_stopping == "never" and all(map(_suppression, processors))
+        certain = settings.early_stopping == "never" and all(map(_suppression, self.logits_processor))
         return Limits(
             end_tokens=torch.cat(end_tokens),
             candidates=max(2, 1 + len(known_ends)) * settings.num_beams,

@@ -46,7 +46,7 @@ def evaluate_model(
     *,
     batch_tokens: int | None = None,
     progress: Callable[[int], object] = lambda count: None,
-    rescored: Callable[[LineTranslator], Translator] = lambda translator: translator,
+    chosen: Callable[[LineTranslator], Translator] = lambda translator: translator,
     **generate_kwargs: Any,
 ) -> Evaluation:
     """Translates each distinct `source` of the corpus once and scores the translations against the `target`s.
@@ -59,7 +59,7 @@ def evaluate_model(
         metrics: Names from `METRICS`.
         batch_tokens: Source tokens in a batch, padding included.
         progress: Called after each batch with the number of distinct sources done since the last call.
-        rescored: Wraps the translator in one that chooses among several of its translations.
+        chosen: Wraps the translator in one that chooses among several of its translations.
         generate_kwargs: For `model.generate`; its own settings apply otherwise.
     """
     check_names(metrics)
@@ -67,7 +67,7 @@ def evaluate_model(
     if not sources:
         raise MetricError("The corpus to evaluate on is empty.")
     distinct = list(dict.fromkeys(sources))
-    translator = rescored(LineTranslator.from_model(model, tokenizer, batch_tokens=batch_tokens, **generate_kwargs))
+    translator = chosen(LineTranslator.from_model(model, tokenizer, batch_tokens=batch_tokens, **generate_kwargs))
     start = time.perf_counter()
     translations = in_chunks(translator.translate, distinct, translator.chunk_lines, progress)
     seconds = time.perf_counter() - start

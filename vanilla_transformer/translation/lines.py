@@ -72,13 +72,6 @@ class Translation:
 NO_TRANSLATION = (Hypothesis("", 0.0, 0),)
 
 
-class Sampling(Protocol):
-    """A way to draw translations at random."""
-
-    def arguments(self, rows: Sequence[Sequence[int]], samples: int) -> dict[str, Any]:
-        """Returns arguments of `generate` that draw `samples` translations of each row of source tokens."""
-
-
 class Translator(Protocol):
     """A translator of chunks of lines."""
 
@@ -103,7 +96,6 @@ def translate_lines(
     chunk_lines: int | None = None,
     max_source_length: int = MAX_SOURCE_LENGTH,
     scores: bool = False,
-    sampling: Sampling | None = None,
     progress: Callable[[int], object] | None = None,
     **generate_kwargs: Any,
 ) -> Iterator[Translation]:
@@ -119,19 +111,15 @@ def translate_lines(
             if None.
         max_source_length: Maximum number of tokens translated per line; learned positions may allow fewer.
         scores: Whether to return the scores of the hypotheses of beam search.
-        sampling: Draws translations, `num_return_sequences` per line, instead of searching for the best, as
-            `extras.sampling.samples.Sampling` does.
         progress: Called after each batch with a number of lines; the numbers sum to the lines done. See
             `LineTranslator.translate`.
-        generate_kwargs: For `model.generate`, such as `num_beams`, `length_penalty` or `num_return_sequences`; None
-            leaves a setting to the model.
+        generate_kwargs: For `model.generate`, such as `num_beams`, `length_penalty` or `num_return_sequences`, or
+            `do_sample=True` to draw translations at random; None leaves a setting to the model.
 
     Raises:
         ValueError: A setting is invalid, a line is not text, or the model does not translate.
     """
     settings = {"batch_tokens": batch_tokens, "max_source_length": max_source_length, "scores": scores}
-    if sampling is not None:
-        generate_kwargs["sampling"] = sampling
     refuse_one_text("lines", lines)
     check_whole("chunk_lines", chunk_lines, 1)
     translator = translator_of(model, tokenizer, **settings, **generate_kwargs)

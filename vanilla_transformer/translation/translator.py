@@ -15,7 +15,6 @@ from vanilla_transformer.translation.lines import (
     MAX_SOURCE_LENGTH,
     NO_TRANSLATION,
     Hypothesis,
-    Sampling,
     Translation,
     check_lines,
     check_search,
@@ -28,8 +27,6 @@ from vanilla_transformer.translation.threads import run_in_threads
 # but more work is lost by an interruption.
 BATCH_TOKENS = {"cpu": 2048, "accelerator": 16384}
 CHUNK_LINES = {"cpu": 2000, "accelerator": 8000}
-# Logits of known targets held at once, 4 bytes each.
-LOGITS = {"cpu": 2**24, "accelerator": 2**28}
 # Number of lines up to which translating takes less time than packing the weights.
 FEW_LINES = 8
 # Parameters times lines up to which one thread is as fast as two.
@@ -48,7 +45,6 @@ class LineTranslator:
     max_source_length: int
     generate_kwargs: dict[str, Any]
     chunk_lines: int
-    sampling: Sampling | None
 
     @classmethod
     def from_model(
@@ -59,7 +55,6 @@ class LineTranslator:
         batch_tokens: int | None = None,
         max_source_length: int = MAX_SOURCE_LENGTH,
         scores: bool = False,
-        sampling: Sampling | None = None,
         **generate_kwargs: Any,
     ) -> "LineTranslator":
         """Makes a translator; model and device choose missing settings; see `translate_lines`.
@@ -76,7 +71,7 @@ class LineTranslator:
             )
         if getattr(model.config, "positional_encoding", None) == "learned":
             max_source_length = min(max_source_length, model.config.max_position_embeddings)
-        if scores and sampling is None:
+        if scores:
             settings: Any = model.generation_config
             beams = generate_kwargs.get("num_beams") or settings.num_beams or 1
             # The library's search gives the scores of hypotheses only together with those of every step.
@@ -88,7 +83,7 @@ class LineTranslator:
             }
         kind = "cpu" if model.device.type == "cpu" else "accelerator"
         batch_tokens = batch_tokens or BATCH_TOKENS[kind]
-        return cls(model, tokenizer, batch_tokens, max_source_length, generate_kwargs, CHUNK_LINES[kind], sampling)
+        return cls(model, tokenizer, batch_tokens, max_source_length, generate_kwargs, CHUNK_LINES[kind])
 
     def translate(self, lines: list[str], progress: Callable[[int], object] | None = None) -> list[Translation]:
         """Returns the translations in the order of the lines, without dropout even for a model in training.
@@ -109,7 +104,7 @@ class LineTranslator:
         all_tokens, tokens, told = sum(map(len, ids.values())), 0, 0
         with evaluating(self.model), _frozen(self.model) if len(full) > FEW_LINES else nullcontext():
             batches = list(self._batches(ids))
-            parts = [([ids[index] for index in batch], [lines[index] for index in batch]) for batch in batches]
+            parts = [[ids[index] for index in batch] for batch in batches]
             small = len(full) * self.model.num_parameters() <= SMALL
             found = run_in_threads(self._generate, parts, self.model.device, small)
             for batch, hypotheses in zip(batches, found, strict=True):
@@ -135,15 +130,10 @@ class LineTranslator:
             yield rows[:count]
             rows = rows[count:]
 
-    def _arguments_of_rows(self, rows: list[list[int]], lines: list[str]) -> dict[str, Any]:
-        """Returns arguments of `generate` besides the settings, for a batch's lines and their source tokens."""
-        return {} if self.sampling is None else self.sampling.arguments(rows, self._hypotheses)
-
-    def _generate(self, batch: tuple[list[list[int]], list[str]]) -> list[tuple[Hypothesis, ...]]:
-        """Returns the hypotheses for each row of source tokens, given with their lines, best first."""
-        rows, lines = batch
+    def _generate(self, rows: list[list[int]]) -> list[tuple[Hypothesis, ...]]:
+        """Returns the hypotheses for each row of source tokens, best first."""
         inputs = self.tokenizer.pad({"input_ids": rows}, return_tensors="pt").to(self.model.device)
-        output = self.model.generate(**inputs, **self.generate_kwargs, **self._arguments_of_rows(rows, lines))
+        output = self.model.generate(**inputs, **self.generate_kwargs)
         sequences = output if isinstance(output, torch.Tensor) else output.sequences
         scores = None if isinstance(output, torch.Tensor) else output.get("sequences_scores")
         texts = self.tokenizer.batch_decode(sequences, skip_special_tokens=True)

@@ -303,7 +303,6 @@ def test_tasks_know_all_models(run, tmp_path):
         (["translate", "one", "three", "in"], "one has 260 entries and the other 261"),
         (["translate", "one", "split", "in"], "they split text in different ways"),
         (["translate", "one", "two", "in", "--alignment", "words"], "--alignment reads the attention of one model"),
-        (["translate", "one", "two", "in", "--keep-markup"], "--keep-markup reads the attention of one model"),
         (["translate", "one", "two", "in", "--precision", "int8"], "which has no 8-bit weights"),
         (["evaluate", "one", "two", "--data", "in", "out", "--card"], "--card is for a single model"),
         (["translate", "one", "two", "in", "--output", "two/config.json"], "a file of the model two"),
@@ -315,37 +314,40 @@ def test_ensembles_refuse_impossible_options_in_one_sentence(run, words, message
     assert code in (1, 2) and message in err and len(said) == 1, err
 
 
-@pytest.mark.parametrize("options", [["--num-beams", 6], ["--sample", "--candidates", 6]])
-def test_minimum_bayes_risk_chooses_among_beam_and_samples(run, directories, options):
-    from vanilla_transformer.extras.combining.minimum_bayes_risk import MinimumBayesRisk
-    from vanilla_transformer.extras.sampling.samples import Sampling
+def test_minimum_bayes_risk_chooses_among_the_beam(run, directories):
+    from vanilla_transformer.extras.combining.minimum_bayes_risk import mean_utilities
     from vanilla_transformer.translation import load_model
 
     model, tokenizer = load_model("one")
-    beam = {"num_beams": 6, "scores": True} if "--sample" not in options else {"sampling": Sampling()}
     lines = (directories / "in").read_text().splitlines()
-    found = list(translate_lines(model, tokenizer, lines, num_return_sequences=6, **beam))
+    found = list(translate_lines(model, tokenizer, lines, num_return_sequences=6, num_beams=6, scores=True))
     expected = []
-    for translation, scores in zip(found, MinimumBayesRisk("bleu").scores(lines, found), strict=True):
-        best = sorted(zip(translation.hypotheses, scores, strict=True), key=lambda pair: -pair[1])
+    for translation in found:
+        utilities = mean_utilities(translation.hypotheses, "bleu")
+        best = sorted(zip(translation.hypotheses, utilities, strict=True), key=lambda pair: -pair[1])
         expected.append([one.text for one, _ in best[:2]])
     assert any(texts[0] != translation.text for texts, translation in zip(expected, found, strict=True))
-    options = [*options, "--rescore", "mbr", "--utility", "bleu", *FLOAT32]
+    options = ["--num-beams", 6, "--mbr", "bleu", *FLOAT32]
     code, out, err = run("translate", "one", "in", *options)
     assert (code, out.splitlines()) == (0, [texts[0] for texts in expected]), err
     code, out, err = run("translate", "one", "in", *options, "--nbest", 2)
     assert [line.split(" ||| ")[1] for line in out.splitlines()] == [text for texts in expected for text in texts]
 
 
+def test_minimum_bayes_risk_of_an_ensemble_is_the_same_when_scored(run, directories):
+    options = ["--mbr", "chrf", "--num-beams", 4, *FLOAT32]
+    code, out, err = run("translate", "one", "two", "in", *options)
+    assert code == 0, err
+    code, _, err = run("evaluate", "one", "two", "--data", "in", "out", *options, "--output", "scored")
+    assert code == 0 and (directories / "scored").read_text() == out, err
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--candidates", 4], "--candidates is for --rescore"),
-        (["--utility", "bleu"], "--utility is for --rescore"),
-        (["--rescore", "mbr", "--candidates", 1], "--candidates 2 or more"),
-        (["--rescore", "mbr", "--candidates", 8, "--num-beams", 4], "--candidates 8 needs --num-beams 8"),
-        (["--rescore", "mbr", "--candidates", 4, "--nbest", 5], "--nbest 5 needs --candidates 5"),
-        (["--rescore", "mbr", "--alignment", "words"], "--rescore cannot be combined with --alignment"),
+        (["--mbr", "bleu", "--num-beams", 1], "--mbr needs --num-beams 2"),
+        (["--mbr", "bleu", "--num-beams", 4, "--nbest", 5], "--mbr needs --num-beams 5"),
+        (["--mbr", "bleu", "--alignment", "words"], "--mbr cannot be combined with --alignment"),
     ],
 )
 def test_candidates_that_cannot_be_are_refused(run, words, message):

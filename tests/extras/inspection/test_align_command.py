@@ -32,8 +32,6 @@ def test_pairs_are_aligned_line_by_line(here, capsys, model, tokenizer):  # noqa
     texts = [(here / name).read_text(encoding="utf-8").splitlines()[::2] for name in ("in.en", "in.de")]
     expected = alignments(model, tokenizer, *texts, heads=AlignmentHeads(((1, 0), (2, 3)), "output"))
     assert lines == [expected[0].pharaoh(), "", expected[1].pharaoh()]
-    soft = out(capsys, "align", "model", "in.en", "in.de", *HEADS, "--form", "soft-words")
-    assert soft[0] == expected[0].soft() and soft[1] == ""
 
 
 def test_heads_are_chosen_once_and_kept_with_the_model(here, capsys):
@@ -53,7 +51,7 @@ def test_heads_are_chosen_once_and_kept_with_the_model(here, capsys):
     assert [line.rsplit(" ||| ", 1)[0] for line in aligned] == plain
 
 
-@pytest.mark.parametrize("form", ["words", "pieces", "soft-words", "soft-pieces"])
+@pytest.mark.parametrize("form", ["words", "pieces"])
 def test_translations_are_the_same_with_their_alignments_after_them(here, capsys, form):
     plain = out(capsys, "translate", "model", "in.en", *SETTINGS)
     aligned = out(capsys, "translate", "model", "in.en", *SETTINGS, *HEADS, "--alignment", form)
@@ -64,8 +62,6 @@ def test_translations_are_the_same_with_their_alignments_after_them(here, capsys
             links = [tuple(map(int, entry.split("-"))) for entry in entries]
             assert all(i < len(source.split()) and j < len(target.split()) for i, j in links)
             assert {j for _, j in links} == set(range(len(target.split())))
-        elif form == "soft-words":
-            assert [len(entry.split(",")) for entry in entries] == [len(source.split())] * len(target.split())
     best = out(capsys, "translate", "model", "in.en", *SETTINGS, *HEADS, "--alignment", form, "--nbest", "2")
     assert [line.split(" ||| ")[0] for line in best] == ["0", "0", "1", "1", "2", "2"]
     for line, expected in zip(best[::2], aligned, strict=True):
@@ -87,20 +83,6 @@ def test_alignments_are_whole_after_resuming_and_in_numbered_tasks(here, capsys,
     assert "begun with another --alignment-heads" in capsys.readouterr().err
 
 
-def test_markup_is_carried_through_files_resuming_and_nbest(here, capsys):
-    (here / "marked").write_text("A <b>dog</b> runs, {name}.\n\n<br/>\nTwo men\n", encoding="utf-8")
-    options = [*SETTINGS, *HEADS, "--keep-markup"]
-    lines = out(capsys, "translate", "model", "marked", *options)
-    assert len(lines) == 4 and lines[1:3] == ["", "<br/>"]
-    assert all(lines[0].count(item) == 1 for item in ("<b>", "</b>", "{name}"))
-    best = out(capsys, "translate", "model", "marked", *options, "--nbest", "2")
-    assert [line.split(" ||| ")[1] for line in best[::2]] == lines
-    assert main(["translate", "model", "marked", "--output", "out", *options, "--resume"]) == 0
-    assert (here / "out").read_text(encoding="utf-8").splitlines() == lines
-    assert main(["translate", "model", "marked", "--output", "out", *SETTINGS, "--resume"]) == 1
-    assert "begun with another --alignment" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
@@ -109,12 +91,7 @@ def test_markup_is_carried_through_files_resuming_and_nbest(here, capsys):
         (["align", "model", "in.en", "in.de", "--choose-heads", *HEADS], "cannot be combined with --alignment-heads"),
         (["align", "model", "in.en", "in.de", "--alignment-heads", "9"], "no head 9"),
         (["align", "model", "empty", "empty", "--choose-heads"], "no line with text on both sides"),
-        (
-            ["translate", "model", "in.en", "--keep-markup", "--alignment", "words"],
-            "cannot be combined with --alignment",
-        ),
-        (["translate", "model", "in.en", "--keep-markup"], "No alignment heads have been chosen"),
-        (["translate", "model", "in.en", *HEADS], "--alignment-heads is for --alignment and --keep-markup."),
+        (["translate", "model", "in.en", *HEADS], "--alignment-heads is for --alignment."),
         (["translate", "model", "in.en", "--alignment", "words"], "No alignment heads have been chosen"),
     ],
 )

@@ -59,7 +59,7 @@ def test_words_are_linked_where_their_pieces_are(model, tokenizer):
         assert set(one.links) == {(sides_of[0][i], sides_of[1][j]) for i, j in other.links}
         torch.testing.assert_close(one.weights.sum(1), torch.ones(len(one.target)))
         assert one.pharaoh() == " ".join(f"{i}-{j}" for i, j in one.links)
-        assert [len(row.split(",")) for row in one.soft().split()] == [len(one.source)] * len(one.target)
+        assert one.weights.shape == (len(one.target), len(one.source))
 
 
 def test_pairs_together_are_aligned_as_each_alone(model, tokenizer):

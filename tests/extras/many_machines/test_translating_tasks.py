@@ -211,19 +211,6 @@ def test_a_commands_line_for_a_worker_says_all_of_it():
     assert from_line(as_line(command)) == command and "\n" not in as_line(command)
 
 
-def test_a_line_has_the_same_sample_in_one_file_and_in_tasks_of_any_number(run, tmp_path):
-    drawn = ["--sample", "--seed", "3", "--top-k", "50", *SETTINGS[2:]]
-    assert run("in", "--output", "whole", settings=drawn)[0] == 0
-    assert run("in", "--output", "other", settings=["--sample", *SETTINGS[2:]])[0] == 0
-    assert (tmp_path / "other").read_bytes() != (tmp_path / "whole").read_bytes()
-    for number in (1, 0, 2):
-        assert run("in", "--output", "parts", "--tasks", 3, "--task", number, settings=drawn) == (0, "")
-    code, err = run("in", "--output", "parts", "--tasks", 3, "--task", 0, settings=["--sample", *SETTINGS[2:]])
-    assert code == 1 and "holds the tasks of another --seed (3, and now 1)" in err
-    assert run("join", "parts", "--output", "joined") == (0, "")
-    assert (tmp_path / "joined").read_bytes() == (tmp_path / "whole").read_bytes()
-
-
 def test_slurm_node_finds_datatrove_beside_this_python():
     executor = pytest.importorskip("datatrove.executor.slurm").SlurmPipelineExecutor
     required = ["time=1:00:00", "partition=main"]

@@ -1,4 +1,4 @@
-"""Combinations of models or hypotheses: ensembles, rescoring, minimum Bayes risk, required terms."""
+"""Combinations of models or hypotheses: ensembles and minimum Bayes risk."""
 
 from typing import TYPE_CHECKING, Any
 

@@ -3,7 +3,6 @@
 SEAMS = {
     "options": {
         "ensemble": "ensemble_options:EnsembleOptions",
-        "rescoring": "rescoring_options:RescoringOptions",
-        "terms": "term_options:TermOptions",
+        "mbr": "minimum_bayes_risk_options:MinimumBayesRiskOptions",
     },
 }

@@ -4,17 +4,16 @@ import contextlib
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from html import escape
 from typing import Any, ClassVar
 
-import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from vanilla_transformer.extras.inspection.aligning_translator import with_attention
+from vanilla_transformer.extras.inspection.aligning_translator import aligned
 from vanilla_transformer.extras.inspection.alignment import Aligner, AlignmentError, AlignmentHeads
 from vanilla_transformer.plain_text import plain_text
-from vanilla_transformer.translation import Hypothesis, LineTranslator
+from vanilla_transformer.translation import LineTranslator
 
 Answer = dict[str, Any]
 Settings = dict[str, float]
@@ -125,11 +124,7 @@ class Translating(Kind):
         translations = translator.translate(lines)
         if self.heads is not None:
             aligner = Aligner(self.model, self.tokenizer)
-
-            def read(hypothesis: Hypothesis, source: Any, target: Any, weights: torch.Tensor) -> Hypothesis:
-                return replace(hypothesis, alignment=aligner.read(source, target, weights, "words").pharaoh())
-
-            translations = with_attention(aligner, self.heads, lines, translations, read)
+            translations = aligned(aligner, self.heads, "words", lines, translations)
         return [
             {
                 "source": line,

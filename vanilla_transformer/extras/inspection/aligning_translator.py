@@ -2,14 +2,9 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
-
-import torch
 
 from vanilla_transformer.extras.inspection.alignment import Aligner, AlignmentHeads, Side, Unit, attention_of_heads
-from vanilla_transformer.translation import Hypothesis, LineTranslator, Translation
-
-Form = Literal["words", "pieces", "soft-words", "soft-pieces"]
+from vanilla_transformer.translation import LineTranslator, Translation
 
 
 @dataclass(frozen=True)
@@ -18,14 +13,14 @@ class AligningTranslator(LineTranslator):
 
     Attributes:
         heads: The heads from which alignments are read.
-        form: The unit, words or pieces; soft forms hold weights instead of links.
+        unit: What is aligned, words or pieces.
     """
 
     heads: AlignmentHeads
-    form: Form
+    unit: Unit
 
     @classmethod
-    def from_translator(cls, translator: LineTranslator, heads: str | None, *, form: Form) -> "AligningTranslator":
+    def from_translator(cls, translator: LineTranslator, heads: str | None, *, unit: Unit) -> "AligningTranslator":
         """Takes another translator's model and settings.
 
         Args:
@@ -34,47 +29,28 @@ class AligningTranslator(LineTranslator):
         Raises:
             AlignmentError: The model does not have these heads, or none were chosen.
         """
-        return cls(**vars(translator), heads=heads_of(translator, heads), form=form)
+        model = translator.model
+        chosen = AlignmentHeads.from_model(model) if heads is None else AlignmentHeads.from_text(model, heads)
+        return cls(**vars(translator), heads=chosen, unit=unit)
 
     def translate(self, lines: list[str], progress: Callable[[int], object] | None = None) -> list[Translation]:
         """Translates like any `LineTranslator`; each hypothesis has its `alignment`."""
         aligner = Aligner(self.model, self.tokenizer)
-        unit: Unit = "words" if self.form.endswith("words") else "pieces"
-
-        def read(hypothesis: Hypothesis, source: Side, target: Side, weights_TS: torch.Tensor) -> Hypothesis:
-            alignment = aligner.read(source, target, weights_TS, unit)
-            text = alignment.soft() if self.form.startswith("soft") else alignment.pharaoh()
-            return replace(hypothesis, alignment=text)
-
-        return with_attention(aligner, self.heads, lines, super().translate(lines, progress), read)
+        return aligned(aligner, self.heads, self.unit, lines, super().translate(lines, progress))
 
 
-def heads_of(translator: LineTranslator, text: str | None) -> AlignmentHeads:
-    """Returns the named heads, or those chosen for the model."""
-    if text is None:
-        return AlignmentHeads.from_model(translator.model)
-    return AlignmentHeads.from_text(translator.model, text)
-
-
-def with_attention(
-    aligner: Aligner,
-    heads: AlignmentHeads,
-    lines: Sequence[str],
-    translations: Sequence[Translation],
-    read: Callable[[Hypothesis, Side, Side, torch.Tensor], Hypothesis],
+def aligned(
+    aligner: Aligner, heads: AlignmentHeads, unit: Unit, lines: Sequence[str], translations: Sequence[Translation]
 ) -> list[Translation]:
-    """Applies `read` to each hypothesis, its source and target, and the attention between their pieces."""
+    """Returns the translations with the alignment of each hypothesis."""
     pairs = [
         (Side(line, translation.source_ids), Side(hypothesis.text, hypothesis.ids))
         for line, translation in zip(lines, translations, strict=True)
         for hypothesis in translation.hypotheses
     ]
-    attended = iter(zip(pairs, attention_of_heads(aligner, pairs, heads, mean=True), strict=True))
-    changed = []
-    for translation in translations:
-        hypotheses = []
-        for hypothesis in translation.hypotheses:
-            (source, target), weights_TS = next(attended)
-            hypotheses.append(read(hypothesis, source, target, weights_TS))
-        changed.append(replace(translation, hypotheses=tuple(hypotheses)))
-    return changed
+    attended = zip(pairs, attention_of_heads(aligner, pairs, heads, mean=True), strict=True)
+    found = iter([aligner.read(*pair, weights_TS, unit).pharaoh() for pair, weights_TS in attended])
+    return [
+        replace(one, hypotheses=tuple(replace(each, alignment=next(found)) for each in one.hypotheses))
+        for one in translations
+    ]

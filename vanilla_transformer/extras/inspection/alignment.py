@@ -144,10 +144,6 @@ class Alignment:
         """Writes `0-0 1-2`: source and target of each link."""
         return " ".join(f"{source}-{target}" for source, target in self.links)
 
-    def soft(self) -> str:
-        """Writes `0.9,0.1 0.2,0.8`: the weights over the source for each unit of the target."""
-        return " ".join(",".join(f"{weight:.4g}" for weight in row) for row in self.weights.tolist())
-
 
 @dataclass(frozen=True)
 class Side:

@@ -1,23 +1,46 @@
 """`vanilla-transformer generate`: continuations of prompts, shown as they are written."""
 
 import json
-from dataclasses import dataclass, replace
-from typing import Annotated, Any, cast
+from dataclasses import dataclass
+from typing import Annotated, Any
 
 from tyro.conf import arg
 
-from vanilla_transformer.cli.arguments import Flag, Model, OptionalInt, at_least_one
+from vanilla_transformer.cli.arguments import (
+    Flag,
+    Model,
+    OptionalFloat,
+    OptionalInt,
+    UsageError,
+    as_options,
+    at_least_one,
+)
 from vanilla_transformer.cli.decoding import Computing, Decoding
 from vanilla_transformer.cli.streams import open_output, read_input
-from vanilla_transformer.extras.sampling.sampling_options import SamplingOptions
+from vanilla_transformer.limits import check_number, check_whole
 
 
 @dataclass(frozen=True)
-class TokenSampling(SamplingOptions):
+class SamplingOptions:
     """Sampling: tokens drawn from the model's probabilities."""
 
     sample: Flag = False
     """Draw each token at random; implied by each of the next four options."""
+    top_k: OptionalInt = None
+    """Draw from this many of the likeliest tokens (default: all)."""
+    top_p: OptionalFloat = None
+    """Draw from the likeliest tokens whose probabilities add up to this (default: 1, all)."""
+    temperature: OptionalFloat = None
+    """Divide the logits by this; below 1, likely tokens become likelier (default: 1)."""
+    seed: OptionalInt = None
+    """Random seed (default: 1)."""
+
+    def check(self) -> None:
+        """Raises UsageError for an invalid option."""
+        with as_options():
+            check_whole("top_k", self.top_k, 1)
+            check_number("top_p", self.top_p, 0, 1, above=True)
+            check_number("temperature", self.temperature, 0, above=True)
 
 
 @dataclass(frozen=True)
@@ -37,7 +60,7 @@ class Generate:
     """Beam size; above 1, the text is shown only when it is complete (default: 1, greedy search)."""
     json: Flag = False
     """Write one JSON object per line: the prompt, its continuation, and the continuation's number of tokens."""
-    sampling: TokenSampling = TokenSampling()
+    sampling: SamplingOptions = SamplingOptions()
     computing: Computing = Computing()
 
     def run(self) -> None:
@@ -72,8 +95,12 @@ class Generate:
         """Returns arguments of `generate` for the search, and the seed for samples."""
         decoding = Decoding(num_beams=self.num_beams)
         decoding.check()
-        if self.sampling == TokenSampling():
+        sampling = self.sampling
+        if sampling == SamplingOptions():
             return {"do_sample": False, "num_beams": self.num_beams or 1}, None
-        sampling = cast(Any, replace(self.sampling, sample=True).check(decoding))
-        probabilities = {"top_k": sampling.top_k or 0, "top_p": sampling.top_p, "temperature": sampling.temperature}
-        return {"do_sample": True, "num_beams": 1, **probabilities}, sampling.seed
+        if self.num_beams is not None:
+            raise UsageError("--sample cannot be combined with --num-beams, which is for beams.")
+        sampling.check()
+        temperature = 1.0 if sampling.temperature is None else sampling.temperature
+        probabilities = {"top_k": sampling.top_k or 0, "top_p": sampling.top_p, "temperature": temperature}
+        return {"do_sample": True, "num_beams": 1, **probabilities}, 1 if sampling.seed is None else sampling.seed

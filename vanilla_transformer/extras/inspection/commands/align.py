@@ -25,7 +25,7 @@ class Align:
     Each pair gives one line, such as `0-0 1-2`: source-target, counted from 0. With --choose-heads, it chooses the
     heads once, on unlabelled text: those that attend most to the source words whose removal makes the target words
     least likely. They are saved in the model's generation_config.json, for this command and for
-    the options `--alignment` and `--keep-markup` of `translate`.
+    `translate --alignment`.
     """
 
     model: Model
@@ -38,9 +38,8 @@ class Align:
     """Choose heads on 100 of the pairs, and save them in the model's directory."""
     output: OptionalPath = None
     """File to write to (default: standard output)."""
-    form: Literal["words", "pieces", "soft-words", "soft-pieces"] = "words"
-    """Units to align: words, separated by spaces, or pieces, the model's sub-words;
-    the soft forms list, for each target word or piece, its weights over the source."""
+    form: Literal["words", "pieces"] = "words"
+    """Units to align: words, separated by spaces, or pieces, the model's sub-words."""
     alignment_heads: OptionalText = None
     """Heads to read the alignment from, such as `output 2:0 2:1`: the step, then layer:head,
     or a layer alone for all its heads (default: those that were chosen)."""
@@ -86,17 +85,16 @@ class Align:
 
         chosen = self.alignment_heads
         heads = AlignmentHeads.from_text(model, chosen) if chosen else AlignmentHeads.from_model(model)
-        unit: Literal["words", "pieces"] = "words" if self.form.endswith("words") else "pieces"
 
         def lines() -> Iterator[str]:
             for start in range(0, len(pairs), _TOGETHER):
                 some = pairs[start : start + _TOGETHER]
                 full = [pair for pair in some if all(map(str.strip, pair))]
                 found = iter(
-                    alignments(model, tokenizer, *zip(*full, strict=True), unit=unit, heads=heads) if full else []
+                    alignments(model, tokenizer, *zip(*full, strict=True), unit=self.form, heads=heads) if full else []
                 )
                 for pair in some:
                     one = next(found) if all(map(str.strip, pair)) else None
-                    yield "" if one is None else one.soft() if self.form.startswith("soft") else one.pharaoh()
+                    yield "" if one is None else one.pharaoh()
 
         write_whole(self.output, lines())

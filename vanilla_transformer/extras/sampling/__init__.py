@@ -1,1 +1,0 @@
-"""Translations and texts drawn at random from a model's probabilities."""

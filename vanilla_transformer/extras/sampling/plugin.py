@@ -1,3 +1,0 @@
-"""Translations drawn at random, for example for synthetic text."""
-
-SEAMS = {"options": {"sampling": "sampling_options:SamplingOptions"}}
