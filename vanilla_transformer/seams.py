@@ -17,8 +17,8 @@ has commands, `GROUP` names their group in the program's help. The seams are
     text         a text that an extra brings, by its name: a function of the name of a split, empty if none is given,
                  that returns a `data.tables.RowTable` of pairs
     task         a task, by its name in a recipe: a subclass of `tasks.Task`
-    metric       a metric of texts: a function of predictions and references that returns a value and its signature
-    item_metric  such a metric for which lines with the same source are one item with several references
+    item_metric  a metric of texts: a function of predictions and references that returns a value and its signature,
+                 where lines with the same source are one item with several references
     push         an option of `push`: takes the command and an empty folder, writes its pages there, and returns a
                  function that takes the model's name on the Hub, makes the Space and returns its URL
     search       a runtime for searches of small models inside `frozen`: takes the model, and returns None or, if it

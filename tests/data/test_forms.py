@@ -5,12 +5,12 @@ import gzip
 import pytest
 from datasets import ClassLabel, Dataset, Features, Value
 from refusals import refused
+from vanilla_transformer.extras.labelling.text_forms import LABELLED_TEXTS
 
 from vanilla_transformer.data.columns import PAIRS, TEXTS
 from vanilla_transformer.data.corpus import CorpusError, open_corpus, read_corpus
 from vanilla_transformer.data.sources import parse_corpus
 from vanilla_transformer.extras.labelling.conll import TAGGED_SENTENCES
-from vanilla_transformer.extras.labelling.text_forms import LABELLED_TEXTS
 
 LABELLED = [("a film, fine", "", "good"), ("dull\u2028even", "", "bad")]
 
@@ -100,7 +100,6 @@ def test_words_and_tags_are_read_from_conll_columns(write):
         ("a.txt", "x\n", ["text_column=1"], TEXTS, "no named columns"),
         ("a.txt", "x\n", ["source_column=1"], TEXTS, "source_column text_column"),
         ("a.tsv", "x\ty\n", ["label_column=1"], PAIRS, "label_column source_column target_column"),
-        ("a.mrg", "((S (X x)))\n", [], TEXTS, "pairs tree"),
     ],
 )
 def test_unreadable_rows_are_named_with_their_place(write, name, text, columns, form, said):

@@ -52,15 +52,14 @@ class Evaluate:
     model: Model
     """Model directory or Hub id."""
     data: Annotated[tuple[str, ...], arg(metavar="CORPUS ...")]
-    """Two line-aligned files, one table (TSV, CSV, JSONL, Parquet), trees (.mrg), a Hub id or cmudict:test
+    """Two line-aligned files, one table (TSV, CSV, JSONL, Parquet), a Hub id or cmudict:test
     (built in); source_column=, target_column= and streaming=true may follow, as in `train`.
     For a classifier, a table of texts and labels; for a tagger, a file of CoNLL columns."""
     models: Annotated[tuple[str, ...], Positional, arg(metavar="[MODEL ...]", help_behavior_hint="")] = ()
     """Further models of the same vocabulary, which form an ensemble with the first one."""
     metrics: Annotated[tuple[str, ...], arg(metavar="METRIC ...", help_behavior_hint="")] = ()
     """Metrics (default: those of the model's recipe, or else of its task).
-    Translation: sacrebleu, chrf, ter, tokenized_bleu, paper_bleu (German; paper_bleu:fr for French, etc.), wer, per,
-    bracketing.
+    Translation: sacrebleu, chrf, ter, tokenized_bleu, paper_bleu (German; paper_bleu:fr for French, etc.), wer, per.
     Classifiers: accuracy, macro_f1.
     Taggers: token_accuracy, seqeval.
     Language models: perplexity, bits_per_character, bits_per_byte."""

@@ -75,7 +75,6 @@ METRICS = {
     "paper_bleu": _paper_bleu("de"),
     **{f"paper_bleu:{language}": _paper_bleu(language) for language in LANGUAGES},
     **{name: Metric(seams.load("item_metric", name), True) for name in seams.names("item_metric")},
-    **{name: Metric(seams.load("metric", name)) for name in seams.names("metric")},
 }
 
 

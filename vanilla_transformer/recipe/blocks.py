@@ -97,7 +97,7 @@ class Data(Block):
     """The text."""
 
     train: CorporaOption = setting((), metavar="CORPUS ...")
-    """Training data: two line-aligned files, a table (TSV, CSV, JSONL, Parquet), trees (.mrg), a Hub id,
+    """Training data: two line-aligned files, a table (TSV, CSV, JSONL, Parquet), a Hub id,
     `cmudict:train`, or `prepared:DIR` written by `prepare`. Separate several corpora with `+`. Each may be followed by
     `source_column=en target_column=de`; by `weight=0.7`, its share of an epoch, which oversamples small corpora; by
     `tag=BT`, which puts the piece `<BT>` before each source to mark, for example, synthetic pairs; and by
@@ -245,7 +245,7 @@ class Evaluation(Block):
     """Stop after this many evaluations without a lower loss on `dev`; off by default."""
     metrics: tuple[str, ...] | None = setting(metavar="METRIC ...")
     """Metrics for `dev` and `test`; by default the task's. For translation sacrebleu and chrf; also ter,
-    tokenized_bleu, paper_bleu (or, for example, paper_bleu:fr), wer, per and bracketing (of trees)."""
+    tokenized_bleu, paper_bleu (or, for example, paper_bleu:fr), wer and per."""
     examples: tuple[str, ...] = setting((), metavar="TEXT ...")
     """Texts to give to the model at the end; the answers are printed and added to its model card."""
 

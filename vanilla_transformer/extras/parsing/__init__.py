@@ -1,1 +1,0 @@
-"""Section 6.3: constituency parsing as translation into trees."""
