@@ -15,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -254,15 +255,45 @@ class OurEngine(_TorchEngine):
         dtype = torch.bfloat16 if precision == "bfloat16" else torch.float32
         self.model, self.tokenizer = load_model(model, device=device, dtype=dtype)
         self.settings: dict[str, Any] = {}
-        # Frozen weights, which is how CTranslate2 always has them.
-        self.model.frozen("int8" if precision == "int8" else None).__enter__()
+        self.way = f"frozen {precision} weights"
+        # Frozen weights, which is how CTranslate2 always has them, for as long as the process lives.
+        self.frozen = ExitStack()
+        self.frozen.enter_context(self.model.frozen("int8" if precision == "int8" else None))
+
+    def decode(self, rows: list[list[int]], beam: int, forced: int | None) -> int:
+        """Decodes a batch as `_TorchEngine.decode` does, if the weights are as the contestant's name says."""
+        self._check_way()
+        return super().decode(rows, beam, forced)
+
+    def versions(self) -> str:
+        """Names the libraries that computed, and with which weights."""
+        return f"{super().versions()}, {self.way}"
+
+    def _check_way(self) -> None:
+        found = way_of(self.model)
+        if found != self.way:
+            raise SystemExit(f"This contestant decodes with {self.way}, and here are {found}.")
 
     def translate(self, lines: list[str]) -> int:
         """Translates all lines; returns the number of tokens of the translations."""
         from vanilla_transformer.translation import translate_lines
 
+        self._check_way()
         found = translate_lines(self.model, self.tokenizer, lines, batch_tokens=FILE_BATCH_TOKENS, **self.settings)
         return sum(translation.hypotheses[0].tokens for translation in found)
+
+
+def way_of(model: Any) -> str:
+    """Returns the weights with which a call of `generate` decodes now."""
+    from vanilla_transformer.engine import opened
+    from vanilla_transformer.engine.known import unknown
+
+    if (reason := unknown(model)) is not None:
+        return f"live weights in the library's search, because of {reason}"
+    engine = opened(model)
+    if engine is None:
+        return "live weights"
+    return f"frozen {engine.quantization or str(model.dtype).removeprefix('torch.')} weights"
 
 
 class MarianEngine(_TorchEngine):

@@ -1,5 +1,6 @@
 """The comparison of decoders: every contestant decodes the same, and the table says how they stand."""
 
+import gc
 from pathlib import Path
 
 import pytest
@@ -70,6 +71,19 @@ def test_too_short_a_file_is_refused(tmp_path):
     assert bench.read_lines(str(tmp_path / "text"), 2) == ["one", "two"]
     with refused(SystemExit, "2 lines", "3"):
         bench.read_lines(str(tmp_path / "text"), 3)
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16", "int8"])
+def test_ours_decodes_with_frozen_weights_and_says_so(saved, tmp_path, precision):
+    engine = bench.OurEngine(str(saved), tmp_path, precision, "cpu", 1)
+    gc.collect()
+    rows = engine.tokenizer(["a b"])["input_ids"]
+    assert engine.decode(rows, 1, 4) == 4
+    assert bench.way_of(engine.model) == f"frozen {precision} weights" and engine.versions().endswith(engine.way)
+    engine.frozen.close()
+    for decode in (lambda: engine.decode(rows, 1, 4), lambda: engine.translate(["a b"])):
+        with refused(SystemExit, precision, "live"):
+            decode()
 
 
 @pytest.mark.parametrize("contestant", ["OurEngine", "MarianEngine", "CTranslate2Engine"])
