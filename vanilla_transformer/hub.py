@@ -48,11 +48,8 @@ def _code_folders() -> set[Path]:
     return {Path(inspect.getfile(family)).parent for family in FAMILIES if family.__module__.startswith(__package__)}
 
 
-# The code of the model classes; models of earlier versions carry helper files under longer names.
-_CODE = (
-    *sorted({file.name for folder in _code_folders() for file in folder.glob("[!_]*.py")}),
-    "*_vanilla_transformer.py",
-)
+# The code of the model classes.
+_CODE = tuple(sorted({file.name for folder in _code_folders() for file in folder.glob("[!_]*.py")}))
 # Nothing else is uploaded: no checkpoint, no log, no data.
 SENT = [
     "config.json",

@@ -22,8 +22,7 @@ def plain_text(tokenizer: AnyTokenizer) -> AnyTokenizer:
     reader = copy.copy(tokenizer)
     reader.split_special_tokens = True
     reader.init_kwargs = {**tokenizer.init_kwargs, "split_special_tokens": True}
-    mask = tokenizer.mask_token
-    own = {*map(str, tokenizer.special_tokens_map.values()), *tokenizer.init_kwargs.get("tags", ())} - {mask}
+    own = {*map(str, tokenizer.special_tokens_map.values())} - {tokenizer.mask_token}
     added = [token for _, token in sorted(tokenizer.added_tokens_decoder.items())]
     written = [token for token in added if token.special and token.content not in own]
     if written:

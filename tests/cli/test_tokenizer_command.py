@@ -4,7 +4,6 @@ import pytest
 
 from vanilla_transformer.cli.program import main
 from vanilla_transformer.model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
-from vanilla_transformer.plain_text import plain_text
 
 
 @pytest.fixture
@@ -50,17 +49,6 @@ def test_other_algorithms_need_a_size(text, tmp_path, capsys):
     assert code == 2
     assert "--vocab-size is required with --algorithm bpe" in capsys.readouterr().err
     assert not (tmp_path / "tokenizer").exists()
-
-
-def test_a_tag_is_a_piece_that_train_takes_and_no_text_gives(tmp_path, capsys):
-    (tmp_path / "text").write_text("a b <BT>\n" * 9)
-    words = ["tokenizer", "train", str(tmp_path / "text"), "--vocab-size", "262", "--tags", "BT", "<FT>", "--output"]
-    assert main([*words, str(tmp_path / "tokenizer")]) == 0
-    tokenizer = VanillaTransformerTokenizer.from_pretrained(tmp_path / "tokenizer")
-    assert {"<BT>", "<FT>"} < set(tokenizer.get_vocab()) and len(tokenizer) == 262
-    assert "<BT>" not in plain_text(tokenizer).tokenize("a b <BT>")
-    assert main([*words[:-1], "no tag", words[-1], str(tmp_path / "other")]) == 1
-    assert "--tags: a tag must start with a letter" in capsys.readouterr().err and not (tmp_path / "other").exists()
 
 
 def test_unwritable_output_is_refused_before_learning(text, tmp_path, capsys, monkeypatch):

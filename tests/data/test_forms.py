@@ -5,12 +5,12 @@ import gzip
 import pytest
 from datasets import ClassLabel, Dataset, Features, Value
 from refusals import refused
-from vanilla_transformer.extras.labelling.text_forms import LABELLED_TEXTS
 
 from vanilla_transformer.data.columns import PAIRS, TEXTS
 from vanilla_transformer.data.corpus import CorpusError, open_corpus, read_corpus
 from vanilla_transformer.data.sources import parse_corpus
 from vanilla_transformer.extras.labelling.conll import TAGGED_SENTENCES
+from vanilla_transformer.extras.labelling.text_classification import LABELLED_TEXTS
 
 LABELLED = [("a film, fine", "", "good"), ("dull\u2028even", "", "bad")]
 

@@ -1,7 +1,6 @@
 import pytest
 from refusals import refused
 
-from vanilla_transformer.data.columns import TEXTS
 from vanilla_transformer.data.sources import CorpusSpec, corpora_from_values, parse_corpora, parse_corpus, to_words
 from vanilla_transformer.data.text_lines import CorpusError
 
@@ -44,10 +43,7 @@ def test_a_word_that_is_like_no_setting_is_taken_for_a_file():
         ("a.tsv weight=inf", "weight greater than 0"),
         ("a.tsv weight=much", "'much'"),
         ("a.tsv streaming=perhaps", "streaming 'perhaps'"),
-        ("a.tsv tag=", "a.tsv tag"),
-        ("a.tsv tag=<pad>", "'<pad>'"),
-        ("a.tsv tag=back<translated", "'back<translated'"),
-        ("a.tsv b.tsv tag=AA tag=BB", "tag 'AA' 'BB'"),
+        ("a.tsv b.tsv weight=1 weight=2", "weight '1' '2'"),
         ("a.tsv source_column=en source-column=de", "source_column"),
         ("a.tsv weight=1 + b.tsv", "b.tsv weight"),
         ("a.tsv +", "no corpus +"),
@@ -69,10 +65,10 @@ def test_held_out_text_is_one_corpus():
 
 def test_mappings_of_yaml_mean_the_same_as_words():
     mappings = [
-        {"corpus": ["news.en", "news.de"], "weight": 0.7, "tag": "<BT>"},
+        {"corpus": ["news.en", "news.de"], "weight": 0.7},
         {"corpus": "org/name:train", "weight": 2, "source_column": "en", "target_column": "de", "streaming": True},
     ]
-    words = "news.en news.de weight=0.7 tag=<BT> + "
+    words = "news.en news.de weight=0.7 + "
     words += "org/name:train weight=2 source_column=en target_column=de streaming=true"
     corpora = corpora_from_values(mappings)
     assert corpora == parse_corpora(words.split()) and to_words(corpora) == words.split()
@@ -101,14 +97,3 @@ def test_words_and_corpora_are_taken_as_they_are():
 def test_mappings_that_say_no_corpus_are_refused(corpora, named):
     with refused(CorpusError, *named.split()):
         corpora_from_values(corpora)
-
-
-def test_brackets_of_a_tag_are_optional():
-    assert parse_corpora(["a.tsv", "tag=BT"]) == parse_corpora(["a.tsv", "tag=<BT>"])
-    with refused(CorpusError, "tag"):
-        parse_corpus(["a.tsv", "tag=BT"])
-
-
-def test_a_tag_needs_a_source_to_stand_before():
-    with refused(CorpusError, "tag", "source"):
-        CorpusSpec(("a.txt",), tag="<BT>").wanted(TEXTS)

@@ -89,10 +89,6 @@ class Shared(ModelTesterMixin):
     def test_tied_head_has_a_tp_plan_entry(self) -> None:
         """Skipped."""
 
-    @unittest.skip("the names of earlier versions are read, and not written again")
-    def test_reverse_loading_mapping(self) -> None:
-        """Skipped."""
-
 
 class TestEncoderDecoder(Shared, unittest.TestCase):
     """Tests of `vanilla_transformer`."""

@@ -1,7 +1,5 @@
 """Special tokens in a string, of the class and a user's, in each of the three ways to load a tokenizer."""
 
-import json
-
 import pytest
 from tokenizers import Tokenizer
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
@@ -15,7 +13,7 @@ WAYS = ["with the package", "without it", "tokenizers"]
 
 
 def trained(algorithm: str = "bpe", **settings) -> VanillaTransformerTokenizer:
-    size = {"character": 262, "presplit": None}.get(algorithm, 285)
+    size = {"character": 261, "presplit": None}.get(algorithm, 285)
     return VanillaTransformerTokenizer.train(TEXTS, size, algorithm, **settings)
 
 
@@ -42,7 +40,7 @@ def loaded(directory, way):
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_special_tokens_are_found_skipped_and_written_alike(algorithm, way, tmp_path):
-    tokenizer = trained(algorithm, mask_token=True, tags=["<BT>"])
+    tokenizer = trained(algorithm, mask_token=True)
     tokenizer.add_special_tokens({"extra_special_tokens": [">>deu<<"]})
     tokenizer.add_tokens(["<sep>"], special_tokens=True)
     tokenizer.add_tokens(["zzz"])
@@ -51,13 +49,13 @@ def test_special_tokens_are_found_skipped_and_written_alike(algorithm, way, tmp_
     for text, plain in (
         (">>deu<<the house</s>", "the house"),
         ("the</s> house <sep> is", "the house  is"),
-        ("<BT>das zzz  zzzHaus", "das zzz  zzzHaus"),
+        ("das zzz  zzzHaus", "das zzz  zzzHaus"),
         (" zzz>>deu<< ist<pad>", " zzz ist"),
         ("the(<mask>)", "the()"),
     ):
         ids = encode(text)
         assert write(ids) == text and skip(ids) == plain
-        named = [str(token) for token in tokenizer.all_special_tokens] + ["<sep>", "<BT>", "zzz"]
+        named = [str(token) for token in tokenizer.all_special_tokens] + ["<sep>", "zzz"]
         assert all(ids.count(tokenizer.convert_tokens_to_ids(name)) == text.count(name) for name in named)
 
 
@@ -79,7 +77,7 @@ def test_an_end_that_is_appended_to_a_text_is_the_end():
 
 
 def test_raw_text_is_only_text_but_for_what_a_user_added():
-    tokenizer = trained(tags=["<BT>"])
+    tokenizer = trained()
     tokenizer.add_special_tokens({"extra_special_tokens": [">>deu<<"]})
     tokenizer.add_tokens(["<sep>"], special_tokens=True)
     reader, text = plain_text(tokenizer), ">>deu<< a <pad> b</s> <BT><sep>"
@@ -89,36 +87,6 @@ def test_raw_text_is_only_text_but_for_what_a_user_added():
     assert {0, 2} < set(tokenizer(text)["input_ids"])
     for text in ("a <pad> b</s> c", "  two  spaces ", "\U0001f600 é\n"):
         assert reader.decode(reader(text)["input_ids"], skip_special_tokens=True) == text
-
-
-@pytest.fixture
-def of_an_earlier_version(tmp_path):
-    """A directory as 0.4 saved it: text is only text, a space before every text, added tokens that are found."""
-    tokenizer = trained()
-    tokenizer.add_special_tokens({"extra_special_tokens": [">>deu<<"]})
-    tokenizer.save_pretrained(tmp_path)
-    parts = json.loads((tmp_path / "tokenizer.json").read_text())
-    parts["normalizer"] = {"type": "Prepend", "prepend": " "}
-    parts["pre_tokenizer"]["pretokenizers"] = parts["pre_tokenizer"]["pretokenizers"][2:]
-    parts["post_processor"] = parts["post_processor"]["processors"][1]
-    parts["added_tokens"][-1]["special"] = False
-    (tmp_path / "tokenizer.json").write_text(json.dumps(parts))
-    settings = json.loads((tmp_path / "tokenizer_config.json").read_text()) | {"split_special_tokens": True}
-    (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
-    return tmp_path
-
-
-def test_tokenizers_of_earlier_versions_load_as_they_were(of_an_earlier_version):
-    old = AutoTokenizer.from_pretrained(of_an_earlier_version)
-    old.add_special_tokens({"extra_special_tokens": ["<sep>"]}, replace_extra_special_tokens=False)
-    assert plain_text(old) is old
-    ids = old(">>deu<<the</s> house<sep>")["input_ids"]
-    spelled = trained()("the</s> house", add_special_tokens=False, split_special_tokens=True)["input_ids"]
-    assert ids == [285, *spelled, 286, 2]
-    assert old.decode(ids, skip_special_tokens=True).strip() == "the</s> house"
-    old.save_pretrained(of_an_earlier_version)
-    again = AutoTokenizer.from_pretrained(of_an_earlier_version)
-    assert again(">>deu<<the</s> house<sep>")["input_ids"] == ids
 
 
 def test_offsets_are_those_of_words_without_their_space(tmp_path):

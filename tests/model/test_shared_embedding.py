@@ -1,4 +1,4 @@
-"""One embedding module for source, target and output, under whatever name it was saved, and whatever replaces it."""
+"""One embedding module for source, target and output, and whatever replaces it."""
 
 import copy
 import gc
@@ -7,7 +7,6 @@ import weakref
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
 from torch import nn
 
 from vanilla_transformer import (
@@ -28,14 +27,6 @@ def model(request, tiny_config):
     torch.manual_seed(0)
     tiny_config.tie_word_embeddings = request.param
     return VanillaTransformerForConditionalGeneration(tiny_config).eval()
-
-
-def with_the_encoders_embedding(file):
-    """Renames in a file as the first models named their weights."""
-    weights = load_file(file)
-    weights = {name.replace("shared.", "encoder.embed_tokens."): weight for name, weight in weights.items()}
-    assert any(name.endswith("encoder.embed_tokens.weight") for name in weights)
-    save_file(weights, file, metadata={"format": "pt"})
 
 
 def modules(model):
@@ -70,27 +61,6 @@ def test_an_encoder_that_is_kept_alone_takes_its_embedding_along(model):
     encoder = copy.deepcopy(model).get_encoder()
     assert torch.equal(encoder(SOURCE).last_hidden_state, states)
     assert encoder.double()(SOURCE).last_hidden_state.dtype == torch.float64
-
-
-def test_models_that_were_saved_with_the_embedding_in_the_encoder_load(model, tmp_path):
-    model.save_pretrained(tmp_path)
-    with_the_encoders_embedding(tmp_path / "model.safetensors")
-    loaded, report = VanillaTransformerForConditionalGeneration.from_pretrained(tmp_path, output_loading_info=True)
-    assert not any(report.values())
-    assert torch.equal(loaded(**INPUTS).logits, model(**INPUTS).logits)
-    base = VanillaTransformerModel.from_pretrained(tmp_path)
-    assert torch.equal(base.shared.weight, model.model.shared.weight)
-    loaded.save_pretrained(tmp_path / "again")
-    assert "model.shared.weight" in load_file(tmp_path / "again" / "model.safetensors")
-
-
-def test_old_names_load_by_torch_too(model):
-    old = {name.replace("shared.", "encoder.embed_tokens."): weight for name, weight in model.state_dict().items()}
-    old["model.decoder.embed_tokens.weight"] = model.model.decoder.embed_tokens.weight
-    other = VanillaTransformerForConditionalGeneration(model.config).eval()
-    assert not torch.equal(other(**INPUTS).logits, model(**INPUTS).logits)
-    other.load_state_dict(old)
-    assert torch.equal(other(**INPUTS).logits, model(**INPUTS).logits)
 
 
 def test_weights_begin_as_those_of_an_encoder_and_a_decoder(tiny_config):

@@ -34,7 +34,6 @@ MAY_STAY_OPEN = {
     "license",
     "classifier_pooling",
     "from_model",
-    "from_fingerprint",
     "learning_rate",
     "tokenizer",
     "source_column",

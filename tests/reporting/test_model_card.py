@@ -130,10 +130,10 @@ def test_a_card_leaves_out_unknown_facts(directory: Path) -> None:
 
 def test_corpora_that_are_mixed_are_named_with_their_shares(directory: Path) -> None:
     (directory.parent / "web.tsv").write_text("a\tb\n")
-    words = ("org/pairs:train", "weight=0.75", "+", str(directory.parent / "web.tsv"), "weight=0.25", "tag=BT")
+    words = ("org/pairs:train", "weight=0.75", "+", str(directory.parent / "web.tsv"), "weight=0.25")
     write_model_card(directory, RECIPE.with_options(train=words), SUMMARY, (None, None))
     card = card_of(directory)
-    assert "Trained on org/pairs:train (weight 0.75) + web.tsv (tag BT) (weight 0.25): 29,000 pairs" in card.text
+    assert "Trained on org/pairs:train (weight 0.75) + web.tsv (weight 0.25): 29,000 pairs" in card.text
     assert card.data.datasets == ["org/pairs"]
     assert str(directory.parent) not in card.text
 

@@ -54,11 +54,6 @@ def test_a_figure_that_is_no_number_is_left_out(logger):
     assert logger.read_metrics()[-1] == {"step": 4, "seconds": 1.0}
 
 
-def test_loss_on_dev_is_read_by_its_name_in_earlier_versions_too(logger):
-    logger.metrics.write_text('{"step": 4, "dev_nll": 1.5}\n')
-    assert logger.read_metrics() == [{"step": 4, "dev_loss": 1.5}]
-
-
 def test_without_a_log_there_is_nothing_to_forget(tmp_path):
     logger = RunLogger(tmp_path / "metrics.jsonl", tmp_path / "train.log", enabled=True)
     logger.truncate_after(3)

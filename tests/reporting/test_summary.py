@@ -10,7 +10,7 @@ from vanilla_transformer.analysis.devices import Peak
 from vanilla_transformer.data.token_corpus import PreparationReport
 from vanilla_transformer.evaluation.metrics import Score
 from vanilla_transformer.recipe.schema import Recipe
-from vanilla_transformer.reporting.summary import Summary, describe_weights, format_flops_per_second, read_summary
+from vanilla_transformer.reporting.summary import Summary, describe_weights, format_flops_per_second
 from vanilla_transformer.training import finalize as finish
 from vanilla_transformer.training.checkpoints import Progress
 
@@ -87,11 +87,6 @@ def test_the_share_is_that_of_all_devices_over_the_time_of_the_whole_run(monkeyp
 def test_a_written_summary_holds_every_field(tmp_path):
     SUMMARY.write(tmp_path / "summary.json")
     assert json.loads((tmp_path / "summary.json").read_text()) == dataclasses.asdict(SUMMARY)
-
-
-def test_loss_on_dev_is_read_by_its_names_in_earlier_versions_too(tmp_path):
-    (tmp_path / "summary.json").write_text('{"best_dev_nll": 1.25, "last_dev_nll": 1.5}')
-    assert read_summary(tmp_path / "summary.json") == {"best_dev_loss": 1.25, "last_dev_loss": 1.5}
 
 
 def test_a_summary_is_json_whatever_its_numbers_are(tmp_path):

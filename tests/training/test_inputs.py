@@ -7,11 +7,10 @@ import pytest
 from datasets import Dataset
 from refusals import refused
 from tokenizers import Tokenizer, models, processors
-from transformers import AutoTokenizer, PreTrainedTokenizerFast
+from transformers import PreTrainedTokenizerFast
 
 from vanilla_transformer.data.corpus import CorpusError
 from vanilla_transformer.data.sources import CorpusSpec
-from vanilla_transformer.plain_text import plain_text
 from vanilla_transformer.recipe.blocks import RecipeError
 from vanilla_transformer.recipe.reading import load_recipe
 from vanilla_transformer.recipe.schema import Recipe, in_words
@@ -244,73 +243,12 @@ def test_a_recipe_that_names_its_corpora_wrongly_is_refused_at_once(fields, name
         Recipe.of(**fields)
 
 
-def first_pieces(gathered):
-    ids = [row[0] for row in gathered.train.rows(range(len(gathered.train)))["source"]]
-    return gathered.tokenizer.convert_ids_to_tokens(ids)
-
-
-def test_tag_is_one_piece_before_each_source_of_its_corpus_only(files, gather):
-    plain, _ = gather([*files, *COLUMNS])
-    gathered, _ = gather([*files, *COLUMNS, "tag=BT"])
-    assert len(gathered.tokenizer) == 264 and "<BT>" in gathered.tokenizer.get_vocab()
-    assert [piece == "<BT>" for piece in first_pieces(gathered)] == [False] * len(NEWS) + [True] * len(LAW)
-    # Decoded it is nothing, and the rest of the text is as it was.
-    assert texts(gathered, gathered.train) == texts(plain, plain.train) == NEWS + LAW
-    tagged, bare = (one.train.rows([len(NEWS)]) for one in (gathered, plain))
-    assert len(tagged["source"][0]) == len(bare["source"][0]) + 1
-    assert len(tagged["target"][0]) == len(bare["target"][0])
-
-
-def test_text_that_spells_a_tag_is_only_text(files, gather, tmp_path):
-    gathered, _ = gather([*files, *COLUMNS, "tag=BT"])
-    tag = gathered.tokenizer.get_vocab()["<BT>"]
-    gathered.tokenizer.save_pretrained(tmp_path / "saved")
-    for tokenizer in map(plain_text, (gathered.tokenizer, AutoTokenizer.from_pretrained(tmp_path / "saved"))):
-        assert tag not in tokenizer("<BT> news <BT>")["input_ids"]
-        assert tokenizer.decode(tokenizer("<BT> news <BT>")["input_ids"], skip_special_tokens=True) == "<BT> news <BT>"
-        assert tokenizer.decode([tag, *tokenizer("news")["input_ids"]], skip_special_tokens=True) == "news"
-
-
-def test_a_tokenizer_without_the_tag_is_refused_and_one_with_it_is_taken(files, gather, tmp_path):
-    for name, tag in (("with", ["tag=BT"]), ("without", [])):
-        gathered, _ = gather([*files, *COLUMNS, *tag])
-        gathered.tokenizer.save_pretrained(tmp_path / name)
-        shutil.rmtree(tmp_path / "run")
-    with refused(RecipeError, "without", "<BT>"):
-        gather([*files, *COLUMNS, "tag=BT"], tokenizer=str(tmp_path / "without"))
-    gathered, _ = gather([*files, *COLUMNS, "tag=BT"], tokenizer=str(tmp_path / "with"))
-    assert first_pieces(gathered)[-1] == "<BT>"
-
-
 def test_named_tokenizer_replaces_one_left_by_an_earlier_run(files, gather, tmp_path):
-    gathered, _ = gather([*files, *COLUMNS, "tag=BT"])
+    gathered, _ = gather([*files, *COLUMNS], tokenizer_algorithm="wordpiece")
     gathered.tokenizer.save_pretrained(tmp_path / "named")
     shutil.rmtree(tmp_path / "run")
     gather([*files, *COLUMNS])
     for _ in range(2):
-        gathered, _ = gather([*files, *COLUMNS, "tag=BT"], tokenizer=str(tmp_path / "named"))
-        assert first_pieces(gathered)[-1] == "<BT>"
+        gather([*files, *COLUMNS], tokenizer=str(tmp_path / "named"))
     there = json.loads((tmp_path / "run" / "tokenizer.json").read_text())
     assert there == json.loads((tmp_path / "named" / "tokenizer.json").read_text())
-
-
-def test_changed_tag_rebuilds_vocabulary_and_tokens(files, gather):
-    hashes = []
-    for tag in ([], ["tag=BT"], ["tag=FT"], []):
-        gathered, _ = gather([*files, *COLUMNS, *tag])
-        assert [name for name in ("<BT>", "<FT>") if name in gathered.tokenizer.get_vocab()] == [
-            f"<{word.removeprefix('tag=')}>" for word in tag
-        ]
-        hashes.append(gathered.train.tokens)
-    assert hashes[0] == hashes[3] and hashes[0] != hashes[1]
-
-
-def test_resumed_run_on_a_tagged_corpus_ends_with_identical_weights(files, tmp_path):
-    sizes = {"d_model": 16, "d_ff": 32, "num_heads": 2, "encoder_layers": 1, "decoder_layers": 1, "vocab_size": 264}
-    words = ("tag=BT", "weight=1", *files[:2], "+", files[3], *COLUMNS, "weight=1")
-    recipe = Recipe.of(train=words, max_steps=6, save_steps=2, warmup_steps=2, learning_rate_scale=1.0, **sizes)
-    for name, limits in (("whole", [6]), ("stopped", [3, 6])):
-        for limit in limits:
-            train(recipe.with_options(max_steps=limit, output=str(tmp_path / name)))
-    whole, stopped = ((tmp_path / name / "model.safetensors").read_bytes() for name in ("whole", "stopped"))
-    assert whole == stopped

@@ -26,8 +26,6 @@ class TokenizerTrain:
     """Vocabulary size; optional only for presplit (default: all sub-words in the text)."""
     algorithm: Literal["bpe", "wordpiece", "character", "presplit"] = "bpe"
     """Sub-word algorithm; presplit expects text already segmented with `@@ ` as the continuation mark."""
-    tags: Annotated[tuple[str, ...], arg(metavar="TAG ...", help_behavior_hint="")] = ()
-    """Extra pieces that occur in no text: for a corpus with tag=BT, `train` puts `<BT>` before each source."""
     lowercase: Flag = False
     """Lower-case text before splitting it, so that Hello is read as hello: for models that only read,
     such as classifiers. For translation use
@@ -35,7 +33,6 @@ class TokenizerTrain:
 
     def run(self) -> None:
         """Trains and saves the tokenizer."""
-        from vanilla_transformer.data.sources import tag_piece
         from vanilla_transformer.model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
         from vanilla_transformer.tokenizer.learning import (
             LONGEST_WORD,
@@ -48,7 +45,6 @@ class TokenizerTrain:
             raise UsageError("Give at least one file to train on.")
         if self.vocab_size is None and self.algorithm != "presplit":
             raise UsageError(f"--vocab-size is required with --algorithm {self.algorithm}.")
-        tags = sorted({tag_piece(tag, "--tags") for tag in self.tags})
         refuse_full_directory(self.output)
         long_words = 0
 
@@ -60,7 +56,7 @@ class TokenizerTrain:
                 yield lowercased(line) if self.lowercase else line
 
         tokenizer = VanillaTransformerTokenizer.train(
-            texts(), self.vocab_size, self.algorithm, tags=tags, lowercase=self.lowercase
+            texts(), self.vocab_size, self.algorithm, lowercase=self.lowercase
         )
         with atomic_directory(self.output) as place:
             tokenizer.save_pretrained(place)

@@ -98,7 +98,6 @@ def prepare_corpus(
     max_length: int,
     directory: Path,
     progress: bool = True,
-    tag: str | None = None,
 ) -> StoredCorpus:
     """Turn text into tokens in `directory`, or open those already made there from the same text, tokenizer and task.
 
@@ -112,21 +111,20 @@ def prepare_corpus(
         max_length: A row with more tokens in a column is dropped, as is one with only white space in a column.
         directory: Created if it does not exist. Nothing in it is used before all of it is written.
         progress: Whether to show a bar on standard error.
-        tag: A piece of the vocabulary that no text contains, to stand before each text of the first column.
 
     Raises:
         CorpusError: No row is left.
     """
     directory = Path(directory)
     stream = corpus if isinstance(corpus, TextStream) else stream_of(corpus, form=task.form)
-    settings = settings_fingerprint(tokenizer, task, max_length, tag)
+    settings = settings_fingerprint(tokenizer, task, max_length)
     there = _what_is_there(directory)
     if there is None or there["settings"] != settings or not stream.is_still(there["stamp"], there["text"]):
         name, unit, hidden = secrets.token_hex(8), f" {task.form.unit}", None if progress else True
         directory.mkdir(parents=True, exist_ok=True)
         bar = tqdm(total=stream.rows, desc="tokenizing", unit=unit, unit_scale=True, disable=hidden)
         with atomic_write(directory / TOKENS_FILE) as temporary, bar:
-            made = write_token_file(stream.tables(), temporary, name, tokenizer, task, max_length, bar.update, tag)
+            made = write_token_file(stream.tables(), temporary, name, tokenizer, task, max_length, bar.update)
             refuse_nothing(stream.name, PreparationReport.of(made), task.form, max_length)
         _write_report(directory, {"id": name, **made, "settings": settings, "stamp": stream.stamp})
     elif stream.stamp is not None and there["stamp"] != stream.stamp:
@@ -152,17 +150,14 @@ def _write_report(directory: Path, report: dict[str, Any]) -> None:
         temporary.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
 
 
-def settings_fingerprint(
-    tokenizer: PreTrainedTokenizerFast, task: Encoder, max_length: int, tag: str | None = None
-) -> str:
+def settings_fingerprint(tokenizer: PreTrainedTokenizerFast, task: Encoder, max_length: int) -> str:
     """Hash everything that the tokens depend on, except the text."""
     tokenizer = plain_text(tokenizer)
     backend = json.loads(tokenizer.backend_tokenizer.to_str())
     # Settings of earlier calls stay in the tokenizer, but do not affect this one.
     del backend["padding"], backend["truncation"]
     special = tokenizer.split_special_tokens
-    settings = [LAYOUT, task.name, task.columns, max_length, special, backend, *task.settings]
-    return fingerprint_settings(settings if tag is None else [*settings, "tag", tag])
+    return fingerprint_settings([LAYOUT, task.name, task.columns, max_length, special, backend, *task.settings])
 
 
 def write_token_file(
@@ -173,7 +168,6 @@ def write_token_file(
     task: Encoder,
     max_length: int,
     progress: Callable[[int], object] = lambda rows: None,
-    tag: str | None = None,
 ) -> dict[str, Any]:
     """Write the ids of rows that are neither empty nor too long; return hashes of text and ids, and the counts.
 
@@ -182,7 +176,6 @@ def write_token_file(
         path: The file to write.
         name: The id stored in the file.
         progress: Called with the number of rows in each table.
-        tag: As in `prepare_corpus`.
     """
     text, tokens, read, kept, empty = TextHash(), RowHash(), 0, 0, 0
     longest = _longest_text(tokenizer, max_length)
@@ -193,11 +186,11 @@ def write_token_file(
             text.update(table)
             texts = list(zip(*(table.column(column).to_pylist() for column in task.form.names), strict=True))
             if packed is not None:
-                kept += write(packed.add(texts, _encoded(texts, tokenizer, task, tag)))
+                kept += write(packed.add(texts, _encoded(texts, tokenizer, task)))
             else:
                 full = [row for row in texts if all(row[number].strip() for number in required)]
                 fitting = full if task.form.in_blocks else [row for row in full if max(map(len, row)) <= longest]
-                rows = _encoded(fitting, tokenizer, task, tag)
+                rows = _encoded(fitting, tokenizer, task)
                 kept += write([row for row in rows if max(map(len, row)) <= max_length])
                 read += table.num_rows + len(rows) - len(fitting)
                 empty += table.num_rows - len(full)
@@ -256,14 +249,11 @@ def _longest_text(tokenizer: PreTrainedTokenizerFast, max_length: int) -> float:
 
 
 def _encoded(
-    texts: Sequence[tuple[str, ...]], tokenizer: PreTrainedTokenizerFast, task: Encoder, tag: str | None
+    texts: Sequence[tuple[str, ...]], tokenizer: PreTrainedTokenizerFast, task: Encoder
 ) -> list[tuple[Sequence[int], ...]]:
     if not texts:
         return []
-    ids = dict(task.encode(dict(zip(task.form.names, zip(*texts, strict=True), strict=True)), tokenizer))
-    if tag is not None:
-        first, number = task.columns[0], tokenizer.get_vocab()[tag]
-        ids[first] = [[number, *row] for row in ids[first]]
+    ids = task.encode(dict(zip(task.form.names, zip(*texts, strict=True), strict=True)), tokenizer)
     return list(zip(*(ids[column] for column in task.columns), strict=True))
 
 

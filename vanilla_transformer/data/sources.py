@@ -16,9 +16,7 @@ from vanilla_transformer.suggestions import closest, did_you_mean
 
 BETWEEN_CORPORA = "+"
 PREPARED = "prepared:"
-SETTINGS = ("weight", "tag", *COLUMN_SETTINGS, "streaming")
-# Names of special tokens.
-_TAKEN = ("pad", "s", "unk", "mask")
+SETTINGS = ("weight", *COLUMN_SETTINGS, "streaming")
 _TRUTHS = {"true": True, "yes": True, "false": False, "no": False}
 FILE_SUFFIXES = (*seams.names("file"), ".parquet")
 
@@ -29,7 +27,6 @@ class CorpusSpec:
 
     parts: tuple[str, ...]
     weight: float | None = None
-    tag: str | None = None
     source_column: str | None = None
     target_column: str | None = None
     text_column: str | None = None
@@ -46,10 +43,8 @@ class CorpusSpec:
         """Return the names of a form's columns, None where they are not named.
 
         Raises:
-            CorpusError: It names a column that the form does not have, or a tag although there is no source.
+            CorpusError: It names a column that the form does not have.
         """
-        if self.tag is not None and not form.parallel:
-            raise CorpusError(f"{self}: a tag marks the source of a pair, but {form.unit} have no source")
         known = [column.setting for column in form.columns]
         for setting in COLUMN_SETTINGS:
             if setting not in known and getattr(self, setting) is not None:
@@ -109,14 +104,12 @@ def only_corpus(corpora: Corpora) -> CorpusSpec:
     """Return the single corpus allowed where nothing is mixed.
 
     Raises:
-        CorpusError: There are several or none, or it has a weight or a tag.
+        CorpusError: There are several or none, or it has a weight.
     """
     if not corpora:
         raise CorpusError("there is no corpus")
     if len(corpora) > 1 or corpora[0].weight is not None:
         raise CorpusError("only training data can be mixed: give one corpus, without a weight")
-    if corpora[0].tag is not None:
-        raise CorpusError("only training data can have a tag: leave it out")
     return corpora[0]
 
 
@@ -177,7 +170,7 @@ def _parse_one(words: list[str]) -> CorpusSpec:
 
 def _with_settings(parts: Sequence[str], settings: Mapping[str, str]) -> CorpusSpec:
     where, values = " and ".join(parts), dict[str, Any](settings)
-    for name, read in (("weight", _weight), ("tag", tag_piece), ("streaming", _truth)):
+    for name, read in (("weight", _weight), ("streaming", _truth)):
         if name in values:
             values[name] = read(settings[name], where)
     return CorpusSpec(tuple(parts), **values)
@@ -204,22 +197,6 @@ def _weight(text: str, where: str) -> float:
     if not 0 < weight < math.inf:
         raise CorpusError(f"{where}: a weight must be a number greater than 0, not {text!r}")
     return weight
-
-
-def tag_piece(text: str, where: str) -> str:
-    """Return a tag as a piece of the vocabulary, in brackets; they may be omitted, because a shell interprets them.
-
-    Raises:
-        CorpusError: It is empty or not a word.
-    """
-    name = text.removeprefix("<").removesuffix(">")
-    # No learned piece contains both a letter and a bracket, so none can equal a tag.
-    if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_-]*", name) or name in _TAKEN:
-        raise CorpusError(
-            f"{where}: a tag must start with a letter, contain only letters, digits and hyphens, as in "
-            f"tag=BT, and be none of {', '.join(_TAKEN)}, not {text!r}"
-        )
-    return f"<{name}>"
 
 
 def _truth(text: str, where: str) -> bool:

@@ -15,7 +15,6 @@ from .configuration_vanilla_transformer import VanillaTransformerConfig
 from .encoder_decoder import EncoderDecoderHead
 from .generation import PaperGenerationMixin, paper_generation_config
 from .pipeline_vanilla_transformer import custom_pipelines
-from .saving import rename_old_weights
 from .stacks import Decoder, Encoder, Stack, VanillaTransformerPreTrainedModel
 
 
@@ -76,12 +75,6 @@ class VanillaTransformerModel(_EncoderDecoder):
             for stack in (self.encoder, self.decoder):
                 if stack.shares_embedding:
                     stack.share(value)
-
-    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
-        rename_old_weights(state_dict)
-        if self.decoder.shares_embedding:
-            state_dict.pop(f"{prefix}decoder.embed_tokens.weight", None)
-        super()._load_from_state_dict(state_dict, prefix, *args)
 
     def _embedded(
         self, stack: Stack, ids: torch.Tensor | None, embeddings: torch.Tensor | None

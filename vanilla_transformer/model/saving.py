@@ -1,30 +1,13 @@
-"""Saves models so that they load without this package, and loads models of earlier versions."""
+"""Saves models so that they load without this package."""
 
 import os
-import re
 import shutil
-from collections.abc import Callable, Mapping, MutableMapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
-from transformers.conversion_mapping import register_checkpoint_conversion_mapping
-from transformers.core_model_loading import WeightRenaming
-
-# In the first models the shared embedding was named as the encoder's.
-_OLD_NAME = re.compile(r"(^|\.)encoder\.embed_tokens\.weight$")
-register_checkpoint_conversion_mapping(
-    "vanilla_transformer", [WeightRenaming("encoder.embed_tokens.weight", "shared.weight")], overwrite=True
-)
-
 # Replaces the library's template of a model card after a push to the Hub; set where this package is installed.
 push_card: Callable[..., None] | None = None
-
-
-def rename_old_weights(weights: MutableMapping[str, Any]) -> None:
-    """Renames weights that were saved under earlier names."""
-    for name in list(weights):
-        if _OLD_NAME.search(name):
-            weights[_OLD_NAME.sub(r"\1shared.weight", name)] = weights.pop(name)
 
 
 def _push_with_card(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -62,8 +45,6 @@ class SavedWithItsCode:
         if not self._is_tied(weights):
             # The library leaves out names that share a weight, even where it will not tie them again.
             kwargs["state_dict"] = {name: weight.clone() for name, weight in weights.items()}
-        # In its "original format" the library would restore the names of earlier versions.
-        kwargs.setdefault("save_original_format", False)
         super().save_pretrained(save_directory, *args, **kwargs)  # type: ignore[misc]
         # safetensors writes files that only their owner may read, whatever the umask; give them the configuration's
         # mode.

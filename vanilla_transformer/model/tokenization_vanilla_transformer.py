@@ -1,9 +1,9 @@
 """Section 5.1: one vocabulary of sub-words for source and target, which reproduces any text exactly."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any, Self
 
-from tokenizers import AddedToken, Tokenizer, normalizers, processors
+from tokenizers import Tokenizer, normalizers, processors
 from transformers import PreTrainedTokenizerFast
 
 # The order gives the ids: 0 pads, 1 starts the decoder, 2 ends a sentence; 3 exists because the library needs it.
@@ -29,7 +29,6 @@ class VanillaTransformerTokenizer(PreTrainedTokenizerFast):
         *,
         begins: bool = False,
         ends: bool = True,
-        tags: Sequence[str] = (),
         mask_token: bool = False,
         lowercase: bool = False,
     ) -> Self:
@@ -47,8 +46,6 @@ class VanillaTransformerTokenizer(PreTrainedTokenizerFast):
             begins: Whether `<s>` stands before a text, as in decoder-only and encoder-only models.
             ends: Whether `</s>` stands after it; a decoder-only model continues the text it is given. If False, no
                 space is put before a text, so that pieces decoded alone keep theirs (`presplit` still drops it).
-            tags: Pieces that no text contains, to put before sources of one kind, such as `<BT>` before synthetic
-                ones.
             mask_token: Whether there is a `<mask>`; the space before it is part of the masked text.
             lowercase: Whether text is lower-cased before it is split; a target (`text_target=`) keeps its case. The
                 texts given here are learned as they are: see `lowercased`.
@@ -61,13 +58,12 @@ class VanillaTransformerTokenizer(PreTrainedTokenizerFast):
         except ImportError as error:
             raise ImportError("To learn a vocabulary, install vanilla_transformer.") from error
         mask = MASK_TOKEN if mask_token else None
-        tokenizer = learning.learn_tokenizer(texts, vocab_size, algorithm, ends, tags, mask)
+        tokenizer = learning.learn_tokenizer(texts, vocab_size, algorithm, ends, mask)
         tokenizer.post_processor = _post_processor(tokenizer, begins, ends)
         if lowercase:
             rest = [] if tokenizer.normalizer is None else [tokenizer.normalizer]
             tokenizer.normalizer = normalizers.Sequence([normalizers.Lowercase(), *rest])
-        names = {**SPECIAL_TOKENS, **({"mask_token": mask} if mask else {}), **({"tags": list(tags)} if tags else {})}
-        return cls(tokenizer_object=tokenizer, **names)
+        return cls(tokenizer_object=tokenizer, **SPECIAL_TOKENS, **({"mask_token": mask} if mask else {}))
 
     def detokenize(self, text: str) -> str:
         """Returns the text as a translation would give it: unchanged, but `presplit` pieces are joined to words."""
@@ -83,16 +79,6 @@ class VanillaTransformerTokenizer(PreTrainedTokenizerFast):
         """Ends `text_target`: handles the case of source text again."""
         if (normalizer := self.__dict__.pop("_of_input", None)) is not None:
             self.backend_tokenizer.normalizer = normalizer
-
-    def _add_tokens(self, new_tokens: Any, special_tokens: bool = False) -> int:
-        """Adds tokens as the library does. Where special tokens are plain text, a user's tokens are still found.
-
-        The tokenizers of earlier versions did the same.
-        """
-        if not (special_tokens and self.split_special_tokens):
-            return super()._add_tokens(new_tokens, special_tokens)
-        known = self.added_tokens_encoder
-        return super()._add_tokens([AddedToken(str(t), normalized=False) for t in new_tokens if str(t) not in known])
 
     def _decode(
         self,

@@ -99,9 +99,8 @@ class Data(Block):
     train: CorporaOption = setting((), metavar="CORPUS ...")
     """Training data: two line-aligned files, a table (TSV, CSV, JSONL, Parquet), a Hub id,
     `cmudict:train`, or `prepared:DIR` written by `prepare`. Separate several corpora with `+`. Each may be followed by
-    `source_column=en target_column=de`; by `weight=0.7`, its share of an epoch, which oversamples small corpora; by
-    `tag=BT`, which puts the piece `<BT>` before each source to mark, for example, synthetic pairs; and by
-    `streaming=true`, which keeps no copy of the text."""
+    `source_column=en target_column=de`; by `weight=0.7`, its share of an epoch, which oversamples small corpora;
+    and by `streaming=true`, which keeps no copy of the text."""
     dev: CorporaOption = setting((), metavar="CORPUS ...")
     """Held-out data for the loss during training, in any form that `train` accepts."""
     test: CorporaOption = setting((), metavar="CORPUS ...")
@@ -162,9 +161,6 @@ class Start(Block):
     """Start from the weights and tokenizer of this model, a directory or a Hub id: to fine-tune it, or to use the
     encoder of a masked language model in a classifier. The learning rate then stays constant after the warm-up
     (`learning_rate`), because the peak of Eq. 3 suits random weights and would undo what these have learned."""
-    fingerprint: str | None = setting(option="from_fingerprint")
-    """Fingerprint of the model of `--from`; by default computed from its files. A model with another fingerprint is
-    refused."""
 
 
 @dataclass(frozen=True)

@@ -337,11 +337,10 @@ def _dataset_id(source: str) -> str | None:
 
 
 def _name(corpus: CorpusSpec) -> str:
-    """Returns a readable name for a corpus, with its columns, its tag and, in a mixture, its weight."""
+    """Returns a readable name for a corpus, with its columns and, in a mixture, its weight."""
     pair = corpus.source_column, corpus.target_column
     beside = [
         " to ".join(name or "..." for name in pair) if any(pair) else " and ".join(filter(None, corpus.columns)),
-        "" if corpus.tag is None else f"tag {corpus.tag.strip('<>')}",
         "" if corpus.weight is None else f"weight {corpus.weight:g}",
     ]
     return " ".join([" and ".join(_names(corpus.parts)), *(f"({words})" for words in beside if words)])

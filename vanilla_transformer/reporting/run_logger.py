@@ -95,8 +95,6 @@ def _parsed(line: bytes) -> dict[str, Any] | None:
         return None
     if not isinstance(record, dict) or type(record.get("step")) is not int:
         return None
-    if "dev_nll" in record:  # The name in earlier versions.
-        record["dev_loss"] = record.pop("dev_nll")
     return record if all(type(value) in (int, float) and math.isfinite(value) for value in record.values()) else None
 
 

@@ -88,17 +88,14 @@ def _without_nan(value: Any) -> Any:
 
 
 def read_summary(file: Path) -> dict[str, Any] | None:
-    """Returns the summary of a finished run as a dictionary, or None; earlier versions wrote fewer fields."""
+    """Returns the summary of a finished run as a dictionary, or None."""
     if not file.is_file():
         return None
     try:
         summary = json.loads(file.read_text(encoding="utf-8"))
     except ValueError as error:
         raise ValueError(f"{file} is not valid JSON ({error}): remove it to continue without it.") from None
-    if not isinstance(summary, dict):
-        return None
-    # Earlier versions had other names.
-    return {name.replace("dev_nll", "dev_loss"): value for name, value in summary.items()}
+    return summary if isinstance(summary, dict) else None
 
 
 def describe_weights(averaged_steps: Sequence[int]) -> str:

@@ -1,7 +1,7 @@
 """Section 5.1: learning a vocabulary. This stays in the package; the code that reads text ships with a model."""
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from itertools import chain
 from typing import Any
 
@@ -67,7 +67,6 @@ def learn_tokenizer(
     vocab_size: int | None,
     algorithm: str,
     ends: bool,
-    tags: Sequence[str] = (),
     mask_token: str | None = None,
 ) -> Tokenizer:
     """Learns a vocabulary; see `VanillaTransformerTokenizer.train`.
@@ -77,8 +76,7 @@ def learn_tokenizer(
         vocab_size: Number of types in all.
         algorithm: One of `ALGORITHMS`.
         ends: Whether an end token stands after a text.
-        tags: Pieces that no text contains.
-        mask_token: The last piece before the tags.
+        mask_token: The last piece.
     """
     if isinstance(texts, str):
         raise ValueError("Give an iterable of texts to learn a vocabulary from, not one text.")
@@ -86,7 +84,7 @@ def learn_tokenizer(
         raise ValueError(f"There is no algorithm {algorithm!r}; there are {', '.join(ALGORITHMS)}.")
     check_whole("vocab_size", vocab_size)
     wanted = vocab_size
-    others = (mask_token is not None) + len(tags)
+    others = int(mask_token is not None)
     vocab_size = None if wanted is None else wanted - others
     least = len(SPECIAL_TOKENS) + len(_BYTES)
     if vocab_size is not None and vocab_size < least:
@@ -110,9 +108,6 @@ def learn_tokenizer(
     if mask_token is not None:
         masks_space = algorithm != "character"
         tokenizer.add_special_tokens([AddedToken(mask_token, normalized=False, lstrip=masks_space)])
-    if known := [tag for tag in tags if tokenizer.token_to_id(tag) is not None]:
-        raise ValueError(f"{', '.join(known)} occurs in the text as a piece: choose another tag.")
-    tokenizer.add_special_tokens([AddedToken(tag, special=True, normalized=False) for tag in tags])
     return tokenizer
 
 

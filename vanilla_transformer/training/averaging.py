@@ -7,7 +7,6 @@ from typing import Any
 import torch
 from safetensors import SafetensorError, safe_open
 
-from vanilla_transformer.model.saving import rename_old_weights
 from vanilla_transformer.recipe.reading import load_recipe
 from vanilla_transformer.tasks import task_for
 from vanilla_transformer.translation.loading import (
@@ -117,12 +116,11 @@ def _refuse(difference: str | None, first: Path, other: Path) -> None:
 
 
 def read_weights(path: str | Path) -> dict[str, torch.Tensor]:
-    """Reads all tensors of a checkpoint under their current names; tied weights are stored once, under one name."""
+    """Reads all tensors of a checkpoint by name; tied weights are stored once, under one name."""
     file = Path(path) / WEIGHTS if Path(path).is_dir() else Path(path)
     try:
         with safe_open(file, framework="pt") as reader:
             weights = {name: reader.get_tensor(name) for name in reader.keys()}  # noqa: SIM118, no mapping
     except (OSError, SafetensorError) as error:
         raise AveragingError(f"The weights {file} cannot be read: {error}.") from None
-    rename_old_weights(weights)
     return weights

@@ -26,12 +26,10 @@ from vanilla_transformer.training.checkpoints import has_checkpoints, remove_par
 from vanilla_transformer.training.run_directory import RunDirectory
 from vanilla_transformer.training.vocabulary import (
     MOST_ROWS_FOR_THE_VOCABULARY,
-    check_tags,
     check_tokenizer,
     check_vocab_size,
     describe_unseen_characters,
     learn_tokenizer,
-    tags_of,
 )
 from vanilla_transformer.translation.loading import load_own_tokenizer
 
@@ -139,9 +137,9 @@ def prepare_train(
 ) -> list[PreparedCorpus]:
     """Prepares each training corpus as tokens, which are kept in the directory."""
     if len(streams) == 1:
-        return [_prepare(directory / "train", "train", streams[0], tokenizer, recipe, say, tag=corpora[0].tag)]
+        return [_prepare(directory / "train", "train", streams[0], tokenizer, recipe, say)]
     return [
-        _prepare(directory / f"train-{number}", f"train, {stream.name}", stream, tokenizer, recipe, say, corpus.tag)
+        _prepare(directory / f"train-{number}", f"train, {stream.name}", stream, tokenizer, recipe, say)
         for number, (corpus, stream) in enumerate(zip(corpora, streams, strict=True), start=1)
     ]
 
@@ -153,10 +151,9 @@ def _prepare(
     tokenizer: VanillaTransformerTokenizer,
     recipe: Recipe,
     say: Callable[[str], None],
-    tag: str | None = None,
 ) -> PreparedCorpus:
     encoder, max_length = task_for(recipe).encoder(recipe), recipe.data.max_length
-    prepared = prepare_corpus(corpus, tokenizer, encoder, max_length=max_length, directory=directory, tag=tag)
+    prepared = prepare_corpus(corpus, tokenizer, encoder, max_length=max_length, directory=directory)
     say(f"{name}: {prepared.report.describe(corpus.form)}")
     return prepared
 
@@ -169,16 +166,13 @@ def _tokenizer(
     Learning one counts the rows, so the returned corpora know their number.
     """
     streams = list(corpora)
-    tags = tags_of(recipe.data.train)
     there = run.tokenizer_config.exists()
     # Checkpoints belong to the present tokenizer; until there are some, a tokenizer named by the recipe is preferred.
     named = recipe.tokenizer.name is not None and not has_checkpoints(run.checkpoints)
-    if there and not named and (recipe.tokenizer.name is not None or _vocabulary_is_of(streams, tags, run)):
+    if there and not named and (recipe.tokenizer.name is not None or _vocabulary_is_of(streams, run)):
         tokenizer = load_own_tokenizer(run.path)
-        check_tags(tokenizer, str(run.path), recipe.data.train)
     elif recipe.tokenizer.name is not None:
         tokenizer = load_own_tokenizer(recipe.tokenizer.name)
-        check_tags(tokenizer, recipe.tokenizer.name, recipe.data.train)
         check_tokenizer(tokenizer, recipe.tokenizer.name, task_for(recipe).special_tokens)
         if not (there and _is_same(tokenizer, load_own_tokenizer(run.path))):
             save_tokenizer(tokenizer, run)
@@ -189,7 +183,7 @@ def _tokenizer(
         streams = [replace(stream, rows=count) for stream, count in zip(streams, counts, strict=True)]
         tokenizer = learn_tokenizer(recipe, sum(counts), sample, say)
         run.prepared.mkdir(parents=True, exist_ok=True)
-        atomic_write_text(run.vocabulary, json.dumps({"tags": tags, "text": stamped}))
+        atomic_write_text(run.vocabulary, json.dumps(stamped))
         save_tokenizer(tokenizer, run)
     check_vocab_size(tokenizer, recipe)
     return tokenizer, streams
@@ -199,17 +193,14 @@ def _is_same(one: VanillaTransformerTokenizer, other: VanillaTransformerTokenize
     return one.backend_tokenizer.to_str() == other.backend_tokenizer.to_str()
 
 
-def _vocabulary_is_of(streams: Sequence[TextStream], tags: list[str], run: RunDirectory) -> bool:
+def _vocabulary_is_of(streams: Sequence[TextStream], run: RunDirectory) -> bool:
     """Tells whether to keep the present tokenizer: checkpoints use it, or it was learned from this very text."""
     if has_checkpoints(run.checkpoints):
         return True
     try:
-        origin = json.loads(run.vocabulary.read_text(encoding="utf-8"))
-        known, texts = origin["tags"], origin["text"]
-        return (
-            known == tags
-            and len(texts) == len(streams)
-            and all(stream.is_still(stamp, text) for stream, (stamp, text) in zip(streams, texts, strict=True))
+        texts = json.loads(run.vocabulary.read_text(encoding="utf-8"))
+        return len(texts) == len(streams) and all(
+            stream.is_still(stamp, text) for stream, (stamp, text) in zip(streams, texts, strict=True)
         )
     except (OSError, ValueError, TypeError, LookupError):
         return False

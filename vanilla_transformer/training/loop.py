@@ -45,7 +45,7 @@ from vanilla_transformer.training.optimisation import make_optimizer, make_sched
 from vanilla_transformer.training.prefetch import LocalStep, local_steps, make_plan, prefetch
 from vanilla_transformer.training.run_directory import AlreadyFinished, OutputError, output_path
 from vanilla_transformer.training.saved_start import build_model
-from vanilla_transformer.training.setup import RunContext, length_fingerprint, start_run
+from vanilla_transformer.training.setup import RunContext, start_run
 from vanilla_transformer.training.signals import StopRequest, stop_on_signals
 
 # On an accelerator, reading a number waits for all earlier work; this many steps share one wait.
@@ -191,18 +191,9 @@ class TrainingLoop:
         begun = self.progress
         self.progress = replace(checkpoint.progress)
         if self.progress.data != begun.data:
-            corpus = self.corpus
-            if not isinstance(corpus, PreparedCorpus) or self.progress.data != length_fingerprint(corpus):
-                raise self._other_text("train")
-            if corpus.of_epoch(1) is not corpus:
-                raise OutputError(
-                    f"The run in {self.checkpoints.parent} was begun by an earlier version, which mixed the "
-                    "same pairs in each epoch: finish it with that version, or name another output "
-                    "directory."
-                )
-        if self.progress.dev not in (begun.dev, ""):  # Earlier versions did not record it.
+            raise self._other_text("train")
+        if self.progress.dev != begun.dev:
             raise self._other_text("dev")
-        self.progress.data, self.progress.dev = begun.data, begun.dev
         self.accelerator.load_state(str(checkpoint.path))
         self.logger.info(f"Going on from the checkpoint of step {checkpoint.step:,}.")
         if self.progress.processes != begun.processes:

@@ -145,11 +145,6 @@ class RunDirectory:
         merged = _merge(recipe, kept)
         longer = {name for name in ("max_steps", "patience") if _is_more(merged[name], kept[name])}
         differing = _differing_fields(merged, kept) - longer
-        if "from_fingerprint" in differing and merged.start.model == kept.start.model:
-            raise OutputError(
-                f"{merged.start.model} has changed since the run in {self.path} started from it: name "
-                "another output directory to start from it as it is now."
-            )
         if differing:
             changes = "; ".join(
                 f"{name} {in_words(kept[name])} there, {in_words(merged[name])} here" for name in sorted(differing)

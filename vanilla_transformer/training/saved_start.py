@@ -16,7 +16,6 @@ from vanilla_transformer.translation.loading import (
     VOCABULARIES,
     load_config,
     load_reported,
-    model_fingerprint,
 )
 from vanilla_transformer.translation.sameness import TRAINING_FIELDS, deciding_fields
 
@@ -26,15 +25,13 @@ _SIZES = tuple(name for name in MODEL_FIELDS if name not in TRAINING_FIELDS)
 
 
 def recipe_of_start(recipe: Recipe, task: Task) -> Recipe:
-    """Returns the recipe with everything that its starting model determines: sizes, tokenizer and fingerprint.
+    """Returns the recipe with everything that its starting model determines: sizes and tokenizer.
 
     Raises:
         RecipeError: The recipe contradicts the model, or the task cannot start from it; the message says how.
         OSError, ValueError: There is no such model, or its files cannot be used.
     """
     if recipe.start.model is None:
-        if recipe.start.fingerprint is not None:
-            raise RecipeError("from_fingerprint is for a model to start from: give the model as --from, too.")
         return recipe
     path = recipe.start.model
     for option in recipe.used("tokenizer_algorithm", "tokenizer_sides", "tokenizer_lowercase", "architecture"):
@@ -70,10 +67,7 @@ def recipe_of_start(recipe: Recipe, task: Task) -> Recipe:
             f"{path} has {config.max_position_embeddings:,} learned positions, but rows may have up to "
             f"{recipe.data.max_length:,} tokens: give --max-length {config.max_position_embeddings} or less."
         )
-    found = model_fingerprint(path, config)
-    if recipe.start.fingerprint not in (None, found):
-        raise RecipeError(f"{path} is not the model that this run started from: its files have changed.")
-    return taken.with_options(from_fingerprint=found)
+    return taken
 
 
 def _config(path: str) -> VanillaTransformerBaseConfig:

@@ -1,6 +1,5 @@
 """The start of a run: text turned into tokens, and processes that form a group."""
 
-import hashlib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -8,7 +7,6 @@ from functools import partial
 
 from accelerate import Accelerator
 
-from vanilla_transformer.data.token_corpus import PreparedCorpus
 from vanilla_transformer.distributed.peers import Peers, have_one_command, is_main_process, meet
 from vanilla_transformer.distributed.processes import (
     check_launch,
@@ -145,8 +143,3 @@ def _plan(context: RunContext) -> str:
         f"{sizes.batch_tokens:,} tokens a side in {sizes.batches_per_step:,} batches{shared}; a checkpoint every "
         f"{recipe.run.save_steps:,} steps, in {context.run.path}."
     )
-
-
-def length_fingerprint(corpus: PreparedCorpus) -> str:
-    """Fingerprints a corpus by the lengths of its rows only, as checkpoints of earlier versions do."""
-    return hashlib.sha256(b"".join(lengths.tobytes() for lengths in corpus.lengths.values())).hexdigest()

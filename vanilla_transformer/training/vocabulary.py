@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict
 
 from vanilla_transformer.data.columns import BETWEEN_WORDS
-from vanilla_transformer.data.sources import Corpora
 from vanilla_transformer.data.tables import Row
 from vanilla_transformer.data.text_lines import CorpusError
 from vanilla_transformer.data.text_streams import TextStream
@@ -51,25 +50,6 @@ def check_tokenizer(tokenizer: VanillaTransformerTokenizer, name: str, special: 
         raise RecipeError(f"The tokenizer of {name} has no <mask>: leave --tokenizer out, and one is trained.")
 
 
-def check_tags(tokenizer: VanillaTransformerTokenizer, name: str, corpora: Corpora) -> None:
-    """Refuses a tokenizer without the tags that stand before the sources of corpora.
-
-    Raises:
-        RecipeError: A tag is no piece of its vocabulary.
-    """
-    if missing := [tag for tag in tags_of(corpora) if tag not in tokenizer.get_vocab()]:
-        raise RecipeError(
-            f"The tokenizer of {name} has no piece {' and no piece '.join(missing)}: leave the tag out, or "
-            "train from scratch with a vocabulary that has it, by leaving --tokenizer out or with "
-            f"`tokenizer train --tags {' '.join(tag.strip('<>') for tag in missing)}`."
-        )
-
-
-def tags_of(corpora: Corpora) -> list[str]:
-    """Returns the distinct tags that stand before sources."""
-    return sorted({corpus.tag for corpus in corpora if corpus.tag is not None})
-
-
 def check_vocab_size(tokenizer: VanillaTransformerTokenizer, recipe: Recipe) -> None:
     """Refuses a recipe whose vocabulary size differs from its tokenizer's.
 
@@ -110,12 +90,9 @@ def learn_tokenizer(
 
 def _learn(recipe: Recipe, sample: Sequence[Row], vocab_size: int) -> VanillaTransformerTokenizer:
     special, algorithm = asdict(task_for(recipe).special_tokens), recipe.tokenizer.algorithm
-    tags = tags_of(recipe.data.train)
     texts = _sentences(sample, recipe)
     lowercase = recipe.tokenizer.lowercase
-    return VanillaTransformerTokenizer.train(
-        texts, vocab_size, algorithm=algorithm, tags=tags, lowercase=lowercase, **special
-    )
+    return VanillaTransformerTokenizer.train(texts, vocab_size, algorithm=algorithm, lowercase=lowercase, **special)
 
 
 def _sentences(sample: Sequence[Row], recipe: Recipe) -> Iterator[str]:

@@ -244,7 +244,6 @@ def test_shards_of_different_tokenizers_make_no_corpus(recipe, tmp_path):
     [
         ({"train": ()}, 1, RecipeError, "--train"),
         ({"train": ("cmudict:dev", "weight=2")}, 1, RecipeError, "weights"),
-        ({"train": ("cmudict:dev", "tag=BT")}, 1, RecipeError, "tags"),
         (
             {"train": ("prepared:somewhere",)},
             1,

@@ -82,8 +82,6 @@ class ShardPreparation:
             raise RecipeError("There is no text to prepare: give it as --train.")
         if any(corpus.weight is not None for corpus in self._corpora):
             raise RecipeError("A prepared corpus holds each text once: leave the weights out.")
-        if any(corpus.tag is not None for corpus in self._corpora):
-            raise RecipeError("A prepared corpus has no tags: leave them out, or give the text itself to `train`.")
         self.folder = TaskFolder(url)
         self._scratch = tempfile.TemporaryDirectory(prefix="vanilla-transformer-", ignore_cleanup_errors=True)
         self._cache = Path(self._scratch.name)
