@@ -16,7 +16,7 @@ from vanilla_transformer import seams
 PACKAGE = Path(vanilla_transformer.__file__).parent
 # Each part may import those to its right.
 LAYERS = [
-    *("extras", "cli", "hub", "training"),
+    *("extras", "cli", "demo", "hub", "training"),
     *("distributed", "reporting", "tasks", "evaluation"),
     *("translation", "recipe", "data", "analysis", "tokenizer"),
     *(
@@ -119,9 +119,8 @@ def test_extras_are_found_from_the_package():
 
 def test_extras_import_only_these_others():
     others = {
-        "demo": {"inspection"},
-        "explore": {"demo", "export", "recurrent"},
-        "export": {"demo", "onnx"},
+        "explore": {"export", "recurrent"},
+        "export": {"onnx"},
         "inspection": {"recurrent"},
         "many_machines": {"resuming"},
         "text_generation": {"sampling"},

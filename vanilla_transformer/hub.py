@@ -4,13 +4,14 @@ import inspect
 import re
 import shutil
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
-from huggingface_hub import CommitInfo, HfApi, constants, get_token, hf_hub_download
+import yaml
+from huggingface_hub import CommitInfo, HfApi, RepoCard, constants, get_token, hf_hub_download
 from huggingface_hub.errors import (
     HfHubHTTPError,
     HTTPError,
@@ -24,6 +25,7 @@ from huggingface_hub.utils import filter_repo_objects
 from safetensors.torch import load_file
 
 from vanilla_transformer.links import refuse_links_out
+from vanilla_transformer.network import hub_or_cache
 from vanilla_transformer.recipe.blocks import RecipeError
 from vanilla_transformer.recipe.reading import load_recipe
 from vanilla_transformer.registration import FAMILIES
@@ -64,6 +66,9 @@ SENT = [
 ]
 # Files of an earlier push that may be obsolete: weights in other shards, code of another version.
 _REPLACED = ["model*.safetensors", "model.safetensors.index.json", *_CODE]
+
+# The tag of a Space that may be replaced by another push.
+SPACE_TAG = "vanilla_transformer"
 
 
 class PushError(OSError):
@@ -307,3 +312,59 @@ def hub_errors(repo_id: str, kind: str = "") -> Iterator[None]:
         raise PushError(
             f"The connection to {constants.ENDPOINT} was lost ({str(error).rstrip('.')}): {again}."
         ) from error
+
+
+def push_space(folder: Path, repo_id: str, *, private: bool = False, message: str | None = None) -> str:
+    """Uploads a folder as a Space, of the kind given in the front matter of its README.md, and returns its URL.
+
+    The Space is created if it does not exist, and then holds the files of the folder and no others.
+
+    Args:
+        repo_id: ORG/NAME, or NAME in the user's own namespace.
+        private: Create a private Space; an existing public one is refused.
+
+    Raises:
+        PushError: A Space of that name was not made by this package, or the Hub refuses it.
+    """
+    refuse_links_out(folder, folder.rglob("*"))
+    api = write_access()
+    head: Any = RepoCard.load(folder / CARD).data
+    with hub_errors(repo_id, "spaces/"):
+        repo_id = full_name(api, repo_id)
+        try:
+            there = api.space_info(repo_id)
+        except RepositoryNotFoundError:
+            api.create_repo(repo_id, repo_type="space", space_sdk=head.sdk, private=private or None, exist_ok=True)
+        else:
+            if SPACE_TAG not in (getattr(there.card_data, "tags", None) or ()):
+                raise PushError(
+                    f"spaces/{repo_id} is already taken on the Hub by a Space that this command did not make: choose "
+                    "another name."
+                )
+            if there.sdk != head.sdk:
+                raise PushError(
+                    f"spaces/{repo_id} is a {there.sdk} Space, but this would be a {head.sdk} Space: delete "
+                    "it in its settings, or choose another name."
+                )
+            check_private(there, f"spaces/{repo_id}", private)
+        api.upload_folder(
+            folder_path=folder,
+            repo_id=repo_id,
+            repo_type="space",
+            commit_message=message or "Push with vanilla_transformer",
+            delete_patterns=["*"],
+        )
+    return f"{constants.ENDPOINT}/spaces/{repo_id}"
+
+
+def card_examples(model: str) -> list[str]:
+    """Returns at most five short examples of the card (`widget`) of a model in a directory or on the Hub."""
+    here = Path(model).is_dir()
+    try:
+        with nullcontext() if here else hub_or_cache():
+            card = RepoCard.load(Path(model, CARD) if here else model, ignore_metadata_errors=True)
+    except (OSError, ValueError, HfHubHTTPError, yaml.YAMLError):
+        return []  # A model is shown even if its card is missing or damaged.
+    widget: Any = card.data.get("widget")
+    texts = [one.get("text") for one in widget if isinstance(one, dict)] if isinstance(widget, list) else []
+    return [text for text in texts if isinstance(text, str) and text.strip() and len(text) <= 200][:5]

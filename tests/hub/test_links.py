@@ -9,7 +9,7 @@ from hub_server import HubServer
 from refusals import refused
 
 from vanilla_transformer.cli import main
-from vanilla_transformer.extras.demo.push_space import push_space
+from vanilla_transformer.hub import push_space
 from vanilla_transformer.links import refuse_links_out
 
 SECRET = "---\nlicense: mit\n---\nThe password is swordfish.\n"

@@ -21,6 +21,7 @@ from tyro.conf import OmitArgPrefixes
 from vanilla_transformer import __version__
 from vanilla_transformer.cli.arguments import UsageError, join_help
 from vanilla_transformer.cli.average import Average
+from vanilla_transformer.cli.demo import Demo
 from vanilla_transformer.cli.evaluate import Evaluate
 from vanilla_transformer.cli.predict import Predict
 from vanilla_transformer.cli.push import Push
@@ -40,7 +41,7 @@ PROGRAM = "vanilla-transformer"
 DESCRIPTION = 'The Transformer of "Attention Is All You Need", from raw text to translations.'
 # By the groups in which the help shows them; those of the extras follow in each.
 COMMANDS: dict[str, dict[str, type]] = {
-    "Use": {"train": Train, "translate": Translate, "predict": Predict, "evaluate": Evaluate},
+    "Use": {"train": Train, "translate": Translate, "predict": Predict, "evaluate": Evaluate, "demo": Demo},
     "Look inside": {},
     "Train better": {"average": Average},
     "Data": {"tokenizer train": TokenizerTrain},

@@ -50,8 +50,8 @@ class Push:
         from vanilla_transformer.hub import push_model
 
         with TemporaryDirectory(prefix="vanilla-transformer-pages-", ignore_cleanup_errors=True) as directory:
-            # Exported first, so that a failing export does not leave a partial push.
-            pages = [load("push", name)(self, Path(directory) / name) for name in shown]
+            # Written first, so that a failing page does not leave a partial push.
+            push_page = load("push", "explore")(self, Path(directory, "explore")) if self.explore else None
             address = push_model(
                 self.model,
                 self.name,
@@ -63,5 +63,19 @@ class Push:
                 report=warn,
             )
             print(address)
-            for publish in pages:
-                print(publish("/".join(address.split("/")[-2:])))
+            name = "/".join(address.split("/")[-2:])
+            if self.space:
+                print(self._push_space(name, Path(directory, "space")))
+            if push_page is not None:
+                print(push_page(name))
+
+    def _push_space(self, name: str, folder: Path) -> str:
+        """Makes or replaces the Space that shows the pushed model, and returns its URL."""
+        from vanilla_transformer.demo import write_space
+        from vanilla_transformer.hub import push_space
+
+        if self.private:
+            warn(f"the Space reads a private model: add a token that may read {name} to its secrets as HF_TOKEN.")
+        folder.mkdir()
+        write_space(folder, self.model, name)
+        return push_space(folder, name, private=self.private, message=self.message)

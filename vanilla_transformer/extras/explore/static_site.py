@@ -12,8 +12,6 @@ import yaml
 from huggingface_hub import RepoCard
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from vanilla_transformer.extras.demo.push_space import SPACE_TAG, push_space
-from vanilla_transformer.extras.demo.shown import card_examples
 from vanilla_transformer.extras.explore.browser_tokenizer import tokenizer_config, tokenizer_parts
 from vanilla_transformer.extras.explore.computable import WRITERS, ExploreError, family, fields, unknown_settings
 from vanilla_transformer.extras.explore.packing import (
@@ -27,6 +25,7 @@ from vanilla_transformer.extras.explore.packing import (
     size_in_8_bits,
     weights_of,
 )
+from vanilla_transformer.hub import SPACE_TAG, card_examples, push_space
 from vanilla_transformer.plain_text import plain_text
 from vanilla_transformer.reporting.model_card import CARD
 from vanilla_transformer.translation import load_model

@@ -1,0 +1,147 @@
+"""The page to try models: as programs see it, in a browser, and the command that serves it."""
+
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from functools import partial
+
+import pytest
+from browser import free_port, open_browser
+from small_models import save, single_stack
+from transformers import pipeline
+
+from vanilla_transformer import (
+    VanillaTransformerConfig,
+    VanillaTransformerForConditionalGeneration,
+    VanillaTransformerTokenizer,
+)
+from vanilla_transformer.cli import main
+from vanilla_transformer.demo import build_page, open_page
+from vanilla_transformer.hub import card_examples
+from vanilla_transformer.translation import load_model
+
+pytest.importorskip("gradio", reason="gradio is not installed: pip install '.[demo]'")
+import gradio_client  # noqa: E402
+
+TEXTS = ["A dog runs in the park.", "Two men wait for the bus.", "Ein Hund läuft im Park.", "Zwei Männer warten."] * 5
+SIZES = {"d_model": 32, "d_ff": 64, "num_heads": 4}
+MARKUP = 'A <b>dog</b> <img src=x onerror="window.hurt=1"> </textarea><script>window.hurt=1</script>'
+CARD = "---\nwidget:\n- text: A dog runs.\n- text: 5\n- text: {}\n---\n\n# A card\n"
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Directories of a small random model of each kind, by the name of what it does."""
+    directory = tmp_path_factory.mktemp("demo")
+    tokenizer = VanillaTransformerTokenizer.train(TEXTS, 300)
+    config = VanillaTransformerConfig(vocab_size=len(tokenizer), encoder_layers=1, decoder_layers=1, **SIZES)
+    translator = VanillaTransformerForConditionalGeneration(config)
+    translator.generation_config.max_length_beyond_source = 5
+    found = {"translate": save(translator, tokenizer, directory / "translate")}
+    (directory / "translate" / "README.md").write_text(CARD.format("x" * 201))
+    kinds = {"classify": "classifier", "tag": "tagger", "fill": "masked-language-model", "go_on": "language-model"}
+    for name, kind in kinds.items():
+        found[name] = save(*single_stack(kind, TEXTS, max_position_embeddings=100, **SIZES), directory / name)
+    return found
+
+
+@pytest.fixture(scope="module")
+def address(models: dict[str, str]) -> Iterator[str]:
+    """A page of all kinds of models."""
+    page = build_page([(path, *load_model(path, translates=False)) for path in models.values()], max_characters=200)
+    yield open_page(page, host="127.0.0.1", port=free_port())
+    page.close(verbose=False)
+
+
+@pytest.fixture(scope="module")
+def client(address: str) -> gradio_client.Client:
+    return gradio_client.Client(address, verbose=False, analytics_enabled=False)
+
+
+def test_each_kind_of_model_gives_the_answers_of_its_pipeline(client, models):
+    translate = pipeline("translation", model=models["translate"])
+    expected = [one["translation_text"] for one in translate("A dog runs.", num_return_sequences=2)]
+    assert client.predict("A dog runs.\n\n", 2, api_name="/translate") == "\n".join(expected).strip()
+    assert client.predict("A dog runs.", api_name="/translate") == expected[0]
+    continued = client.predict("A dog", 3, 0, api_name="/go_on")
+    assert continued.startswith("A dog")
+    filled = client.predict("A <mask> runs in the <mask>.", api_name="/fill")["data"]
+    assert [row[0] for row in filled] == [1] * 5 + [2] * 5
+    assert filled[0][2] >= filled[1][2] > 0
+
+
+def test_labels_and_tags_are_those_of_predict(client, models, tmp_path, capsys):
+    (tmp_path / "in.txt").write_text("A dog runs.\n")
+    assert main(["predict", models["classify"], str(tmp_path / "in.txt")]) == 0
+    assert client.predict("A dog  runs.", api_name="/classify")["label"] == capsys.readouterr().out.split("\t")[0]
+    assert main(["predict", models["tag"], str(tmp_path / "in.txt")]) == 0
+    tagged = client.predict("A dog runs.", api_name="/tag")
+    assert [one["token"] for one in tagged] == ["A", "dog", "runs."]
+    assert [one["class_or_confidence"] for one in tagged] == capsys.readouterr().out.split()
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "text", "sentence"),
+    [
+        ("/translate", "x" * 201, "The text has 201 characters, but this page takes 200."),
+        ("/classify", "x " * 99, "tokens, but the model reads only 100."),
+        ("/fill", "A dog runs.", "Put <mask> where the model should fill in a word."),
+    ],
+)
+def test_a_text_is_refused_in_a_sentence(client, endpoint, text, sentence):
+    with pytest.raises(gradio_client.exceptions.AppError) as refused:
+        client.predict(text, api_name=endpoint)
+    assert str(refused.value).endswith(sentence)
+
+
+def test_examples_are_the_short_texts_of_the_card(models, tmp_path):
+    assert card_examples(models["translate"]) == ["A dog runs."]
+    assert card_examples(models["tag"]) == card_examples("no name at all") == []
+    (tmp_path / "README.md").write_text("---\nwidget: [\n---\n")
+    assert card_examples(str(tmp_path)) == []
+
+
+def test_a_browser_shows_answers_and_asks_no_other_host(address, client):
+    with open_browser() as browser:
+        page = browser.new_page()
+        asked: list[str] = []
+        page.on("request", lambda request: asked.append(request.url))
+        page.goto(address)
+        page.fill("#text textarea", MARKUP)
+        page.click("text=Answer")
+        expected = client.predict(MARKUP, api_name="/translate")
+        page.wait_for_function("text => document.querySelector('#answer-0 textarea').value == text", arg=expected)
+        page.wait_for_selector("#answer-1 >> text=%")
+        assert page.evaluate("window.hurt") is None
+    assert [url for url in asked if not url.startswith((address, "data:", "blob:", "about:"))] == []
+
+
+def test_the_command_refuses_what_it_cannot_serve(models, capsys):
+    for words, code, sentence in (
+        ([], 2, "Name a model"),
+        ([models["tag"], "--port", "0"], 2, "--port must be between 1 and 65535, not 0."),
+        ([models["tag"], "--max-characters", "0"], 2, "--max-characters must be at least 1, not 0."),
+        (["/nowhere"], 1, "There is no model directory /nowhere."),
+    ):
+        assert main(["demo", *words]) == code
+        output, errors = capsys.readouterr()
+        assert output == "" and sentence in errors.splitlines()[-1]
+
+
+def test_the_command_prints_the_address_and_ctrl_c_ends_it(models):
+    port = free_port()
+    command = [sys.executable, "-m", "vanilla_transformer", "demo", models["tag"], "--port", str(port)]
+    # Where the tests run in the background, Ctrl-C may be ignored, which processes inherit.
+    heeded = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, preexec_fn=heeded) as server:
+        assert server.stdout is not None and server.stderr is not None
+        line = server.stdout.readline()
+        assert line == f"http://127.0.0.1:{port}/\n", server.stderr.read()
+        server.send_signal(signal.SIGINT)
+        try:
+            _, errors = server.communicate(timeout=300)
+        finally:
+            server.kill()
+    assert server.returncode in (0, 130) and "Traceback" not in errors

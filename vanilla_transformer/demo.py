@@ -1,0 +1,201 @@
+"""A page on which anyone can try models, on this machine or as a Space: gradio over pipelines and predictors."""
+
+import os
+import re
+import shutil
+import sys
+from collections.abc import Callable, Sequence
+from importlib.metadata import requires, version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import yaml
+
+import vanilla_transformer
+
+if TYPE_CHECKING:
+    import gradio
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+    # Where it was loaded from, and the model with its tokenizer.
+    Shown = tuple[str, PreTrainedModel, PreTrainedTokenizerBase]
+
+# The version with which the page is tested.
+GRADIO = "6.31.0"
+APP = '''"""The page of the model, by the package that lies beside this file."""
+
+from vanilla_transformer.demo import build_page, open_page
+from vanilla_transformer.translation import load_model
+
+page = build_page([("{model}", *load_model("{model}", translates=False))])
+open_page(page)
+page.block_thread()
+'''
+README = """---
+{head}---
+
+Try [{model}](https://huggingface.co/{model}), a model of vanilla_transformer. "Use via API" says how programs ask it.
+The same page on your own machine: `vanilla-transformer demo {model}`.
+"""
+
+
+def build_page(models: "Sequence[Shown]", *, max_characters: int = 1000) -> "gradio.Blocks":
+    """Builds the page of one or several models, side by side, with its interface for programs."""
+    os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"  # Sends no usage statistics.
+    import gradio as gr
+
+    from vanilla_transformer.hub import card_examples
+
+    with gr.Blocks(title=" · ".join(path for path, *_ in models), analytics_enabled=False) as page:
+        text = gr.Textbox(label="Text", lines=3, max_lines=12, autofocus=True, elem_id="text")
+        button = gr.Button("Answer", variant="primary")
+        examples = dict.fromkeys(example for path, *_ in models for example in card_examples(path))
+        if examples:
+            gr.Examples([[one] for one in examples], [text], cache_examples=False)
+        with gr.Row():
+            for number, (path, model, tokenizer) in enumerate(models):
+                with gr.Column(min_width=280):
+                    answer, controls, shown = _kind(path, model, tokenizer)
+                    shown.label, shown.elem_id = path, f"answer-{number}"
+                    gr.on(
+                        [text.submit, button.click],
+                        _checked(answer, model, tokenizer, max_characters),
+                        [text, *controls],
+                        [shown],
+                        api_name=answer.__name__,
+                    )
+    page.queue(max_size=100)
+    return page
+
+
+def _checked(
+    answer: Callable[..., Any], model: "PreTrainedModel", tokenizer: "PreTrainedTokenizerBase", max_characters: int
+) -> Callable[..., Any]:
+    """Returns a function that answers a text, or refuses it in a sentence."""
+    import gradio as gr
+
+    positions = getattr(model.config, "max_position_embeddings", None) or sys.maxsize
+    longest = min(tokenizer.model_max_length, positions)
+
+    def reply(text: str, *values: float) -> Any:
+        if not text.strip():
+            return None
+        try:
+            if len(text) > max_characters:
+                raise ValueError(f"The text has {len(text):,} characters, but this page takes {max_characters:,}.")
+            tokens = len(tokenizer(text)["input_ids"])
+            if tokens > longest:
+                raise ValueError(f"The text has {tokens:,} tokens, but the model reads only {longest:,}.")
+            return answer(text, *values)
+        except ValueError as error:
+            raise gr.Error(str(error), print_exception=False) from None
+
+    return reply
+
+
+def _kind(
+    path: str, model: "PreTrainedModel", tokenizer: "PreTrainedTokenizerBase"
+) -> "tuple[Callable[..., Any], list[gradio.Slider], Any]":
+    """Returns what answers a text, what a visitor may choose, and what shows the answer."""
+    import gradio as gr
+    from transformers import pipeline
+
+    from vanilla_transformer.plain_text import plain_text
+    from vanilla_transformer.tasks import task_of_model
+
+    known: Any = None if model.config.is_encoder_decoder else task_of_model(path)
+    name = "translation" if known is None else known.pipeline
+    if name in ("translation", "fill-mask", "text-generation"):
+        pipe: Any = pipeline(name, model=model, tokenizer=plain_text(tokenizer))  # type: ignore[call-overload]
+    else:
+        predictor = known.predictor(model, tokenizer)
+
+    def translate(text: str, count: float = 1) -> str:
+        lines = [line for line in text.splitlines() if line.strip()]
+        found = [one for line in lines for one in pipe(line, num_return_sequences=int(count))]
+        return "\n".join(one["translation_text"] for one in found)
+
+    def fill(text: str) -> list[list[Any]]:
+        mask = pipe.tokenizer.mask_token
+        if mask not in text:
+            raise ValueError(f"Put {mask} where the model should fill in a word.")
+        found = pipe(text, top_k=5)
+        masks = found if isinstance(found[0], list) else [found]
+        return [[number, one["token_str"], one["score"]] for number, mask in enumerate(masks, 1) for one in mask]
+
+    def go_on(text: str, new_tokens: float, temperature: float) -> str:
+        sampling: dict[str, Any] = {"do_sample": temperature > 0}
+        if temperature:
+            sampling |= {"temperature": temperature, "top_k": 0}
+        return str(pipe(text, max_new_tokens=int(new_tokens), num_beams=1, **sampling)[0]["generated_text"])
+
+    def predict(text: str) -> Any:
+        return predictor.predict([predictor.read(" ".join(text.split()))], lambda count: None)[0]
+
+    def classify(text: str) -> dict[str, float]:
+        return predict(text).values["scores"]
+
+    def tag(text: str) -> list[tuple[str, str]]:
+        values = predict(text).values
+        return list(zip(values["words"], values["tags"], strict=True))
+
+    if name == "translation":
+        beams = model.generation_config.num_beams or 1
+        count = [gr.Slider(1, beams, 1, step=1, label="Translations of each line")] if beams > 1 else []
+        return translate, count, gr.Textbox()
+    if name == "fill-mask":
+        return fill, [], gr.Dataframe(headers=["mask", "word", "probability"])
+    if name == "text-generation":
+        temperature = gr.Slider(0, 2, 0, step=0.1, label="Temperature (0: the likeliest)")
+        return go_on, [gr.Slider(1, 100, 40, step=1, label="New tokens"), temperature], gr.Textbox()
+    if name == "text-classification":
+        return classify, [], gr.Label(num_top_classes=10)
+    if name == "token-classification":
+        return tag, [], gr.HighlightedText()
+    return lambda text: predict(text).line, [], gr.Textbox()
+
+
+def open_page(page: "gradio.Blocks", *, host: str | None = None, port: int | None = None) -> str:
+    """Serves the page in threads of its own, and returns its address.
+
+    Args:
+        host: Address to listen at (default: `GRADIO_SERVER_NAME`, which a Space sets, or else 127.0.0.1).
+        port: Port to listen at (default: `GRADIO_SERVER_PORT`, or else the first free port from 7860).
+    """
+    # gradio sends its own server a request to see if it is up, which must not go through a proxy.
+    own = ",".join(filter(None, (os.environ.get("NO_PROXY"), "127.0.0.1,localhost,0.0.0.0", host)))
+    os.environ["NO_PROXY"] = os.environ["no_proxy"] = own
+    quiet = {"prevent_thread_lock": True, "quiet": True, "share": False, "footer_links": ["api"], "ssr_mode": False}
+    _, address, _ = page.launch(server_name=host, server_port=port, max_file_size="1kb", **quiet)  # type: ignore[arg-type]
+    return str(address)
+
+
+def write_space(folder: Path, directory: Path, model: str) -> None:
+    """Writes the files of a Space that shows a model of the Hub, which was pushed from a directory."""
+    from vanilla_transformer.hub import SPACE_TAG
+
+    head = {
+        "title": model.rpartition("/")[2],
+        "emoji": "💬",
+        "colorFrom": "indigo",
+        "colorTo": "blue",
+        "sdk": "gradio",
+        "sdk_version": GRADIO,
+        "python_version": f"{sys.version_info.major}.{sys.version_info.minor}",
+        "app_file": "app.py",
+        "license": "apache-2.0",
+        "models": [model],
+        "tags": [SPACE_TAG],
+    }
+    text = yaml.safe_dump(head, allow_unicode=True, sort_keys=False)
+    (folder / "README.md").write_text(README.format(head=text, model=model), encoding="utf-8")
+    (folder / "app.py").write_text(APP.format(model=model), encoding="utf-8")
+    needed = re.findall(r"^[\w.-]+(?!.*extra ==)", "\n".join(requires("vanilla-transformer") or ()), re.MULTILINE)
+    needed += ["datasets"] * any(directory.glob("modeling_*coder.py"))
+    needed += ["sentencepiece"] * any(directory.glob("*.spm"))
+    # A build for one device, such as 2.13.0+cpu, is only on an index of its own.
+    pins = {f"gradio=={GRADIO}", *(f"{name}=={version(name).partition('+')[0]}" for name in needed)}
+    (folder / "requirements.txt").write_text("".join(f"{line}\n" for line in sorted(pins, key=str.lower)))
+    # A copy of the package needs no package index, and the page always has the version that made it.
+    package = Path(vanilla_transformer.__file__).parent
+    shutil.copytree(package, folder / package.name, ignore=shutil.ignore_patterns("__pycache__"))
