@@ -26,7 +26,7 @@ def without_suffix(path: str) -> str:
 
 
 def open_bytes(path: str | os.PathLike[str], mode: str = "rb", suffix: str | None = None) -> IO[bytes]:
-    """Opens a file, plain or compressed, to read bytes (`rb`) or to write them (`wb`).
+    """Opens a file, plain or compressed, to read bytes (`rb`) or to write them (`wb`; plain ones also `ab`).
 
     Args:
         suffix: The compression, if the name does not tell.

@@ -25,6 +25,13 @@ OptionalInt = Annotated[int | None, arg(metavar="INT", help_behavior_hint="")]
 OptionalFloat = Annotated[float | None, arg(metavar="FLOAT", help_behavior_hint="")]
 OptionalText = Annotated[str | None, arg(metavar="TEXT", help_behavior_hint="")]
 OptionalPath = Annotated[Path | None, arg(metavar="PATH", help_behavior_hint="")]
+Resume = Annotated[
+    Flag,
+    arg(
+        help="From file to file: count the lines that are in the output and go on, with the same bytes at the end. "
+        "Everything else in the command must be as before: it is not compared."
+    ),
+]
 ShowProgress = Annotated[
     Flag, arg(help="Show progress on standard error even if it is not a terminal, as occasional lines.")
 ]

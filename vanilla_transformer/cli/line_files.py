@@ -3,12 +3,15 @@
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, Protocol
 
+from vanilla_transformer.cli.arguments import UsageError
 from vanilla_transformer.cli.streams import (
     answer_promptly,
     can_be_read_again,
+    check_output,
     check_standard_input,
     check_standard_output,
     count_lines,
@@ -21,6 +24,7 @@ from vanilla_transformer.cli.streams import (
     refuse_same_file,
     warn,
 )
+from vanilla_transformer.compression import suffix_of
 from vanilla_transformer.progress import progress_bar
 
 
@@ -42,6 +46,7 @@ class Answering:
         render: Returns the output for a line, given its number from 0.
         progress: Whether to show progress if standard error is not a terminal.
         unit: Name of the lines in it.
+        answer_lines: Number of lines that `render` gives for each.
     """
 
     work: Callable[[list[str], Callable[[int], object]], Sequence[Answer]]
@@ -49,6 +54,7 @@ class Answering:
     render: Callable[[int, Any], str]
     progress: bool
     unit: str = "lines"
+    answer_lines: int = 1
 
 
 def check_paths(model: str, input: Path | None, output: Path | None) -> None:
@@ -59,6 +65,37 @@ def check_paths(model: str, input: Path | None, output: Path | None) -> None:
     refuse_model_file(model, output)
     if output is None:
         check_standard_output()
+    check_output(output)
+
+
+def check_resume(input: Path | None, output: Path | None) -> None:
+    """Raises UsageError if an output cannot be continued, before a model is loaded."""
+    if output is None or not (can_be_read_again(input) and is_file(output)):
+        raise UsageError("--resume needs an input file and an --output file to continue, not a pipe.")
+    if suffix_of(output):
+        raise UsageError(f"--resume continues plain text, and {output} is compressed.")
+
+
+def unanswered(chunks: Iterator[list[str]], output: Path, answer_lines: int) -> tuple[int, Iterator[list[str]]]:
+    """Returns the number of lines whose answers are in an output, and the chunks of the other lines.
+
+    Answers of a chunk that was not finished are cut off: as a batch rounds, they may depend on the lines beside them.
+
+    Raises:
+        UsageError: The output has more lines than the input has answers.
+    """
+    number = 0
+    with output.open("rb+") as file:
+        for chunk in chunks:
+            start, wanted = file.tell(), len(chunk) * answer_lines
+            there = list(islice(file, wanted))
+            if len(there) < wanted or not there[-1].endswith(b"\n"):
+                file.truncate(start)
+                return number, chain([chunk], chunks)
+            number += len(chunk)
+        if file.read(1):
+            raise UsageError(f"{output} has more lines than the input gives: it was made from another one.")
+    return number, iter(())
 
 
 class LineSource:
@@ -73,25 +110,30 @@ class LineSource:
     def __init__(self, input: Path | None, output: Path | None, rows: Iterator[str] | None = None) -> None:
         rereadable = can_be_read_again(input)
         self.output = output
-        self.between_files = rereadable and is_file(output)
         self.typed = is_typed(input)
         self.total = partial(count_lines, input) if rereadable and rows is None else None
         self.lines: Iterable[Any] = read_input(input) if rows is None else rows
-        if rows is None and not self.between_files:
+        if rows is None and not (rereadable and is_file(output)):
             self.lines = answer_promptly(self.lines, input)
 
-    def answer(self, answering: Answering) -> None:
-        """Answers lines as they come, or into an output from which none can be taken back."""
+    def answer(self, answering: Answering, *, resume: bool = False) -> None:
+        """Answers lines as they come; with `resume`, those whose answers are not yet in the output."""
         from vanilla_transformer.translation.lines import chunks
 
-        number = 0
+        number, left = 0, chunks(self.lines, answering.chunk_lines)
+        if resume and self.output is not None and self.output.exists():
+            number, left = unanswered(left, self.output, answering.answer_lines)
         with (
-            open_output(self.output) as file,
+            open_output(self.output, "ab" if resume else "wb") as file,
             progress_bar(
-                answering.progress, answering.unit, total=self.total, in_the_way=self.typed or file.isatty()
+                answering.progress,
+                answering.unit,
+                total=self.total,
+                done=number,
+                in_the_way=self.typed or file.isatty(),
             ) as bar,
         ):
-            for chunk in chunks(self.lines, answering.chunk_lines):
+            for chunk in left:
                 for answer in answering.work(chunk, bar.update):
                     print(answering.render(number, answer), file=file)
                     number += 1

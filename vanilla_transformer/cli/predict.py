@@ -3,21 +3,17 @@
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from tyro.conf import Positional, arg
 
-from vanilla_transformer.cli.arguments import Flag, Model, OptionalPath, OptionalText, ShowProgress, UsageError
+from vanilla_transformer.cli.arguments import Flag, Model, OptionalPath, OptionalText, Resume, ShowProgress, UsageError
 from vanilla_transformer.cli.decoding import BatchedComputing
-from vanilla_transformer.cli.line_files import Answering, LineSource, check_paths
-from vanilla_transformer.seams import load
+from vanilla_transformer.cli.line_files import Answering, LineSource, check_paths, check_resume
 
 if TYPE_CHECKING:
     from vanilla_transformer.data.text_streams import TextStream
-
-ResumeOptions: Any = load("options", "resuming")
 
 
 @dataclass(frozen=True)
@@ -46,7 +42,7 @@ class Predict:
     """Column of the second text in a table, for pairs of texts."""
     progress: ShowProgress = False
     computing: BatchedComputing = BatchedComputing()
-    resuming: ResumeOptions = ResumeOptions()
+    resume: Resume = False
 
     def run(self) -> None:
         """Predicts from the input to the output, and warns of each text that was too long."""
@@ -59,7 +55,8 @@ class Predict:
         if table is None and (self.text_column or self.text_pair_column):
             raise UsageError("--text-column and --text-pair-column are for tables: lines of text have no columns.")
         rows = None if table is None else _rows_as_lines(table)
-        self.resuming.check(self.input, self.output)
+        if self.resume:
+            check_resume(self.input, self.output)
         source = LineSource(self.input, self.output, rows)
         model, tokenizer = self.computing.load(self.model, translates=False)
         predictor = task.predictor(model, tokenizer, batch_tokens=self.computing.batch_tokens)
@@ -71,12 +68,8 @@ class Predict:
             progress=self.progress,
             unit="lines" if table is None else "rows",
         )
-        self.resuming.answer(
-            source,
-            answering,
-            lambda: self._fingerprint(self.computing.taken(model)),
-            begin=partial(self.computing.announce, model),
-        )
+        self.computing.announce(model)
+        source.answer(answering, resume=self.resume)
 
     def _table(self, form: Any) -> "TextStream | None":
         """Returns the rows of an input that is a table or CoNLL columns; None for lines of text."""
@@ -89,19 +82,6 @@ class Predict:
         corpus = CorpusSpec((str(self.input),), text_column=self.text_column, text_pair_column=self.text_pair_column)
         form = form.without_labels()
         return open_corpus(as_in_training(corpus, self.model, form), form=form)
-
-    def _fingerprint(self, precision: str) -> dict[str, Any]:
-        """Returns the settings that must be the same to resume predictions; the names are for messages."""
-        from vanilla_transformer import __version__
-        from vanilla_transformer.translation import model_fingerprint
-
-        names = ("json", "text_column", "text_pair_column")
-        return {
-            "model": model_fingerprint(self.model),
-            **{f"--{name.replace('_', '-')}": getattr(self, name) for name in names},
-            "--precision": precision,
-            "version of vanilla_transformer": __version__,
-        }
 
 
 def _rows_as_lines(table: "TextStream") -> Iterator[str]:

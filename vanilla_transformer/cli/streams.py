@@ -151,10 +151,13 @@ def named_in_errors(name: str | Path) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def open_output(path: Path | None) -> Iterator[TextIO]:
+def open_output(path: Path | None, mode: str = "wb") -> Iterator[TextIO]:
     """Opens a file, plain or compressed, or standard output, in UTF-8 whatever the locale.
 
     Output is line-buffered, except for compressed files.
+
+    Args:
+        mode: "ab" to write after what is in a plain file.
     """
     if path is None:
         check_standard_output()
@@ -165,7 +168,7 @@ def open_output(path: Path | None) -> Iterator[TextIO]:
             yield sys.stdout
         else:
             plain = not suffix_of(path)
-            with TextIOWrapper(open_bytes(path, "wb"), "utf-8", newline="\n", line_buffering=plain) as file:
+            with TextIOWrapper(open_bytes(path, mode), "utf-8", newline="\n", line_buffering=plain) as file:
                 yield file
 
 

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from functools import partial
 from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -13,12 +12,13 @@ from vanilla_transformer.cli.arguments import (
     Model,
     OptionalInt,
     OptionalText,
+    Resume,
     ShowProgress,
     UsageError,
     at_least_one,
 )
 from vanilla_transformer.cli.decoding import Decoding
-from vanilla_transformer.cli.line_files import Answering, LineSource, check_paths
+from vanilla_transformer.cli.line_files import Answering, LineSource, check_paths, check_resume
 from vanilla_transformer.seams import load
 
 if TYPE_CHECKING:
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 AlignmentOptions: Any = load("options", "alignment")
 EnsembleOptions: Any = load("options", "ensemble")
 MinimumBayesRiskOptions: Any = load("options", "mbr")
-ResumeOptions: Any = load("options", "resuming")
 TaskOptions: Any = load("options", "tasks")
 
 
@@ -58,11 +57,11 @@ class Translate:
     source_column: OptionalText = None
     """Column of a Parquet input to translate (default: its only text column)."""
     progress: ShowProgress = False
+    resume: Resume = False
     decoding: Decoding = Decoding()
     ensemble: EnsembleOptions = EnsembleOptions()
     risk: MinimumBayesRiskOptions = MinimumBayesRiskOptions()
     aligning: Annotated[AlignmentOptions, arg(name="alignment")] = AlignmentOptions()
-    resuming: ResumeOptions = ResumeOptions()
     numbered: Annotated[TaskOptions, arg(name="task")] = TaskOptions()
 
     def check(self) -> None:
@@ -83,12 +82,15 @@ class Translate:
             return
         for model in self.models:
             check_paths(model, self._input, self._output)
-        self.resuming.check(self._input, self._output)
+        if self.resume:
+            check_resume(self._input, self._output)
         source = LineSource(self._input, self._output)
         translator = self.translator()
-        answering = Answering(translator.translate, translator.chunk_lines, self.format, self.progress)
-        job, begin = partial(self.job_fingerprint, translator), partial(self.decoding.announce, translator.model)
-        self.resuming.answer(source, answering, job, begin)
+        answering = Answering(
+            translator.translate, translator.chunk_lines, self.format, self.progress, answer_lines=self.nbest or 1
+        )
+        self.decoding.announce(translator.model)
+        source.answer(answering, resume=self.resume)
 
     @property
     def models(self) -> tuple[str, ...]:

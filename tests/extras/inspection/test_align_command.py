@@ -76,11 +76,9 @@ def test_alignments_are_whole_after_resuming_and_in_numbered_tasks(here, capsys,
         assert main([*command, *options]) == 0
     assert main(["join", "parts", "--output", "joined"]) == 0
     assert (here / "joined").read_bytes() == (here / "whole").read_bytes()
+    (here / "out").write_bytes((here / "whole").read_bytes()[:-2])
     assert main(["translate", "model", "in.en", "--output", "out", *options, "--resume"]) == 0
-    capsys.readouterr()
-    others = [*SETTINGS, "--alignment", "words", "--alignment-heads", "0"]
-    assert main(["translate", "model", "in.en", "--output", "out", *others, "--resume"]) == 1
-    assert "begun with another --alignment-heads" in capsys.readouterr().err
+    assert (here / "out").read_bytes() == (here / "whole").read_bytes()
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ def run_tasks(command: Translate) -> None:
     numbered, output = command.numbered, command.output
     if not command.files or output is None:
         raise UsageError("--tasks needs files to read and an --output directory.")
-    if command.resuming.resume:
+    if command.resume:
         raise UsageError("--resume is for one file: tasks always continue where they stopped.")
     numbered.check(output)
     cut(command.files, numbered.tasks)  # Refuses an input that cannot be cut, once for all tasks.
