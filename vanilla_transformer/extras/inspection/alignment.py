@@ -231,14 +231,6 @@ class Aligner:
     def _pieces(self, side: Side, special: set[int]) -> tuple[str, ...]:
         return tuple(self.tokenizer.convert_ids_to_tokens([token for token in side.ids if token not in special]))
 
-    def source_units(self, source: Side, pattern: str) -> "Units":
-        """Returns the stretches of a source that match, with the stretch of each piece."""
-        return self.units(source, self._not_source, pattern)
-
-    def target_units(self, target: Side, pattern: str) -> "Units":
-        """Returns the stretches of a target that match, with the stretch of each piece."""
-        return self.units(target, self._special, pattern)
-
     def units(self, side: Side, special: set[int], pattern: str = r"\S+") -> "Units":
         """Returns the stretches of a text that match; the pattern must leave out nothing but white space."""
         pieces = [token for token in side.ids if token not in special]
