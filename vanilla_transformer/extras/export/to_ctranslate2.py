@@ -117,7 +117,7 @@ def export_ctranslate2(model: Any, tokenizer: Any, output: Path, quantization: s
         quantization: A type of CTranslate2: float32, float16, bfloat16, int16, int8, int8_float32 and so on.
 
     Raises:
-        ConversionError: CTranslate2 has no such model, such as one that writes from right to left, or no such type.
+        ConversionError: CTranslate2 has no such model or no such type.
     """
     if quantization not in QUANTIZATIONS:
         raise ConversionError(f"CTranslate2 has no quantization {quantization!r}; it has {', '.join(QUANTIZATIONS)}.")
