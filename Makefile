@@ -75,7 +75,7 @@ $(VENV)/.installed: pyproject.toml constraints.txt | $(VENV)/.created
 	@touch $@
 
 $(VENV)/.installed-dev: pyproject.toml constraints.txt | $(VENV)/.created
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[train,export,cluster,demo,docs,dev]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[train,export,demo,docs,dev]'
 	@touch $@ $(VENV)/.installed
 
 $(CLIENTS)/.installed: pyproject.toml constraints.txt tests/clients/requirements.txt

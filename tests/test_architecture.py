@@ -122,7 +122,6 @@ def test_extras_import_only_these_others():
         "explore": {"export", "recurrent"},
         "export": {"onnx"},
         "inspection": {"recurrent"},
-        "many_machines": {"resuming"},
         "text_generation": {"sampling"},
     }
     for path in (PACKAGE / "extras").rglob("*.py"):

@@ -1,10 +1,14 @@
 """The programs in examples/ run on a little text, from beginning to end."""
 
 import importlib.util
+import os
 import random
 import re
+import signal
+import subprocess
 import sys
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -201,6 +205,54 @@ def test_pairs_are_written_by_a_model(text, options):
     program.main([str(text / "model"), files[0], str(text / "one"), str(text / "other"), *options])
     one, other = ((text / name).read_text().splitlines() for name in ("one", "other"))
     assert len(one) == len(other) and set(other if options else one) <= set(Path(files[0]).read_text().splitlines())
+
+
+def test_a_text_is_translated_in_parts_by_two_processes_of_which_one_is_killed(text, capsys):
+    pytest.importorskip("datatrove", reason="datatrove is not installed.")
+    program, files = example("many_machines"), (str(text / "text.words"), str(text / "text.digits"))
+    train(Recipe.of(train=files, output=str(text / "model"), max_steps=2, **SIZES))
+    words = [str(text / "model"), files[0], str(text / "parts"), "--tasks", "5"]
+    assert [line for rank in range(7) for line in program.lines_of(text / "text.words", rank, 7)] == (
+        (text / "text.words").read_text().splitlines()
+    )
+
+    def begin(first, count):
+        command = [sys.executable, EXAMPLES / "many_machines.py", *words, "--first", first, "--count", count]
+        return subprocess.Popen(list(map(str, command)), stderr=subprocess.DEVNULL)
+
+    killed, other = begin(0, 3), begin(3, 2)
+    while killed.poll() is None and not program.part_of(text / "parts", 0, 5).exists():
+        time.sleep(0.01)
+    killed.kill()
+    assert killed.wait() == -signal.SIGKILL and other.wait() == 0
+    with refused(SystemExit, "missing"):
+        program.main([*words, "--join", str(text / "joined")])
+    before = {path: path.stat().st_mtime_ns for path in (text / "parts").glob("part-*.txt")}
+    program.main(words)
+    program.main([*words, "--join", str(text / "joined")])
+    assert before.items() <= {path: path.stat().st_mtime_ns for path in (text / "parts").glob("part-*.txt")}.items()
+    whole = translate_lines(*load_model(text / "model"), (text / "text.words").read_text().splitlines())
+    assert (text / "joined").read_text().splitlines() == [translation.text for translation in whole]
+
+
+def test_slurm_gets_an_array_of_parts(text, monkeypatch):
+    pytest.importorskip("datatrove", reason="datatrove is not installed.")
+    files = (str(text / "text.words"), str(text / "text.digits"))
+    train(Recipe.of(train=files, output=str(text / "model"), max_steps=2, **SIZES))
+    for name, said in {"sbatch": "Submitted batch job 1", "scontrol": "node-1"}.items():
+        (text / name).write_text(f"#!/bin/sh\necho {said}\n")
+        (text / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{text}:{Path(sys.executable).parent}:{os.environ['PATH']}")
+    words = [str(text / "model"), files[0], str(text / "parts"), "--tasks", "2"]
+    command = [sys.executable, str(EXAMPLES / "many_machines.py"), *words, "--slurm", "partition=gpu", "time=1:00:00"]
+    subprocess.run(command, check=True, stderr=subprocess.DEVNULL)
+    logs = text / "parts" / "logs-of-00002"
+    script = (logs / "launch_script.slurm").read_text()
+    assert "--array=0-1" in script and "--partition=gpu" in script and str(Path(sys.executable).parent) in script
+    monkeypatch.setenv("SLURM_ARRAY_TASK_ID", "1")
+    monkeypatch.setenv("SLURM_NODELIST", "node-1")
+    subprocess.run(["launch_pickled_pipeline", str(logs / "executor.pik")], check=True, stderr=subprocess.DEVNULL)
+    assert [path.name for path in (text / "parts").glob("part-*")] == ["part-00001-of-00002.txt"]
 
 
 def test_a_language_is_pronounced_and_no_word_is_both_learned_and_scored(tmp_path, small, capsys):

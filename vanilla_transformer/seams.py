@@ -9,8 +9,7 @@ has commands, `GROUP` names their group in the program's help. The seams are
                  `tasks.translation.Translation` with its `config_class`
     command      a command of the program: a dataclass of options with `run()`
     recipe       a block of the recipe: a subclass of `recipe.schema.ExtraBlock`
-    corpus       a form of the text that `train` learns from: a class with `of_run(place, recipe, run)`
-    mixture      several corpora as one: a function of corpora as named, the same prepared, a recipe and a function
+    mixture      several corpora as one: a function of corpora as named, the same in tokens, a recipe and a function
                  that reports sentences, which returns a `data.token_corpus.PreparedCorpus`
     file         a kind of file with rows of text, by its suffix: a function of path, wanted columns and form that
                  returns a `data.tables.RowTable`

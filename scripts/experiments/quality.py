@@ -27,11 +27,11 @@ class PlanAtRandom(StepPlan):
     An epoch thus has as many steps as ours, and a step as many tokens, not counting padding.
     """
 
-    def epoch(self, epoch: int, part: int = 0) -> list[Step]:
-        """Returns the steps of an epoch or of a part of one, with every pair in one of them."""
-        ours = sum(len(step.batches) for step in super().epoch(epoch, part))
+    def epoch(self, epoch: int) -> list[Step]:
+        """Returns the steps of an epoch, with every pair in one of them."""
+        ours = sum(len(step.batches) for step in super().epoch(epoch))
         sources, targets = self.lengths
-        order = np.random.default_rng([self.seed, epoch, part][: 3 if part else 2]).permutation(len(sources))
+        order = np.random.default_rng([self.seed, epoch]).permutation(len(sources))
         longer = np.maximum(sources[order], targets[order]).astype(np.int64)
         numbers = (longer.cumsum() - longer) * ours // longer.sum()
         batches = np.split(order, np.flatnonzero(np.diff(numbers)) + 1)

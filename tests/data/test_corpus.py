@@ -323,14 +323,13 @@ def test_columns_without_text_are_refused(tmp_path, read):
         (pa.table([["1"], ["2"], ["3"]], names=["en", "de", "en"]), "c.parquet 2 'en'"),
     ],
 )
-@pytest.mark.parametrize("streaming", [False, True])
-def test_parquet_files_without_rows_or_with_a_name_twice_are_refused(tmp_path, read, table, named, streaming):
+def test_parquet_files_without_rows_or_with_a_name_twice_are_refused(tmp_path, read, table, named):
     path = tmp_path / "c.parquet"
     path.touch()
     if table is not None:
         pq.write_table(table, path)
     with refused(CorpusError, *named.split()):
-        read(str(path), streaming=streaming)
+        read(str(path))
 
 
 def test_a_hub_that_does_not_answer_is_asked_once_and_named(unreachable_hub, read):

@@ -11,10 +11,10 @@ def test_one_corpus_is_its_words():
 
 
 def test_plus_separates_corpora_and_settings_belong_to_their_own():
-    words = "news.en news.de weight=0.7 + weight=3e-1 org/name:train source_column=en target-column=de streaming=True"
+    words = "news.en news.de weight=0.7 + weight=3e-1 org/name:train source_column=en target-column=de"
     assert parse_corpora(words.split()) == (
         CorpusSpec(("news.en", "news.de"), weight=0.7),
-        CorpusSpec(("org/name:train",), weight=0.3, source_column="en", target_column="de", streaming=True),
+        CorpusSpec(("org/name:train",), weight=0.3, source_column="en", target_column="de"),
     )
     assert [source.weight for source in parse_corpora(["a.tsv", "+", "b.tsv"])] == [None, None]
 
@@ -42,7 +42,6 @@ def test_a_word_that_is_like_no_setting_is_taken_for_a_file():
         ("a.tsv weight=nan", "weight greater than 0"),
         ("a.tsv weight=inf", "weight greater than 0"),
         ("a.tsv weight=much", "'much'"),
-        ("a.tsv streaming=perhaps", "streaming 'perhaps'"),
         ("a.tsv b.tsv weight=1 weight=2", "weight '1' '2'"),
         ("a.tsv source_column=en source-column=de", "source_column"),
         ("a.tsv weight=1 + b.tsv", "b.tsv weight"),
@@ -66,14 +65,13 @@ def test_held_out_text_is_one_corpus():
 def test_mappings_of_yaml_mean_the_same_as_words():
     mappings = [
         {"corpus": ["news.en", "news.de"], "weight": 0.7},
-        {"corpus": "org/name:train", "weight": 2, "source_column": "en", "target_column": "de", "streaming": True},
+        {"corpus": "org/name:train", "weight": 2, "source_column": "en", "target_column": "de"},
     ]
     words = "news.en news.de weight=0.7 + "
-    words += "org/name:train weight=2 source_column=en target_column=de streaming=true"
+    words += "org/name:train weight=2 source_column=en target_column=de"
     corpora = corpora_from_values(mappings)
     assert corpora == parse_corpora(words.split()) and to_words(corpora) == words.split()
     assert [corpus.to_mapping() for corpus in corpora] == [mappings[0], mappings[1] | {"corpus": ["org/name:train"]}]
-    assert corpora_from_values({"corpus": "a.tsv", "streaming": False}) == (CorpusSpec(("a.tsv",)),)
     assert corpora_from_values([["a.en", "a.de"], "b.tsv"]) == parse_corpora(["a.en", "a.de", "+", "b.tsv"])
 
 

@@ -207,8 +207,6 @@ def test_a_full_disk_leaves_the_card_as_it_is(directory: Path, change: str) -> N
         (["/home/ann/corpus:train"], "corpus:train"),
         (["org/corpus:de-en:train"], "org/corpus:de-en:train"),
         (["cmudict:train"], "cmudict:train"),
-        (["prepared:/home/ann/shards/"], "prepared:shards"),
-        (["prepared:s3://bucket/of/ann/shards"], "prepared:shards"),
     ],
 )
 def test_no_place_on_this_machine_is_in_a_recipe_for_others(tmp_path: Path, train: list[str], shown: str) -> None:

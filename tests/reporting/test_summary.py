@@ -67,9 +67,6 @@ class Corpus:
     lengths = {"source": np.array([4, 6]), "target": np.array([5, 5])}
     report = PreparationReport(read=3, kept=2, dropped_empty=1, dropped_too_long=0)
 
-    def all_lengths(self):
-        yield tuple(self.lengths.values())
-
 
 def test_the_share_is_that_of_all_devices_over_the_time_of_the_whole_run(monkeypatch, tiny_model):
     monkeypatch.setattr(finish, "device_peak", lambda device, precision: Peak(1e9, "published"))

@@ -143,18 +143,6 @@ def test_averaged_model_without_a_recipe_still_reads_packed_text(model, tmp_path
     assert first["tokens"] == len("the cat") and empty["log_probability"] is None
 
 
-def test_a_corpus_in_shards_has_the_same_blocks(model, packed, tmp_path):
-    words = ["--train", *packed.data.train[0].parts, "--train-task", packed.task, "--documents", "packed"]
-    words += ["--max-length", "17", "--tokenizer-algorithm", "character", "--vocab-size", "260"]
-    assert main(["prepare", "--output", str(tmp_path / "shards"), *words]) == 0
-    changes = {"train": (f"prepared:{tmp_path / 'shards'}",), "output": str(tmp_path / "model")}
-    assert (train(packed.with_options(**changes)) / "model.safetensors").read_bytes() == (
-        model / "model.safetensors"
-    ).read_bytes()
-    with refused(RecipeError, "prepared"):
-        train(packed.with_options(**changes | {"output": str(tmp_path / "other"), "documents": "lines"}))
-
-
 @pytest.mark.parametrize(
     ("changes", "named"),
     [

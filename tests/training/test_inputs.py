@@ -4,7 +4,6 @@ import shutil
 
 import numpy as np
 import pytest
-from datasets import Dataset
 from refusals import refused
 from tokenizers import Tokenizer, models, processors
 from transformers import PreTrainedTokenizerFast
@@ -139,18 +138,6 @@ def test_columns_named_for_files_alone_are_refused(files, gather):
         gather(files[:2], source_column="en", target_column="de")
 
 
-def test_a_streamed_corpus_gives_the_same_tokens_and_leaves_no_text(tmp_path, gather):
-    folder = tmp_path / "folder"
-    folder.mkdir()
-    Dataset.from_dict({"en": [s for s, _ in NEWS], "de": [t for _, t in NEWS]}).to_parquet(folder / "train.parquet")
-    words = [f"{folder}:train", *COLUMNS]
-    gathered, _ = gather([*words, "streaming=true"])
-    assert texts(gathered, gathered.train) == NEWS
-    assert not list((tmp_path / "run" / "prepared" / "text").rglob("*.arrow"))
-    gather(words)
-    assert list((tmp_path / "run" / "prepared" / "text").rglob("*.arrow"))
-
-
 def test_text_to_learn_from_is_read_twice_and_never_copied(tmp_path, files, gather, monkeypatch):
     opened = []
     original = inputs.open_corpus
@@ -216,12 +203,12 @@ def test_corpora_given_as_mappings_round_trip(tmp_path):
     (tmp_path / "recipe.yaml").write_text(
         "train:\n"
         "- {corpus: [news.en, news.de], weight: 0.7}\n"
-        "- {corpus: org/law:train, weight: 0.3, source_column: en, target_column: de, streaming: true}\n"
+        "- {corpus: org/law:train, weight: 0.3, source_column: en, target_column: de}\n"
         "dev: {corpus: dev.jsonl, source_column: en, target_column: de}\n"
     )
     recipe = load_recipe(tmp_path / "recipe.yaml")
     assert in_words(recipe.data.train) == (
-        "news.en news.de weight=0.7 + org/law:train weight=0.3 source_column=en target_column=de streaming=true"
+        "news.en news.de weight=0.7 + org/law:train weight=0.3 source_column=en target_column=de"
     )
     assert recipe.data.dev == (CorpusSpec(("dev.jsonl",), source_column="en", target_column="de"),)
     (tmp_path / "again.yaml").write_text(recipe.to_yaml())

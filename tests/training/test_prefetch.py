@@ -61,7 +61,7 @@ def test_each_process_gets_its_batches_of_every_step_over_epochs(corpus, plan, r
     found = list(islice(steps_from(corpus, plan, Progress(), rank=rank, processes=2), len(steps)))
     for number, (fed, (epoch, step)) in enumerate(zip(found, steps, strict=True)):
         first = len(plan.epoch(0)) if epoch else 0
-        assert (fed.epoch, fed.part, fed.items) == (epoch, 0, step.items)
+        assert (fed.epoch, fed.items) == (epoch, step.items)
         assert fed.epoch_done == (number - first + 1) / len(plan.epoch(epoch))
         assert_same(fed, [COLLATE(corpus.rows(rows), None) for rows in share(step, rank, 2)])
 
@@ -71,7 +71,7 @@ def test_steps_begin_at_any_position_of_an_epoch(corpus, plan, done):
     steps = plan.epoch(1)
     done = len(steps) if done == "all" else done
     expected = [*steps[done:], plan.epoch(2)[0]]
-    found = list(islice(steps_from(corpus, plan, Progress(epoch=1, step_in_part=done)), len(expected)))
+    found = list(islice(steps_from(corpus, plan, Progress(epoch=1, step_in_epoch=done)), len(expected)))
     assert [fed.epoch for fed in found] == [1] * (len(steps) - done) + [2]
     for fed, step in zip(found, expected, strict=True):
         assert_same(fed, [COLLATE(corpus.rows(rows), None) for rows in step.batches])
@@ -108,7 +108,7 @@ def test_an_epoch_is_let_go_before_the_next_is_planned(corpus):
         def real_and_all_tokens(self, batch):
             return len(batch), len(batch)
 
-        def epoch(self, epoch, part):
+        def epoch(self, epoch):
             at_planning.append(set(alive))
             order = np.arange(40).view(Order)
             order.owner = Owner(epoch)

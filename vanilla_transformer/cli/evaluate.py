@@ -53,7 +53,7 @@ class Evaluate:
     """Model directory or Hub id."""
     data: Annotated[tuple[str, ...], arg(metavar="CORPUS ...")]
     """Two line-aligned files, one table (TSV, CSV, JSONL, Parquet), a Hub id or cmudict:test
-    (built in); source_column=, target_column= and streaming=true may follow, as in `train`.
+    (built in); source_column= and target_column= may follow, as in `train`.
     For a classifier, a table of texts and labels; for a tagger, a file of CoNLL columns."""
     models: Annotated[tuple[str, ...], Positional, arg(metavar="[MODEL ...]", help_behavior_hint="")] = ()
     """Further models of the same vocabulary, which form an ensemble with the first one."""

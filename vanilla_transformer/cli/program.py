@@ -46,7 +46,6 @@ COMMANDS: dict[str, dict[str, type]] = {
     "Train better": {"average": Average},
     "Data": {"tokenizer train": TokenizerTrain},
     "Share and export": {"push": Push},
-    "Many machines": {},
 }
 # The help of these commands shows only their most used options; --help-all shows all of them.
 BRIEF: dict[type, type] = {Train: TrainBriefly}

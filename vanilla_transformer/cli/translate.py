@@ -1,6 +1,5 @@
 """`vanilla-transformer translate`: one line out for each line in."""
 
-from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from itertools import takewhile
 from pathlib import Path
@@ -30,7 +29,6 @@ if TYPE_CHECKING:
 AlignmentOptions: Any = load("options", "alignment")
 EnsembleOptions: Any = load("options", "ensemble")
 MinimumBayesRiskOptions: Any = load("options", "mbr")
-TaskOptions: Any = load("options", "tasks")
 
 
 @dataclass(frozen=True)
@@ -39,47 +37,43 @@ class Translate:
 
     Empty lines stay empty. A line too long for the model is cut, translated and reported on standard error. Lines from
     a terminal or a pipe are answered as they arrive. From file to file, an interrupted run continues with --resume.
-    Several devices or machines can share a large text as numbered tasks: until all are done, repeat `translate MODEL
-    INPUT ... --output DIR --tasks 100`, then run `join DIR`.
     """
 
     model: Model
     """Directory or Hub id of the model."""
     inputs: Annotated[tuple[str, ...], Positional, arg(metavar="[MODEL ...] [INPUT ...]", help_behavior_hint="")] = ()
     """First any further models, as directories: they need the same vocabulary and form an ensemble with MODEL.
-    Then a UTF-8 text file, plain or compressed (.gz, .bz2, .xz, .zst; default: standard input);
-    with --tasks, one or more files, which may also be Parquet."""
+    Then a UTF-8 text file, plain or compressed (.gz, .bz2, .xz, .zst; default: standard input)."""
     output: Annotated[OptionalText, arg(metavar="PATH")] = None
-    """File to write to, plain or compressed like the input (default: standard output);
-    with --tasks a directory, local or remote (any that fsspec supports, such as s3://bucket/directory)."""
+    """File to write to, plain or compressed like the input (default: standard output)."""
     nbest: OptionalInt = None
     """Write this many translations per line, best first, as `line ||| translation ||| score`; lines count from 0."""
-    source_column: OptionalText = None
-    """Column of a Parquet input to translate (default: its only text column)."""
     progress: ShowProgress = False
     resume: Resume = False
     decoding: Decoding = Decoding()
     ensemble: EnsembleOptions = EnsembleOptions()
     risk: MinimumBayesRiskOptions = MinimumBayesRiskOptions()
     aligning: Annotated[AlignmentOptions, arg(name="alignment")] = AlignmentOptions()
-    numbered: Annotated[TaskOptions, arg(name="task")] = TaskOptions()
 
     def check(self) -> None:
         """Refuses options that are invalid, alone or together, before anything is read or written."""
-        at_least_one(nbest=self.nbest, tasks=self.numbered.tasks, workers=self.numbered.workers)
+        at_least_one(nbest=self.nbest)
+        if len(self.files) > 1:
+            if not Path(self.files[0]).is_file():
+                raise UsageError(
+                    f"{self.files[0]} is neither a file nor a model directory, which would have a config.json: "
+                    "correct its name."
+                )
+            raise UsageError("translate reads one file: give others to calls of their own, or join them before.")
         self.decoding.arguments()
         self.risk.check(self.decoding.num_beams, self.nbest)
         if self.risk.mbr and self.aligning.alignment:
             raise UsageError("--mbr cannot be combined with --alignment.")
         self.aligning.check(len(self.models))
-        self.numbered.check_use(self)
 
     def run(self) -> None:
         """Translates from the input to the output, and warns of each line that was too long."""
         self.check()
-        if self.numbered.tasks is not None:
-            self.numbered.translate(self)
-            return
         for model in self.models:
             check_paths(model, self._input, self._output)
         if self.resume:
@@ -110,10 +104,6 @@ class Translate:
     @property
     def _output(self) -> Path | None:
         return None if self.output is None else Path(self.output)
-
-    def task_runner(self) -> "Callable[[int], dict[str, Any]]":
-        """Loads the model, and returns a function that does a task by its number and reports on it."""
-        return self.numbered.runner_of_translation(self)
 
     def translator(self) -> "Translator":
         """Loads the models, and returns a translator with these options."""

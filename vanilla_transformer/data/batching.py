@@ -73,10 +73,9 @@ class StepPlan:
         self.batch_budget = batch_tokens // batches_per_step
         self.seed = seed
 
-    def epoch(self, epoch: int, part: int = 0) -> list[Step]:
-        """Return the steps of an epoch, or of a part of one consisting of these rows: every row is in one of them."""
-        sequence = np.random.SeedSequence([self.seed, epoch], spawn_key=(0, part) if part else ())
-        random = np.random.default_rng(sequence)
+    def epoch(self, epoch: int) -> list[Step]:
+        """Return the steps of an epoch: every row is in one of them."""
+        random = np.random.default_rng([self.seed, epoch])
         order, runs = _sorted_by_length(self.lengths, self.items, random)
         bounds, items = _cut(runs, self.batch_budget)
         batches = [order[start:end] for start, end in zip(bounds[:-1], bounds[1:], strict=True)]

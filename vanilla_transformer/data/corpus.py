@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import datasets
 import pyarrow as pa
 import pyarrow.parquet as pq
-from datasets import Dataset, DatasetBuilder, IterableDataset
+from datasets import Dataset, DatasetBuilder
 
 from vanilla_transformer import seams
 from vanilla_transformer.atomic_files import atomic_write, has_no_room
@@ -62,9 +62,9 @@ def read_corpus(
             Its `source_column` and `target_column` name two columns, or two languages of the column ``translation``;
             by default they are that column's own languages in their order, else columns with names such as ``source``
             and ``tgt``, else the only two. A TSV file has a header if columns are named, or if its first line has such
-            names; without one, columns are named by number. With `streaming` only the pairs that `datasets` loads are
-            kept, not the whole files. Other forms do not accept the settings for pairs; they have their own
-            (`TextForm`), and may be a plain text file with one text per line, or a file of CoNLL columns.
+            names; without one, columns are named by number. Other forms do not accept the settings for pairs; they
+            have their own (`TextForm`), and may be a plain text file with one text per line, or a file of CoNLL
+            columns.
         form: The columns to read; pairs by default.
         cache_dir: Directory where the rows are kept as Arrow, and reused while the files do not change. By default
             they are kept until the process ends. Data from the Hub is kept in the cache of `datasets`.
@@ -84,8 +84,7 @@ def open_corpus(
 ) -> TextStream:
     """Open text to be read from start to end, in little memory and without a copy on disk.
 
-    Takes the same arguments as `read_corpus`. With `streaming`, data loaded by `datasets` is fetched at each pass;
-    otherwise it is downloaded once. Files are always read in place.
+    Takes the same arguments as `read_corpus`. Files are always read in place.
     """
     location = locate(_spec(source), form)
     for path in location.paths:
@@ -224,20 +223,17 @@ def _directory(cache_dir: str | os.PathLike[str] | None) -> Path:
 class _Loaded(NamedTuple):
     """A dataset, the columns of it that a form is read from, and a stamp that changes if the text may have changed."""
 
-    dataset: Dataset | IterableDataset
+    dataset: Dataset
     columns: Columns
     stamp: str | None
 
 
 def _load(location: CorpusLocation, directory: Path) -> _Loaded:
-    """Load a dataset: from the Hub in the cache of `datasets`, from local files in `directory`.
-
-    If it is streamed, no copy of its text is made on this disk, and each pass fetches it anew.
-    """
+    """Load a dataset: from the Hub in the cache of `datasets`, from local files in `directory`."""
     with _said_in_one_sentence(location, directory):
         dataset, stamp = _dataset(location, directory)
         columns = find_columns(dataset, location.wanted, str(location), location.form)
-    if isinstance(dataset, Dataset) and not len(dataset):
+    if not len(dataset):
         raise CorpusError(f"there are no {location.form.unit} in {location}")
     return _Loaded(dataset, columns, stamp)
 
@@ -254,9 +250,9 @@ def _stream_of_dataset(loaded: _Loaded, location: CorpusLocation, directory: Pat
 
 
 def _mapped(loaded: _Loaded, form: TextForm) -> Dataset | None:
-    """Return the rows as they are on this disk; None if some of them are not text, or are fetched."""
+    """Return the rows as they are on this disk; None if some of them are not text."""
     dataset, (names, parent) = loaded.dataset, (loaded.columns.names, loaded.columns.parent)
-    if isinstance(dataset, IterableDataset) or None in names:
+    if None in names:
         return None
     if parent is not None:
         dataset, names = dataset.select_columns([parent]).flatten(), tuple(f"{parent}.{name}" for name in names)
@@ -314,20 +310,14 @@ def _load_saved(location: CorpusLocation) -> Dataset:
     return loaded
 
 
-def _dataset(location: CorpusLocation, directory: Path) -> tuple[Dataset | IterableDataset, str | None]:
+def _dataset(location: CorpusLocation, directory: Path) -> tuple[Dataset, str | None]:
     """Return a dataset, and a stamp that changes if its text may have changed."""
     if any(Path(location.paths[0], name).exists() for name in ("state.json", "dataset_dict.json")):
         return _load_saved(location), None  # Already on this disk as Arrow, which is mapped and never copied.
     builder = _builder(location, directory)
-    dataset: Dataset | IterableDataset
-    if location.streaming:
-        streams = builder.as_streaming_dataset()
-        split = _choose_split(location, list(streams))
-        dataset = streams[split]
-    else:
-        builder.download_and_prepare()
-        split = location.split or _choose_split(location, list(builder.info.splits or ()))
-        dataset = builder.as_dataset(split=split)
+    builder.download_and_prepare()
+    split = location.split or _choose_split(location, list(builder.info.splits or ()))
+    dataset = builder.as_dataset(split=split)
     # A file's modification time, or its commit on the Hub.
     files = getattr(builder.config, "data_files", None) or {}
     origins = [[str(name), files[name], files[name].origin_metadata] for name in files]

@@ -15,9 +15,7 @@ from vanilla_transformer.data.text_lines import CorpusError
 from vanilla_transformer.suggestions import closest, did_you_mean
 
 BETWEEN_CORPORA = "+"
-PREPARED = "prepared:"
-SETTINGS = ("weight", *COLUMN_SETTINGS, "streaming")
-_TRUTHS = {"true": True, "yes": True, "false": False, "no": False}
+SETTINGS = ("weight", *COLUMN_SETTINGS)
 FILE_SUFFIXES = (*seams.names("file"), ".parquet")
 
 
@@ -32,7 +30,6 @@ class CorpusSpec:
     text_column: str | None = None
     text_pair_column: str | None = None
     label_column: str | None = None
-    streaming: bool = False
 
     @property
     def columns(self) -> tuple[str | None, ...]:
@@ -51,13 +48,6 @@ class CorpusSpec:
                 raise CorpusError(f"{self}: {form.unit} have no {setting}, but {' and '.join(known)}")
         return tuple(getattr(self, setting) for setting in known)
 
-    @property
-    def prepared(self) -> str | None:
-        """The directory or URL of a corpus already in tokens, None for others; an existing file of that name wins."""
-        first = self.parts[0]
-        is_prepared = len(self.parts) == 1 and first.startswith(PREPARED) and not os.path.exists(first)
-        return first.removeprefix(PREPARED) if is_prepared else None
-
     def to_words(self) -> list[str]:
         """Return the words that specify this corpus on a command line."""
         return [*self.parts, *(f"{name}={_word(value)}" for name, value in self._settings().items())]
@@ -68,7 +58,7 @@ class CorpusSpec:
 
     def _settings(self) -> dict[str, Any]:
         values = {name: getattr(self, name) for name in SETTINGS}
-        return {name: value for name, value in values.items() if value not in (None, False)}
+        return {name: value for name, value in values.items() if value is not None}
 
     def __str__(self) -> str:
         return " and ".join(self.parts)
@@ -170,15 +160,12 @@ def _parse_one(words: list[str]) -> CorpusSpec:
 
 def _with_settings(parts: Sequence[str], settings: Mapping[str, str]) -> CorpusSpec:
     where, values = " and ".join(parts), dict[str, Any](settings)
-    for name, read in (("weight", _weight), ("streaming", _truth)):
-        if name in values:
-            values[name] = read(settings[name], where)
+    if "weight" in values:
+        values["weight"] = _weight(settings["weight"], where)
     return CorpusSpec(tuple(parts), **values)
 
 
 def _word(value: Any) -> str:
-    if isinstance(value, bool):
-        return str(value).lower()
     return str(int(value) if isinstance(value, float) and value.is_integer() else value)
 
 
@@ -199,12 +186,6 @@ def _weight(text: str, where: str) -> float:
     return weight
 
 
-def _truth(text: str, where: str) -> bool:
-    if text.lower() not in _TRUTHS:
-        raise CorpusError(f"{where}: streaming must be true or false, not {text!r}")
-    return _TRUTHS[text.lower()]
-
-
 @dataclass(frozen=True)
 class CorpusLocation:
     """The location of a corpus.
@@ -219,7 +200,6 @@ class CorpusLocation:
     split: str | None = None
     wanted: Wanted = (None, None)
     form: TextForm = PAIRS
-    streaming: bool = False
 
     def __str__(self) -> str:
         return " and ".join(self.paths)
@@ -227,10 +207,8 @@ class CorpusLocation:
 
 def locate(corpus: CorpusSpec, form: TextForm = PAIRS) -> CorpusLocation:
     """Return the location that the words for a corpus mean, for reading a form."""
-    if corpus.prepared is not None:
-        raise CorpusError(f"{corpus} holds tokens, which are only for training: give its text")
     location = _locate(corpus, form)
-    location = replace(location, form=form, wanted=corpus.wanted(form), streaming=corpus.streaming)
+    location = replace(location, form=form, wanted=corpus.wanted(form))
     if form.packed and location.kind != "lines":
         raise CorpusError(f"{location}: only plain text files can be packed: leave documents out, or give its text")
     if location.kind in ("lines", "text") and any(location.wanted):
@@ -255,7 +233,7 @@ def may_have_columns(corpus: CorpusSpec) -> bool:
     """Tell by its words whether a corpus is a table or a dataset, without checking that it exists."""
     name = corpus.parts[0]
     is_built_in = name.partition(":")[0] in seams.names("text") and not os.path.exists(name)
-    return len(corpus.parts) == 1 and not is_built_in and corpus.prepared is None
+    return len(corpus.parts) == 1 and not is_built_in
 
 
 def _locate_one(source: str, form: TextForm) -> CorpusLocation:

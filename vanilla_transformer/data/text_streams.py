@@ -2,12 +2,12 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain, islice
+from itertools import islice
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from datasets import ClassLabel, Dataset, Features, IterableDataset, Translation
+from datasets import ClassLabel, Dataset, IterableDataset, Translation
 from tqdm.auto import tqdm
 
 from vanilla_transformer.data.columns import PAIRS, Column, Columns, TextForm, Wanted, choose_columns
@@ -77,23 +77,12 @@ def class_names(features: Mapping[str, Any]) -> dict[str, list[str]]:
     return {column: one.names for column, one in features.items() if isinstance(one, ClassLabel)}
 
 
-def find_columns(dataset: Dataset | IterableDataset, wanted: Wanted, name: str, form: TextForm = PAIRS) -> Columns:
+def find_columns(dataset: Dataset, wanted: Wanted, name: str, form: TextForm = PAIRS) -> Columns:
     """Decide which columns of a dataset are those of a form; see `choose_columns`."""
-    features = dataset.features
-    if features is None:  # A streamed dataset need not declare them before it is read.
-        table = next(chain(dataset.with_format("arrow").iter(1), [None]))
-        if table is None:
-            raise CorpusError(f"there are no {form.unit} in {name}")
-        features = Features.from_arrow_schema(table.schema)
-    return columns_of(features, wanted, name, form)
-
-
-def columns_of(features: Features, wanted: Wanted, name: str, form: TextForm) -> Columns:
-    """Decide which of the typed columns are those of a form; see `choose_columns`."""
-    translation = features.get("translation")
+    translation = dataset.features.get("translation")
     languages = translation.languages if isinstance(translation, Translation) else translation
     names = list(languages) if isinstance(languages, list | tuple | dict) else []
-    return choose_columns(list(features), names, wanted, name, form)
+    return choose_columns(list(dataset.features), names, wanted, name, form)
 
 
 def row_tables(rows: Iterator[Row], form: TextForm = PAIRS) -> Iterator[pa.Table]:

@@ -53,60 +53,19 @@ class PreparationReport:
         )
 
 
-@dataclass(frozen=True)
-class EpochPart:
-    """Rows of an epoch that are planned together.
-
-    Attributes:
-        number: Its position among the parts of the epoch.
-        corpus: The rows.
-        before: Share of the epoch's rows in the parts before it; `share` is its own.
-    """
-
-    number: int
-    corpus: "PreparedCorpus"
-    before: float = 0.0
-    share: float = 1.0
-
-
-class TrainingCorpus(ABC):
-    """Rows of token ids to learn from, in one or several parts per epoch.
+class PreparedCorpus(ABC):
+    """Rows of token ids in named columns, by position.
 
     Attributes:
         report: Numbers of rows kept and dropped.
         tokens: A hash of all ids in their order: it changes whenever a model would learn from other data.
         texts: A hash of the underlying text, for each corpus of a mixture.
+        lengths: Number of ids in each row, including end tokens, by column in the order of the columns.
     """
 
     report: PreparationReport
     tokens: str
     texts: tuple[str, ...]
-
-    @abstractmethod
-    def __len__(self) -> int:
-        """Return the number of rows in an epoch."""
-
-    @property
-    @abstractmethod
-    def token_counts(self) -> tuple[int, ...]:
-        """The ids in an epoch, for each column."""
-
-    @abstractmethod
-    def epoch_parts(self, epoch: int, first: int = 0) -> Iterator[EpochPart]:
-        """Yield the parts of an epoch in order, starting with the part `first`."""
-
-    @abstractmethod
-    def all_lengths(self) -> Iterator[tuple[Lengths, ...]]:
-        """Yield the lengths of all rows by column, some rows at a time."""
-
-
-class PreparedCorpus(TrainingCorpus):
-    """Rows of token ids in named columns, by position.
-
-    Attributes:
-        lengths: Number of ids in each row, including end tokens, by column in the order of the columns.
-    """
-
     lengths: Mapping[str, Lengths]
 
     def __len__(self) -> int:
@@ -124,19 +83,6 @@ class PreparedCorpus(TrainingCorpus):
     def of_epoch(self, epoch: int) -> "PreparedCorpus":
         """Return the rows of an epoch: always these, except in a mixture that draws some of them."""
         return self
-
-    def row_numbers(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the numbers that identify the rows at `indices`, whichever part of a corpus they are read from."""
-        return indices
-
-    def epoch_parts(self, epoch: int, first: int = 0) -> Iterator[EpochPart]:
-        """Yield all rows as one part."""
-        if first == 0:
-            yield EpochPart(0, self.of_epoch(epoch))
-
-    def all_lengths(self) -> Iterator[tuple[Lengths, ...]]:
-        """Yield the lengths of all rows at once."""
-        yield tuple(self.lengths.values())
 
 
 class _Column(NamedTuple):
@@ -172,7 +118,6 @@ class TokenFile:
             name: [_Column.from_arrow(batch.column(name)) for batch in batches] for name in reader.schema.names
         }
         self._ends = np.cumsum([batch.num_rows for batch in batches], dtype=np.int64)
-        self.names = tuple(reader.schema.names)
         self.id = (reader.schema.metadata or {}).get(b"id", b"").decode()
 
     def __len__(self) -> int:
@@ -185,13 +130,6 @@ class TokenFile:
             name: np.concatenate([empty, *(np.diff(part.bounds) for part in parts)])
             for name, parts in self._columns.items()
         }
-
-    def hexdigest(self) -> str:
-        """Return the hash that `write_token_file` computed of these ids, by reading all of them."""
-        tokens = RowHash()
-        for batch in zip(*self._columns.values(), strict=True):
-            tokens.add(column.hashed() for column in batch)
-        return tokens.hexdigest()
 
     def rows(self, indices: Sequence[int] | NDArray[np.integer]) -> dict[str, list[Ids]]:
         """Return the ids of the rows at `indices`, by column, as views of the file."""
@@ -213,9 +151,7 @@ def _refuse_buffers_outside(file: pa.MemoryMappedFile, batches: Iterable[pa.Reco
                 raise ValueError("ids beyond the end of the file")
 
 
-def rows_of_several(
-    parts: Sequence["PreparedCorpus | TokenFile"], starts: NDArray[np.int64], positions: NDArray[np.int64]
-) -> Rows:
+def rows_of_several(parts: Sequence[PreparedCorpus], starts: NDArray[np.int64], positions: NDArray[np.int64]) -> Rows:
     """Return rows of several corpora by their positions overall, where each corpus begins at one of `starts`."""
     owners = np.searchsorted(starts, positions, side="right") - 1
     found: dict[str, list[Ids]] = {}

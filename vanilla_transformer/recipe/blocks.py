@@ -97,10 +97,9 @@ class Data(Block):
     """The text."""
 
     train: CorporaOption = setting((), metavar="CORPUS ...")
-    """Training data: two line-aligned files, a table (TSV, CSV, JSONL, Parquet), a Hub id,
-    `cmudict:train`, or `prepared:DIR` written by `prepare`. Separate several corpora with `+`. Each may be followed by
-    `source_column=en target_column=de`; by `weight=0.7`, its share of an epoch, which oversamples small corpora;
-    and by `streaming=true`, which keeps no copy of the text."""
+    """Training data: two line-aligned files, a table (TSV, CSV, JSONL, Parquet), a Hub id, or `cmudict:train`.
+    Separate several corpora with `+`. Each may be followed by `source_column=en target_column=de`; and by `weight=0.7`,
+    its share of an epoch, which oversamples small corpora."""
     dev: CorporaOption = setting((), metavar="CORPUS ...")
     """Held-out data for the loss during training, in any form that `train` accepts."""
     test: CorporaOption = setting((), metavar="CORPUS ...")
@@ -115,9 +114,6 @@ class Data(Block):
     """Column of the second text, for pairs of texts."""
     label_column: str | None = setting(metavar="COLUMN")
     """Column of the label or, in CoNLL files, of the tags."""
-    part_pairs: int = setting(40_000_000, least=1)
-    """Maximum number of pairs planned at once for a prepared corpus of several shards; limits the memory this
-    takes."""
     max_length: int = setting(256, least=1)
     """Maximum number of tokens per side; longer pairs, or rows, are skipped, and their number is reported."""
     documents: Literal["lines", "packed"] = "lines"

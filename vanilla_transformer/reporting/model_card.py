@@ -16,7 +16,7 @@ from huggingface_hub import EvalResult, ModelCard, ModelCardData, parse_local_sa
 
 from vanilla_transformer import seams
 from vanilla_transformer.atomic_files import atomic_write_text
-from vanilla_transformer.data.sources import PREPARED, CorpusSpec, split_off, table_suffix
+from vanilla_transformer.data.sources import CorpusSpec, split_off, table_suffix
 from vanilla_transformer.recipe.blocks import RecipeError
 from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.reporting.summary import CURVES, Summary, describe_weights
@@ -332,7 +332,7 @@ def _hub_id(model: str | None) -> str | None:
 def _dataset_id(source: str) -> str | None:
     """Returns the Hub id of a corpus that is neither a file nor built in."""
     name = source.partition(":")[0]
-    is_id = re.fullmatch(_HUB_ID, name) and name not in seams.names("text") and CorpusSpec((source,)).prepared is None
+    is_id = re.fullmatch(_HUB_ID, name) and name not in seams.names("text")
     return name if is_id and not Path(name).exists() and not Path(source).exists() else None
 
 
@@ -354,9 +354,6 @@ def _names(source: tuple[str, ...]) -> tuple[str, ...]:
     """
     names = []
     for part in source:
-        if (place := CorpusSpec((part,)).prepared) is not None:
-            names.append(PREPARED + place.rstrip("/").rpartition("/")[2])
-            continue
         path, split = (part, []) if os.path.isabs(part) and not Path(part).parent.is_dir() else split_off(part)
         may_be_an_id = len(source) == 1 and table_suffix(path) is None and re.fullmatch(_HUB_ID, path)
         is_here = not may_be_an_id or Path(path).exists()

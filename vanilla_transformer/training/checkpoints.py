@@ -32,8 +32,7 @@ class Progress:
     dev: str = ""
     step: int = 0
     epoch: int = 0
-    part: int = 0
-    step_in_part: int = 0
+    step_in_epoch: int = 0
     target_tokens: int = 0
     seconds: float = 0.0
     window_loss: float = 0.0

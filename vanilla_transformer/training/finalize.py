@@ -137,12 +137,9 @@ def _summarise(
     scores: dict[str, list[Score]],
 ) -> Summary:
     corpus, task = inputs.train, task_for(recipe)
-    items, flops_of_epoch = 0, 0.0
-    for lengths in corpus.all_lengths():
-        items += int(task.items(*lengths).sum(dtype=np.int64))
-        flops_of_epoch += task.training_flops(model.config, *lengths)
-    epochs = progress.target_tokens / items
-    flops = epochs * flops_of_epoch
+    lengths = tuple(corpus.lengths.values())
+    epochs = progress.target_tokens / int(task.items(*lengths).sum(dtype=np.int64))
+    flops = epochs * task.training_flops(model.config, *lengths)
     memory = peak_memory(model.device)  # Measuring the device's peak takes some memory too.
     peak = device_peak(model.device, recipe.optimization.precision)
     peak_of_all = peak.flops_per_second * progress.processes

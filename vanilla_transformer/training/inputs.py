@@ -14,7 +14,7 @@ from vanilla_transformer.data.preparation import prepare_corpus
 from vanilla_transformer.data.row_hashes import has_equal_sides
 from vanilla_transformer.data.sources import Corpora
 from vanilla_transformer.data.text_streams import TextStream, sample_rows, stream_of
-from vanilla_transformer.data.token_corpus import PreparedCorpus, TrainingCorpus
+from vanilla_transformer.data.token_corpus import PreparedCorpus
 from vanilla_transformer.model.tokenization_vanilla_transformer import (
     VanillaTransformerTokenizer,
 )
@@ -46,7 +46,7 @@ class Inputs:
 
     recipe: Recipe
     tokenizer: VanillaTransformerTokenizer
-    train: TrainingCorpus
+    train: PreparedCorpus
     dev: PreparedCorpus | None
     dev_text: "Dataset | None"
     test_text: "Dataset | None"
@@ -59,28 +59,19 @@ def gather_inputs(recipe: Recipe, run: RunDirectory, say: Callable[[str], None])
     if not recipe.data.train:
         raise RecipeError(f"There is no training data: give the {task.form.unit} as --train.")
     corpora, cache = recipe.data.corpora("train"), run.prepared / "text"
-    url = prepared_place(corpora)
-    train = [] if url else [open_corpus(corpus, form=task.form, cache_dir=cache) for corpus in corpora]
+    train = [open_corpus(corpus, form=task.form, cache_dir=cache) for corpus in corpora]
     held_out = {field: _read_held_out(recipe.data.corpora(field), task.form, cache) for field in ("dev", "test")}
     dev, test = ((None if one is None else one[0]) for one in held_out.values())
     streams = {field: [] if one is None else [one[1]] for field, one in held_out.items()}
-    prepared: TrainingCorpus
-    if url:
-        prepared = text = load("corpus", "prepared").of_run(url, recipe, run)
-        recipe = task.complete(text.completed(recipe), {"train": [], **streams})
-        tokenizer = text.tokenizer_for(recipe, run)
-        languages = text.manifest.languages
-        say(f"train: {text.report.describe(task.form)}, prepared in {url}")
-    else:
-        recipe = task.complete(recipe, {"train": train, **streams})
-        tokenizer, train = _tokenizer(recipe, run, train, say)
-        parts = prepare_train(corpora, train, tokenizer, recipe, run.prepared, say)
-        prepared = parts[0] if len(parts) == 1 else load("mixture", "weighted")(corpora, parts, recipe, say)
-        languages = corpus_languages(corpora[0], cache_dir=cache) if task.form.parallel else (None, None)
-        if recipe.tokenizer.algorithm == "character":
-            unseen = (describe_unseen_characters(recipe, train, name, held) for name, held in streams.items())
-            for sentence in filter(None, unseen):
-                say(sentence)
+    recipe = task.complete(recipe, {"train": train, **streams})
+    tokenizer, train = _tokenizer(recipe, run, train, say)
+    parts = prepare_train(corpora, train, tokenizer, recipe, run.prepared, say)
+    prepared = parts[0] if len(parts) == 1 else load("mixture", "weighted")(corpora, parts, recipe, say)
+    languages = corpus_languages(corpora[0], cache_dir=cache) if task.form.parallel else (None, None)
+    if recipe.tokenizer.algorithm == "character":
+        unseen = (describe_unseen_characters(recipe, train, name, held) for name, held in streams.items())
+        for sentence in filter(None, unseen):
+            say(sentence)
     prepared_dev = None
     if dev is not None:
         prepared_dev = _prepare(run.prepared / "dev", "dev", streams["dev"][0], tokenizer, recipe, say)
@@ -92,20 +83,6 @@ def gather_inputs(recipe: Recipe, run: RunDirectory, say: Callable[[str], None])
     for sentence in _doubts(texts):
         say(sentence)
     return Inputs(recipe, tokenizer, prepared, prepared_dev, dev_text=dev, test_text=test, languages=languages)
-
-
-def prepared_place(corpora: Corpora) -> str | None:
-    """Returns the location of a corpus that is already in tokens; None for text.
-
-    Raises:
-        RecipeError: It is given among several corpora.
-    """
-    urls = [corpus.prepared for corpus in corpora if corpus.prepared is not None]
-    if urls and (len(corpora) > 1 or corpora[0].weight is not None):
-        raise RecipeError(
-            "A prepared corpus cannot be mixed with others or have a weight: give all texts to one `prepare`."
-        )
-    return urls[0] if urls else None
 
 
 def _doubts(texts: dict[str, tuple[str, ...]]) -> Iterator[str]:

@@ -19,7 +19,7 @@ from accelerate.utils import set_seed
 
 from vanilla_transformer.cores import usable_cores
 from vanilla_transformer.data.batching import share
-from vanilla_transformer.data.token_corpus import PreparedCorpus, TrainingCorpus
+from vanilla_transformer.data.token_corpus import PreparedCorpus
 from vanilla_transformer.distributed.companions import is_launched
 from vanilla_transformer.distributed.peers import is_main_process
 from vanilla_transformer.malloc import keep_freed_memory
@@ -125,7 +125,7 @@ class TrainingLoop:
         self,
         recipe: ResolvedRecipe,
         accelerator: Accelerator,
-        corpus: TrainingCorpus,
+        corpus: PreparedCorpus,
         dev: PreparedCorpus | None,
         checkpoints: Path,
         logger: RunLogger,
@@ -247,8 +247,8 @@ class TrainingLoop:
                 asked = time.perf_counter()
                 step = next(ready)
                 self._waited += time.perf_counter() - asked
-                if (step.epoch, step.part) != (progress.epoch, progress.part):
-                    progress.epoch, progress.part, progress.step_in_part = step.epoch, step.part, 0
+                if step.epoch != progress.epoch:
+                    progress.epoch, progress.step_in_epoch = step.epoch, 0
                 self.epoch_done = step.epoch_done
                 yield step
 
@@ -282,7 +282,7 @@ class TrainingLoop:
 
     def _count(self, step: LocalStep) -> None:
         self.progress.step += 1
-        self.progress.step_in_part += 1
+        self.progress.step_in_epoch += 1
         self.progress.target_tokens += step.items
         self.progress.window_tokens += step.items
         self._real_tokens += step.real_tokens

@@ -5,10 +5,10 @@ import threading
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 from itertools import count
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
-from vanilla_transformer.data.batching import Step, StepPlan, share
-from vanilla_transformer.data.token_corpus import EpochPart, PreparedCorpus, Rows, TrainingCorpus
+from vanilla_transformer.data.batching import StepPlan, share
+from vanilla_transformer.data.token_corpus import PreparedCorpus, Rows
 from vanilla_transformer.recipe.schema import ResolvedRecipe
 from vanilla_transformer.tasks import Batch, RowRandom, task_for
 from vanilla_transformer.training.checkpoints import Progress
@@ -21,14 +21,12 @@ class LocalStep:
     """One process's batches of a step.
 
     Attributes:
-        part: The part of the epoch that the step belongs to.
         epoch_done: Share of the epoch that is done after the step.
         items: Number of items that the step's loss is averaged over, in the batches of all processes.
         real_tokens: Tokens in this process's batches without padding; `all_tokens` includes padding.
     """
 
     epoch: int
-    part: int
     epoch_done: float
     batches: list[Batch]
     items: int
@@ -38,7 +36,7 @@ class LocalStep:
 
 def local_steps(
     make_plan: Callable[[PreparedCorpus], StepPlan],
-    corpus: TrainingCorpus,
+    corpus: PreparedCorpus,
     collate: Callable[[Rows, RowRandom], Batch],
     progress: Progress,
     *,
@@ -46,10 +44,10 @@ def local_steps(
     processes: int = 1,
     pin: bool = False,
 ) -> Iterator[LocalStep]:
-    """Yields the steps that follow, part after part and epoch after epoch, without end.
+    """Yields the steps that follow, epoch after epoch, without end.
 
     Args:
-        make_plan: Divides the rows of a part into steps.
+        make_plan: Divides the rows of an epoch into steps.
         corpus: The rows of all epochs.
         collate: Makes a batch from rows.
         progress: What is done before the first of them.
@@ -57,47 +55,24 @@ def local_steps(
         processes: Number of processes that share each step.
         pin: Pins the batches in memory, so that an accelerator copies them while the processor continues.
     """
-    for planned in planned_steps(make_plan, corpus, progress):
-        plan, part = planned.plan, planned.part
-        batches, tokens = [], []
-        for rows in share(planned.step, rank, processes):
-            random = RowRandom(plan.seed, planned.epoch, part.corpus.row_numbers(rows))
-            batch = collate(part.corpus.rows(rows), random)
-            batches.append({name: tensor.pin_memory() for name, tensor in batch.items()} if pin else batch)
-            tokens.append(plan.real_and_all_tokens(rows))
-            # An epoch's batches are views of one array: a name for one of them would keep the whole array.
-            del rows, random
-        real, padded = map(sum, zip(*tokens, strict=True))
-        yield LocalStep(planned.epoch, part.number, planned.epoch_done, batches, planned.step.items, real, padded)
-        # For a large corpus two parts do not fit in memory.
-        del planned, plan, part
-
-
-class PlannedStep(NamedTuple):
-    """A step of all processes: its rows, and the part of the epoch with the plan that it belongs to."""
-
-    epoch: int
-    part: EpochPart
-    plan: StepPlan
-    step: Step
-    epoch_done: float
-
-
-def planned_steps(
-    make_plan: Callable[[PreparedCorpus], StepPlan], corpus: TrainingCorpus, progress: Progress
-) -> Iterator[PlannedStep]:
-    """Yields the rows of the steps that follow, part after part and epoch after epoch, without end."""
-    first, done = progress.part, progress.step_in_part
+    done = progress.step_in_epoch
     for epoch in count(progress.epoch):
-        for part in corpus.epoch_parts(epoch, first):
-            plan = make_plan(part.corpus)
-            steps = plan.epoch(epoch, part.number)
-            for index in range(done, len(steps)):
-                over = part.before + part.share * ((index + 1) / len(steps))
-                yield PlannedStep(epoch, part, plan, steps[index], over)
-            del part, plan, steps
-            done = 0
-        first = 0
+        drawn = corpus.of_epoch(epoch)
+        plan = make_plan(drawn)
+        steps = plan.epoch(epoch)
+        for index in range(done, len(steps)):
+            batches, tokens = [], []
+            for rows in share(steps[index], rank, processes):
+                batch = collate(drawn.rows(rows), RowRandom(plan.seed, epoch, rows))
+                batches.append({name: tensor.pin_memory() for name, tensor in batch.items()} if pin else batch)
+                tokens.append(plan.real_and_all_tokens(rows))
+                # An epoch's batches are views of one array: a name for one of them would keep the whole array.
+                del rows
+            real, padded = map(sum, zip(*tokens, strict=True))
+            yield LocalStep(epoch, (index + 1) / len(steps), batches, steps[index].items, real, padded)
+        # For a large corpus two epochs do not fit in memory.
+        del drawn, plan, steps
+        done = 0
 
 
 def prefetch(items: Iterator[Item], ahead: int) -> Generator[Item]:

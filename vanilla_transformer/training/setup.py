@@ -134,12 +134,9 @@ def _resolve(inputs: Inputs, accelerator: Accelerator, logger: RunLogger) -> Res
 
 
 def _plan(context: RunContext) -> str:
-    """Describes the steps that follow."""
-    recipe, unit, processes = context.recipe, task_for(context.recipe).form.unit, context.accelerator.num_processes
-    sizes, done = recipe.optimization, 0 if context.checkpoint is None else context.checkpoint.step
+    """Describes the steps that follow, whose sizes `resolve` has described."""
+    unit, processes = task_for(context.recipe).form.unit, context.accelerator.num_processes
+    done = 0 if context.checkpoint is None else context.checkpoint.step
     shared = f", shared by {processes} processes" if processes > 1 else ""
-    return (
-        f"Plan: from step {done:,} to {sizes.max_steps:,} over {len(context.inputs.train):,} {unit}, a step of up to "
-        f"{sizes.batch_tokens:,} tokens a side in {sizes.batches_per_step:,} batches{shared}; a checkpoint every "
-        f"{recipe.run.save_steps:,} steps, in {context.run.path}."
-    )
+    steps = f"from step {done:,} to {context.recipe.optimization.max_steps:,}"
+    return f"Plan: {steps} over {len(context.inputs.train):,} {unit}{shared}, in {context.run.path}."

@@ -281,21 +281,6 @@ def test_translate_and_evaluate_take_several_models(run, directories, tmp_path):
         assert (tmp_path / "found").read_text().splitlines() == expected
 
 
-def test_tasks_know_all_models(run, tmp_path):
-    code, out, err = run("translate", "one", "two", "in", *FLOAT32)
-    folder = tmp_path / "parts"
-    tasks = ("in", *FLOAT32, "--output", folder, "--tasks", 2)
-    for number in range(2):
-        assert run("translate", "one", "two", *tasks, "--task", number)[0] == 0
-    assert run("join", folder, "--output", tmp_path / "joined")[0] == 0
-    assert (tmp_path / "joined").read_text() == out
-    for others in (["one"], ["two", "one"]):
-        code, _, err = run("translate", *others, *tasks, "--task", 0)
-        assert code == 1 and "model" in err
-    code, _, err = run("translate", "one", "two", *tasks, "--task", 0, "--ensemble-mean", "log-probabilities")
-    assert code == 1 and "--ensemble-mean" in err
-
-
 @pytest.mark.parametrize(
     ("words", "message"),
     [

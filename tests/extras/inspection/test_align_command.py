@@ -68,14 +68,9 @@ def test_translations_are_the_same_with_their_alignments_after_them(here, capsys
         assert line.split(" ||| ", 1)[1].rsplit(" ||| ", 1)[0] == expected
 
 
-def test_alignments_are_whole_after_resuming_and_in_numbered_tasks(here, capsys, monkeypatch):
+def test_alignments_are_whole_after_resuming(here, capsys):
     options = [*SETTINGS, *HEADS, "--alignment", "words"]
     assert main(["translate", "model", "in.en", "--output", "whole", *options]) == 0
-    for number in ("1", "0"):
-        command = ["translate", "model", "in.en", "--output", "parts", "--tasks", "2", "--task", number]
-        assert main([*command, *options]) == 0
-    assert main(["join", "parts", "--output", "joined"]) == 0
-    assert (here / "joined").read_bytes() == (here / "whole").read_bytes()
     (here / "out").write_bytes((here / "whole").read_bytes()[:-2])
     assert main(["translate", "model", "in.en", "--output", "out", *options, "--resume"]) == 0
     assert (here / "out").read_bytes() == (here / "whole").read_bytes()

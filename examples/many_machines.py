@@ -1,0 +1,112 @@
+"""Translate a large text on several devices or machines, in parts, with datatrove (`pip install datatrove`).
+
+    python examples/many_machines.py my-model corpus.en parts --tasks 100 --first 0 --count 50 --device cuda:0
+    python examples/many_machines.py my-model corpus.en parts --tasks 100 --first 50 --count 50 --device cuda:1
+    python examples/many_machines.py my-model corpus.en parts --tasks 100 --slurm partition=gpu time=8:00:00
+    python examples/many_machines.py my-model corpus.en parts --tasks 100 --join corpus.de
+
+Start it once for each device, on any machine that sees the folder, or once for Slurm. If one is killed, start it
+again: parts that are there stay. A folder is for one model and one text.
+"""
+
+import argparse
+import os
+import shlex
+import shutil
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from datatrove.executor import LocalPipelineExecutor, SlurmPipelineExecutor
+
+from vanilla_transformer import translate_lines
+from vanilla_transformer.translation import load_model
+
+
+def lines_of(text: Path, rank: int, tasks: int) -> Iterator[str]:
+    """Yields the lines that begin in one of equally large parts of a file."""
+    size = text.stat().st_size
+    start, end = size * rank // tasks, size * (rank + 1) // tasks
+    with open(text, "rb") as file:
+        if start:
+            file.seek(start - 1)
+            file.readline()  # A line that begins earlier belongs to an earlier part.
+        while file.tell() < end:
+            yield file.readline().decode().rstrip("\r\n")
+
+
+def part_of(folder: Path, rank: int, tasks: int) -> Path:
+    """Returns the file of a part's translation."""
+    return folder / f"part-{rank:05d}-of-{tasks:05d}.txt"
+
+
+@dataclass
+class TranslatePart:
+    """A step of a pipeline: translates the part of its rank; its file appears when it is complete."""
+
+    model: str
+    text: Path
+    folder: Path
+    device: str | None
+
+    def __call__(self, data: object, rank: int, world_size: int) -> None:
+        """Translates the part, unless it is there."""
+        part = part_of(self.folder, rank, world_size)
+        if part.exists():
+            return
+        model, tokenizer = load_model(self.model, device=self.device)
+        unfinished = part.with_suffix(".unfinished")
+        with open(unfinished, "w", encoding="utf-8") as file:
+            for translation in translate_lines(model, tokenizer, lines_of(self.text, rank, world_size)):
+                file.write(f"{translation.text}\n")
+            file.flush()
+            os.fsync(file.fileno())
+        unfinished.replace(part)
+
+
+def join(folder: Path, tasks: int, output: Path) -> None:
+    """Writes the translations of all parts to one file, in order."""
+    parts = [part_of(folder, rank, tasks) for rank in range(tasks)]
+    if missing := [part.name for part in parts if not part.exists()]:
+        raise SystemExit(f"{len(missing)} of {tasks} parts are missing, the first of them {missing[0]}.")
+    with open(output, "wb") as whole:
+        for part in parts:
+            with open(part, "rb") as file:
+                shutil.copyfileobj(file, whole)
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Translates some tasks here, puts all of them into Slurm's queue, or joins the parts."""
+    parser = argparse.ArgumentParser(description="Translate a large text in parts, on several devices or machines.")
+    parser.add_argument("model", help="model directory or Hub id")
+    parser.add_argument("text", type=Path, help="UTF-8 text, one sentence a line")
+    parser.add_argument("folder", type=Path, help="folder for the parts")
+    parser.add_argument("--tasks", type=int, required=True, help="number of parts")
+    parser.add_argument("--first", type=int, default=0, help="first task to do here")
+    parser.add_argument("--count", type=int, help="number of tasks to do here (default: all further ones)")
+    parser.add_argument("--device", help="device of the tasks here (default: an accelerator, if there is one)")
+    parser.add_argument("--slurm", nargs="+", metavar="NAME=VALUE", help="settings of SlurmPipelineExecutor")
+    parser.add_argument("--join", type=Path, metavar="FILE", help="join the parts into this file")
+    options = parser.parse_args(argv)
+    if options.join:
+        join(options.folder, options.tasks, options.join)
+        return
+    text, folder, tasks = options.text.resolve(), options.folder.resolve(), options.tasks
+    pipeline, logs = [TranslatePart(options.model, text, folder, options.device)], str(folder / f"logs-of-{tasks:05d}")
+    if options.slurm:
+        given = dict(setting.split("=", 1) for setting in options.slurm)
+        settings = {name: int(value) if value.isdigit() else value for name, value in given.items()}
+        # The program that datatrove starts on a node lies beside this Python.
+        path = f'export PATH={shlex.quote(os.path.dirname(sys.executable))}:"$PATH"'
+        SlurmPipelineExecutor(pipeline, tasks, logging_dir=logs, **{"env_command": path, **settings}).run()
+    else:
+        count = tasks - options.first if options.count is None else options.count
+        # With several workers datatrove waits for ever for one that is killed.
+        LocalPipelineExecutor(
+            pipeline, tasks, workers=1, logging_dir=logs, local_tasks=count, local_rank_offset=options.first
+        ).run()
+
+
+if __name__ == "__main__":
+    main()

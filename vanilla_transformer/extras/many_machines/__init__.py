@@ -1,1 +1,0 @@
-"""Numbered tasks that run independently on any machine: translation, and tokenizing corpora into shards."""
