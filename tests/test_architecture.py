@@ -127,7 +127,7 @@ def test_extras_import_only_these_others():
     for path in (PACKAGE / "extras").rglob("*.py"):
         own = path.relative_to(PACKAGE / "extras").parts[0]
         found = {name.split(".")[2] for name in imports(path) if name.startswith("vanilla_transformer.extras.")}
-        assert found - {own, "background"} <= others.get(own, set()), path
+        assert found - {own} <= others.get(own, set()), path
 
 
 def test_every_seam_of_an_extra_leads_somewhere():
