@@ -1,7 +1,7 @@
 """Translate a large text on several devices or machines, in parts, with datatrove (`pip install datatrove`).
 
-    python examples/many_machines.py my-model corpus.en parts --tasks 100 --first 0 --count 50 --device cuda:0
-    python examples/many_machines.py my-model corpus.en parts --tasks 100 --first 50 --count 50 --device cuda:1
+    CUDA_VISIBLE_DEVICES=0 python examples/many_machines.py my-model corpus.en parts --tasks 100 --count 50
+    CUDA_VISIBLE_DEVICES=1 python examples/many_machines.py my-model corpus.en parts --tasks 100 --first 50
     python examples/many_machines.py my-model corpus.en parts --tasks 100 --slurm partition=gpu time=8:00:00
     python examples/many_machines.py my-model corpus.en parts --tasks 100 --join corpus.de
 
@@ -10,14 +10,12 @@ again: parts that are there stay. A folder is for one model and one text.
 """
 
 import argparse
-import os
-import shlex
-import shutil
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import dill
 from datatrove.executor import LocalPipelineExecutor, SlurmPipelineExecutor
 
 from vanilla_transformer import translate_lines
@@ -26,8 +24,7 @@ from vanilla_transformer.translation import load_model
 
 def lines_of(text: Path, rank: int, tasks: int) -> Iterator[str]:
     """Yields the lines that begin in one of equally large parts of a file."""
-    size = text.stat().st_size
-    start, end = size * rank // tasks, size * (rank + 1) // tasks
+    start, end = (text.stat().st_size * number // tasks for number in (rank, rank + 1))
     with open(text, "rb") as file:
         if start:
             file.seek(start - 1)
@@ -48,20 +45,17 @@ class TranslatePart:
     model: str
     text: Path
     folder: Path
-    device: str | None
 
     def __call__(self, data: object, rank: int, world_size: int) -> None:
         """Translates the part, unless it is there."""
         part = part_of(self.folder, rank, world_size)
         if part.exists():
             return
-        model, tokenizer = load_model(self.model, device=self.device)
+        model, tokenizer = load_model(self.model)
+        translations = translate_lines(model, tokenizer, lines_of(self.text, rank, world_size))
         unfinished = part.with_suffix(".unfinished")
         with open(unfinished, "w", encoding="utf-8") as file:
-            for translation in translate_lines(model, tokenizer, lines_of(self.text, rank, world_size)):
-                file.write(f"{translation.text}\n")
-            file.flush()
-            os.fsync(file.fileno())
+            file.writelines(f"{translation.text}\n" for translation in translations)
         unfinished.replace(part)
 
 
@@ -71,41 +65,35 @@ def join(folder: Path, tasks: int, output: Path) -> None:
     if missing := [part.name for part in parts if not part.exists()]:
         raise SystemExit(f"{len(missing)} of {tasks} parts are missing, the first of them {missing[0]}.")
     with open(output, "wb") as whole:
-        for part in parts:
-            with open(part, "rb") as file:
-                shutil.copyfileobj(file, whole)
+        whole.writelines(part.read_bytes() for part in parts)
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Translates some tasks here, puts all of them into Slurm's queue, or joins the parts."""
-    parser = argparse.ArgumentParser(description="Translate a large text in parts, on several devices or machines.")
+    parser = argparse.ArgumentParser(description="Translate a large text in parts, on several machines.")
     parser.add_argument("model", help="model directory or Hub id")
     parser.add_argument("text", type=Path, help="UTF-8 text, one sentence a line")
     parser.add_argument("folder", type=Path, help="folder for the parts")
     parser.add_argument("--tasks", type=int, required=True, help="number of parts")
     parser.add_argument("--first", type=int, default=0, help="first task to do here")
     parser.add_argument("--count", type=int, help="number of tasks to do here (default: all further ones)")
-    parser.add_argument("--device", help="device of the tasks here (default: an accelerator, if there is one)")
     parser.add_argument("--slurm", nargs="+", metavar="NAME=VALUE", help="settings of SlurmPipelineExecutor")
     parser.add_argument("--join", type=Path, metavar="FILE", help="join the parts into this file")
     options = parser.parse_args(argv)
-    if options.join:
-        join(options.folder, options.tasks, options.join)
-        return
     text, folder, tasks = options.text.resolve(), options.folder.resolve(), options.tasks
-    pipeline, logs = [TranslatePart(options.model, text, folder, options.device)], str(folder / f"logs-of-{tasks:05d}")
-    if options.slurm:
-        given = dict(setting.split("=", 1) for setting in options.slurm)
-        settings = {name: int(value) if value.isdigit() else value for name, value in given.items()}
+    pipeline, logs = [TranslatePart(options.model, text, folder)], str(folder / f"logs-of-{tasks:05d}")
+    if options.join:
+        join(folder, tasks, options.join)
+    elif options.slurm:
+        settings = {n: int(v) if v.isdigit() else v for n, _, v in (word.partition("=") for word in options.slurm)}
+        dill.settings["recurse"] = True  # The step is sent to the nodes with the functions that it calls.
         # The program that datatrove starts on a node lies beside this Python.
-        path = f'export PATH={shlex.quote(os.path.dirname(sys.executable))}:"$PATH"'
+        path = f"export PATH='{Path(sys.executable).parent}':$PATH"
         SlurmPipelineExecutor(pipeline, tasks, logging_dir=logs, **{"env_command": path, **settings}).run()
     else:
-        count = tasks - options.first if options.count is None else options.count
+        here = {"local_rank_offset": options.first, "local_tasks": options.count or tasks - options.first}
         # With several workers datatrove waits for ever for one that is killed.
-        LocalPipelineExecutor(
-            pipeline, tasks, workers=1, logging_dir=logs, local_tasks=count, local_rank_offset=options.first
-        ).run()
+        LocalPipelineExecutor(pipeline, tasks, workers=1, logging_dir=logs, **here).run()
 
 
 if __name__ == "__main__":
