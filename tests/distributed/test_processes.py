@@ -224,7 +224,6 @@ def at_step(number, act):
 
     def acting_update(self, *arguments):
         if self.progress.step == number:
-            self.writer.wait()
             act()
         update(self, *arguments)
 

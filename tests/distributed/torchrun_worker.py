@@ -14,7 +14,6 @@ def accident(rank: int, step: int, by: int) -> None:
 
     def acting_update(self, *arguments):
         if self.progress.step == step and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
-            self.writer.wait()
             self.accelerator.wait_for_everyone()
             if self.accelerator.process_index == rank:
                 os.kill(os.getpid(), by)

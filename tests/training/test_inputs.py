@@ -98,7 +98,7 @@ def test_resumed_run_on_a_redrawn_share_ends_with_identical_weights(files, tmp_p
             train(recipe.with_options(max_steps=limit, output=str(tmp_path / name)))
     once, often = (tmp_path / name / "checkpoints" / "step-00000009" for name in ("once", "often"))
     assert (once / "model.safetensors").read_bytes() == (often / "model.safetensors").read_bytes()
-    progress = json.loads((once / "progress.json").read_text())
+    progress = json.loads((once / "checkpoint.json").read_text())["progress"]
     assert progress["epoch"] >= 2
 
 
