@@ -20,7 +20,6 @@ from refusals import refused
 from vanilla_transformer import atomic_files, malloc
 from vanilla_transformer.analysis import devices
 from vanilla_transformer.cli import main
-from vanilla_transformer.extras.resuming.resumable_file import ResumableFile, ResumeError
 from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.training import signals
 from vanilla_transformer.training.loop import train
@@ -123,11 +122,6 @@ def test_a_disk_that_cannot_lock_is_trained_on_and_that_is_said(recipe, tmp_path
     unlocked(errno.ENOLCK)
     output = train(recipe.with_options(output=str(tmp_path / "model")))
     assert f"The disk of {output} cannot lock files" in (output / "train.log").read_text()
-    with ResumableFile(tmp_path / "out.txt", {}, resume=False) as file:
-        file.begin(1)
-        file.take("eins\n", lines=1, source="", whole=True)
-        file.finish()
-    assert (tmp_path / "out.txt").read_text() == "eins\n"
 
 
 def test_a_lock_is_gone_with_the_run_and_one_left_behind_keeps_nobody_out(recipe, tmp_path):
@@ -140,15 +134,6 @@ def test_a_lock_is_gone_with_the_run_and_one_left_behind_keeps_nobody_out(recipe
     assert run.is_locked
     run.leave()
     assert not (run.path / LOCK).exists() and not run.is_locked
-
-
-def test_two_processes_cannot_write_the_same_translation(tmp_path):
-    with (
-        ResumableFile(tmp_path / "out.txt", {}, resume=False),
-        refused(ResumeError, "Another process", "writing"),
-        ResumableFile(tmp_path / "out.txt", {}, resume=False),
-    ):
-        pass
 
 
 def test_a_directory_that_cannot_be_written_is_said_so(recipe, tmp_path, unlocked):

@@ -1,6 +1,6 @@
 """`vanilla-transformer translate`: one line out for each line in."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -112,23 +112,6 @@ class Translate:
         model, tokenizer = self.ensemble.load(self.models, self.decoding)
         translator = translator_of(model, tokenizer, **self._arguments(model))
         return self.aligning.translator(self.risk.translator(translator, self.nbest or 1))
-
-    def job_fingerprint(self, translator: "Translator") -> dict[str, Any]:
-        """Returns the settings that must be the same to resume a translation; the names are for messages.
-
-        After running out of memory, it must be possible to continue with smaller batches or on another device.
-        """
-        from vanilla_transformer import __version__
-
-        model = translator.model
-        options = asdict(self.decoding) | {"nbest": self.nbest, "precision": self.decoding.taken(model)}
-        options |= self.ensemble.settings(self.models) | self.risk.settings() | self.aligning.settings(translator)
-        names = sorted(options.keys() - {"device", "threads", "batch_tokens"})
-        return {
-            "model": self.ensemble.fingerprint(self.models, model),
-            **{f"--{name.replace('_', '-')}": options[name] for name in names},
-            "version of vanilla_transformer": __version__,
-        }
 
     def _arguments(self, model: "PreTrainedModel") -> dict[str, Any]:
         """Returns the arguments of the translation; the model's own settings apply otherwise."""

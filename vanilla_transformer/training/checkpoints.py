@@ -122,6 +122,8 @@ def save_checkpoint(accelerator: Accelerator, directory: Path, progress: Progres
 
 
 def _commit(partial: Path, progress: Progress) -> None:
+    # safetensors creates files that only their owner may read, whatever the umask.
+    shutil.copymode(partial / OPTIMIZER, partial / WEIGHTS)
     files = [file for file in partial.iterdir() if file.is_file()]
     for file in files:
         sync(file)

@@ -13,16 +13,12 @@ if TYPE_CHECKING:
     from vanilla_transformer.translation.loading import load_config as load_config
     from vanilla_transformer.translation.loading import load_model as load_model
     from vanilla_transformer.translation.loading import load_tokenizer as load_tokenizer
-    from vanilla_transformer.translation.loading import model_fingerprint as model_fingerprint
     from vanilla_transformer.translation.translator import LineTranslator as LineTranslator
 
 # Imported on first use: options are checked without torch.
 _HOMES = {
     "lines": ("Hypothesis", "Translation", "translate_lines", "with_pauses"),
-    "loading": (
-        *("ModelNotFoundError", "UnusableModelError", "load_config", "load_model", "load_tokenizer"),
-        "model_fingerprint",
-    ),
+    "loading": ("ModelNotFoundError", "UnusableModelError", "load_config", "load_model", "load_tokenizer"),
     "translator": ("LineTranslator",),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}

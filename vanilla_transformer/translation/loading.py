@@ -1,7 +1,5 @@
 """Models, their configurations and their tokenizers, from a directory or the Hub."""
 
-import fnmatch
-import hashlib
 import json
 import math
 import os
@@ -18,7 +16,6 @@ from transformers import (
     AutoModelForSeq2SeqLM,
     AutoTokenizer,
     GenerationConfig,
-    PreTrainedConfig,
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
@@ -221,19 +218,6 @@ def saved_config(path: str | Path) -> Any:
     """Returns the configuration of a model in a directory or on the Hub."""
     with _not_found(path, "config.json", blame="config.json"):
         return AutoConfig.from_pretrained(path, trust_remote_code=False)
-
-
-def model_fingerprint(path: str | Path, config: PreTrainedConfig | None = None) -> str:
-    """Returns the fingerprint of a model without loading it: a hash of its files, or its commit on the Hub."""
-    if not Path(path).is_dir():
-        return f"{path}@{(config or saved_config(path))._commit_hash}"
-    digest = hashlib.blake2b(digest_size=16)
-    for file in sorted(Path(path).iterdir()):
-        loaded = any(fnmatch.fnmatchcase(file.name, pattern) for pattern in (*MODEL_FILES, *TOKENIZER_FILES))
-        if loaded and file.is_file():
-            with open(file, "rb") as content:
-                digest.update(hashlib.file_digest(content, "blake2b").digest() + file.name.encode())
-    return digest.hexdigest()
 
 
 def best_device() -> str:

@@ -43,15 +43,3 @@ class EnsembleOptions:
     def settings(self, models: Sequence[str]) -> dict[str, Any]:
         """Returns the settings on which the results of several models depend, by the names of the options."""
         return {"ensemble_mean": self.ensemble_mean} if len(models) > 1 else {}
-
-    @staticmethod
-    def fingerprint(paths: Sequence[str], model: "PreTrainedModel | None" = None) -> str:
-        """Returns the fingerprint of the models in their order; `model` is given if they are already loaded.
-
-        Its configuration records its commit on the Hub.
-        """
-        from vanilla_transformer.translation import model_fingerprint
-
-        members: list[Any] = [model] if len(paths) == 1 else list(getattr(model, "members", [None] * len(paths)))
-        configs = [member and member.config for member in members]
-        return " + ".join(model_fingerprint(path, config) for path, config in zip(paths, configs, strict=True))

@@ -37,9 +37,3 @@ class AlignmentOptions:
         from vanilla_transformer.extras.inspection.aligning_translator import AligningTranslator
 
         return AligningTranslator.from_translator(translator, self.alignment_heads, unit=self.alignment)
-
-    def settings(self, translator: Any) -> dict[str, Any]:
-        """Returns the settings on which translations depend, by the names of the options."""
-        if self.alignment is None:
-            return {}
-        return {"alignment": self.alignment, "alignment_heads": str(translator.heads)}

@@ -1,1 +1,0 @@
-"""Outputs of commands that go on after any end where they stopped."""
