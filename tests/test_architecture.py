@@ -1,7 +1,9 @@
 """The house: who imports whom, what ships to the Hub, where the paper's sections stand."""
 
 import ast
+import os
 import re
+import shutil
 import subprocess
 import sys
 from importlib import import_module
@@ -11,34 +13,18 @@ import pytest
 from refusals import refused
 
 import vanilla_transformer
-from vanilla_transformer import seams
 
 PACKAGE = Path(vanilla_transformer.__file__).parent
-# Each part may import those to its right.
+# Each part may import those below it.
 LAYERS = [
-    *("extras", "cli", "demo", "hub", "training"),
-    *("distributed", "reporting", "tasks", "evaluation"),
-    *("translation", "recipe", "data", "analysis", "tokenizer"),
-    *(
-        "atomic_files",
-        "compression",
-        "cores",
-        "fingerprints",
-        "limits",
-        "links",
-        "malloc",
-        "network",
-        "progress",
-        "suggestions",
-        "registration",
-        "import_hooks",
-        "engine",
-        "plain_text",
-        "seams",
-        "model",
-        "engine",
-    ),
+    *("cli", "demo", "explore", "inspection", "hub", "export"),
+    *("training", "distributed", "reporting", "tasks", "evaluation", "translation", "recipe", "data"),
+    *("analysis", "tokenizer", "atomic_files", "compression", "cores", "fingerprints", "limits", "links", "malloc"),
+    *("network", "progress", "suggestions", "registration", "recurrent", "import_hooks", "plain_text"),
+    *("model", "engine"),
 ]
+# Rooms that the others do without.
+OPTIONAL = ("demo.py", "explore", "export", "inspection", "recurrent")
 SHIPPED = sorted(path.stem for path in (PACKAGE / "model").glob("*.py"))
 SIBLINGS = {
     "configuration_vanilla_transformer_decoder": {"configuration_vanilla_transformer"},
@@ -105,53 +91,35 @@ def test_imports_point_one_way(path: Path):
             assert imported in LAYERS[LAYERS.index(part) :], f"{path.name} must not import {name}"
 
 
-def test_the_core_names_no_extra():
-    for path in modules():
-        if path.relative_to(PACKAGE).parts[0] not in ("extras", "seams.py"):
-            assert "vanilla_transformer.extras" not in path.read_text(encoding="utf-8"), path
+def test_a_model_trains_translates_and_is_scored_without_the_optional_rooms(tmp_path):
+    copy = tmp_path / PACKAGE.name
+    shutil.copytree(PACKAGE, copy, ignore=shutil.ignore_patterns("__pycache__"))
+    for room in OPTIONAL:
+        shutil.rmtree(copy / room) if (copy / room).is_dir() else (copy / room).unlink()
+    for name in ("train.en", "train.de"):
+        (tmp_path / name).write_text("one two\nthree\nfour five six\n" * 8)
+    program = """
+import vanilla_transformer as vt
+from vanilla_transformer.cli import main
 
-
-def test_extras_are_found_from_the_package():
-    assert (
-        vanilla_transformer.extras.inspection.attention.__module__ == "vanilla_transformer.extras.inspection.recording"
+pairs = "train.en", "train.de"
+sizes = dict(preset="tiny", d_model=8, d_ff=8, num_heads=1, encoder_layers=1, decoder_layers=1, vocab_size=270)
+vt.train(train=pairs, dev=pairs, output="model", max_steps=2, batch_tokens=40, **sizes)
+print(main(["translate", "model", "train.en", "--output", "out.de"]), main(["evaluate", "model", "--data", *pairs]))
+print(vt.__file__)
+"""
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=tmp_path, env=environment, capture_output=True, text=True
     )
-
-
-def test_extras_import_only_these_others():
-    others = {
-        "explore": {"export", "recurrent"},
-        "export": {"onnx"},
-        "inspection": {"recurrent"},
-        "text_generation": {"sampling"},
-    }
-    for path in (PACKAGE / "extras").rglob("*.py"):
-        own = path.relative_to(PACKAGE / "extras").parts[0]
-        found = {name.split(".")[2] for name in imports(path) if name.startswith("vanilla_transformer.extras.")}
-        assert found - {own} <= others.get(own, set()), path
-
-
-def test_every_seam_of_an_extra_leads_somewhere():
-    for plugin in (PACKAGE / "extras").glob("*/plugin.py"):
-        package = f"vanilla_transformer.extras.{plugin.parent.name}"
-        for seam, parts in import_module(f"{package}.plugin").SEAMS.items():
-            assert seam in seams.__doc__
-            for name in parts:
-                assert seams.load(seam, name).__module__.startswith(f"{package}.")
-
-
-TASKS_OF_EXTRAS = {
-    kind.__module__
-    for seam in ("task", "architecture")
-    for name in seams.names(seam)
-    for kind in seams.load(seam, name).__mro__
-}
+    assert done.stdout.splitlines()[-2:] == ["0 0", str(copy / "__init__.py")], done.stderr
+    assert len((tmp_path / "out.de").read_text().splitlines()) == 24
 
 
 def knows_tasks(path: Path) -> bool:
     """Whether a module is a task, or calls a task one of the pipelines of transformers."""
     place = path.relative_to(PACKAGE)
-    name = ".".join(("vanilla_transformer", *place.with_suffix("").parts))
-    return place.parts[0] in ("tasks", "model", "registration.py") or name in TASKS_OF_EXTRAS
+    return place.parts[0] in ("tasks", "model", "recurrent", "registration.py")
 
 
 @pytest.mark.parametrize("path", modules(), ids=lambda path: str(path.relative_to(PACKAGE)))
@@ -213,8 +181,7 @@ def test_shipped_files_import_only_what_the_hub_can_follow(name: str):
 def test_the_engine_stands_alone_and_ships_nothing():
     for path in (PACKAGE / "engine").glob("*.py"):
         others = {name for name in imports(path) if name.startswith(("vanilla_transformer", ".."))}
-        # Extras are found through it, and it imports nothing of the package until then.
-        assert others <= {"vanilla_transformer.seams"}, path.name
+        assert all(name.startswith("vanilla_transformer.engine.") for name in others), path.name
     tried = {name for path in (PACKAGE / "model").glob("*.py") for name in imports(path) - imports(path, in_try=False)}
     assert tried == {
         "vanilla_transformer",
@@ -262,7 +229,7 @@ def test_blocks_say_which_section_they_are(place: str, section: str):
         ("training.loop", "5.2"),
         ("training.averaging", "6.1"),
         ("analysis.cost", "Table 2"),
-        ("extras.inspection.paper_tables", "Tables 2 and 3"),
+        ("inspection.paper_tables", "Tables 2 and 3"),
     ],
 )
 def test_modules_say_which_section_they_are(module: str, section: str):
@@ -347,8 +314,5 @@ def test_decoding_needs_nothing_of_the_training_extra():
     loaded = {name.split(".")[1] for name in imported if name.startswith("vanilla_transformer.")}
     assert loaded == {
         *("cores", "engine", "import_hooks", "limits", "model", "network", "plain_text"),
-        *("extras", "registration", "seams", "translation"),
+        *("recurrent", "registration", "translation"),
     }
-    # Of the extras their tables of what they bring, and families of models, which the Auto classes need.
-    inside = {name for name in imported if name.startswith("vanilla_transformer.extras.") and name.count(".") > 2}
-    assert {name.split(".")[2] for name in inside if not name.endswith(".plugin")} == {"recurrent"}

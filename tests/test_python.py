@@ -56,12 +56,9 @@ def test_dir_shows_the_public_names_and_the_packages_and_nothing_else():
     assert shown == {*vanilla_transformer.__all__, *packages}
 
 
-def test_dir_of_the_extras_shows_their_names_alone():
-    extras = vanilla_transformer.extras
-    assert {name for name in dir(extras) if name[0] != "_"} == {
-        path.parent.name for path in PACKAGE.glob("extras/*/__init__.py")
-    }
-    assert [name for name in dir(extras.inspection) if name[0] != "_"] == extras.inspection.__all__
+def test_dir_of_the_room_inspection_shows_its_names_alone():
+    inspection = vanilla_transformer.inspection
+    assert [name for name in dir(inspection) if name[0] != "_"] == inspection.__all__
 
 
 @pytest.mark.parametrize("name", sorted(path.parent.name for path in PACKAGE.glob("*/__init__.py")))

@@ -10,7 +10,7 @@
     print(translate("A dog runs."))
 
     print(vt.evaluate("my-model", ("test.en", "test.de")).scores[0])
-    vt.extras.inspection.attention(translate.model, translate.tokenizer, "A dog runs.")
+    vt.inspection.attention(translate.model, translate.tokenizer, "A dog runs.")
 
 Importing the package registers its classes with transformers, so that `from_pretrained`, the Auto classes and
 `pipeline` load its models. torch and transformers are imported when a name that needs them is first used.
@@ -25,15 +25,6 @@ from .import_hooks import after_import
 
 if TYPE_CHECKING:
     from .data.preparation import prepare_corpus as prepare_corpus
-    from .extras.recurrent.model.configuration_recurrent_encoder_decoder import (
-        RecurrentEncoderDecoderConfig as RecurrentEncoderDecoderConfig,
-    )
-    from .extras.recurrent.model.modeling_recurrent_encoder_decoder import (
-        RecurrentEncoderDecoderForConditionalGeneration as RecurrentEncoderDecoderForConditionalGeneration,
-    )
-    from .extras.recurrent.model.modeling_recurrent_encoder_decoder import (
-        RecurrentEncoderDecoderModel as RecurrentEncoderDecoderModel,
-    )
     from .model.configuration_vanilla_transformer import VanillaTransformerConfig as VanillaTransformerConfig
     from .model.configuration_vanilla_transformer_decoder import (
         VanillaTransformerDecoderConfig as VanillaTransformerDecoderConfig,
@@ -72,6 +63,15 @@ if TYPE_CHECKING:
     from .model.tokenization_vanilla_transformer import VanillaTransformerTokenizer as VanillaTransformerTokenizer
     from .recipe.reading import load_recipe as load_recipe
     from .recipe.schema import Recipe as Recipe
+    from .recurrent.configuration_recurrent_encoder_decoder import (
+        RecurrentEncoderDecoderConfig as RecurrentEncoderDecoderConfig,
+    )
+    from .recurrent.modeling_recurrent_encoder_decoder import (
+        RecurrentEncoderDecoderForConditionalGeneration as RecurrentEncoderDecoderForConditionalGeneration,
+    )
+    from .recurrent.modeling_recurrent_encoder_decoder import (
+        RecurrentEncoderDecoderModel as RecurrentEncoderDecoderModel,
+    )
     from .tasks import evaluate as evaluate
     from .training.loop import train as train
     from .translation import translate_lines as translate_lines
@@ -79,9 +79,9 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {
-    "RecurrentEncoderDecoderConfig": ".extras.recurrent.model.configuration_recurrent_encoder_decoder",
-    "RecurrentEncoderDecoderModel": ".extras.recurrent.model.modeling_recurrent_encoder_decoder",
-    "RecurrentEncoderDecoderForConditionalGeneration": ".extras.recurrent.model.modeling_recurrent_encoder_decoder",
+    "RecurrentEncoderDecoderConfig": ".recurrent.configuration_recurrent_encoder_decoder",
+    "RecurrentEncoderDecoderModel": ".recurrent.modeling_recurrent_encoder_decoder",
+    "RecurrentEncoderDecoderForConditionalGeneration": ".recurrent.modeling_recurrent_encoder_decoder",
     "VanillaTransformerConfig": ".model.configuration_vanilla_transformer",
     "VanillaTransformerModel": ".model.modeling_vanilla_transformer",
     "VanillaTransformerForConditionalGeneration": ".model.modeling_vanilla_transformer",

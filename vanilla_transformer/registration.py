@@ -2,6 +2,7 @@
 
 import functools
 import importlib
+from importlib.util import find_spec
 from types import ModuleType
 from typing import Any
 
@@ -21,7 +22,6 @@ from transformers import (
 from transformers import pipelines as transformers_pipelines
 from transformers.utils import logging
 
-from vanilla_transformer import seams
 from vanilla_transformer.import_hooks import after_import
 from vanilla_transformer.model import saving
 from vanilla_transformer.model.configuration_vanilla_transformer import (
@@ -180,8 +180,10 @@ def _push_card(model: Any, pushed: Any, **settings: Any) -> None:
 
 saving.push_card = _push_card
 
-for _name in seams.names("family"):
-    FAMILIES |= seams.load("family", _name)()
+if find_spec("vanilla_transformer.recurrent"):
+    from vanilla_transformer.recurrent.family import models as recurrent_models
+
+    FAMILIES |= recurrent_models()
 for family, models in FAMILIES.items():
     register_family(family, models)
     if AutoModelForSeq2SeqLM in models:

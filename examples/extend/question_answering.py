@@ -26,11 +26,11 @@ from vanilla_transformer.data.preparation import Encoder
 from vanilla_transformer.data.text_lines import CorpusError
 from vanilla_transformer.data.token_corpus import Rows
 from vanilla_transformer.evaluation.metrics import Metric
-from vanilla_transformer.extras.labelling.text_classification import TextClassification
 from vanilla_transformer.plain_text import plain_text
 from vanilla_transformer.registration import register_family
 from vanilla_transformer.tasks import Batch, Prediction, RowRandom, register_task
 from vanilla_transformer.tasks.encoders import EncoderPredictor, EncoderTask, Row, Texts
+from vanilla_transformer.tasks.text_classification import TextClassification
 
 LONGEST_ANSWER = 30
 QUESTIONS = TextForm(

@@ -74,8 +74,8 @@ def main() -> None:
 
 def export(model_directory: str, work: Path) -> None:
     """Exports the same weights for the other two; settings that Marian cannot express are not measured."""
-    from vanilla_transformer.extras.export.conversion import as_marian
-    from vanilla_transformer.extras.export.to_ctranslate2 import export_ctranslate2
+    from vanilla_transformer.export.conversion import as_marian
+    from vanilla_transformer.export.to_ctranslate2 import export_ctranslate2
     from vanilla_transformer.translation import load_model
 
     model, tokenizer = load_model(model_directory, device="cpu")

@@ -26,7 +26,7 @@ import torch
 
 from scripts.experiments.runs import ExperimentError, cells, command
 from vanilla_transformer.data.text_lines import read_lines
-from vanilla_transformer.extras.inspection import Attention, attention, plot_attention
+from vanilla_transformer.inspection import Attention, attention, plot_attention
 from vanilla_transformer.translation import load_model
 
 # "Long-distance": the words in figure 3 are up to eight apart.

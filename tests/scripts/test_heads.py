@@ -6,8 +6,8 @@ from refusals import refused
 
 from scripts.experiments import heads
 from scripts.experiments.runs import ExperimentError
-from tests.extras.inspection.conftest import model, model_directory, tokenizer  # noqa: F401
-from vanilla_transformer.extras.inspection import Attention, Pieces
+from tests.inspection.conftest import model, model_directory, tokenizer  # noqa: F401
+from vanilla_transformer.inspection import Attention, Pieces
 
 SENTENCES = "two men wait for the bus in the park .\na dog runs in the park and it waits .\ntoo short\n"
 

@@ -17,7 +17,7 @@ from vanilla_transformer import (
     VanillaTransformerModel,
     VanillaTransformerTokenizer,
 )
-from vanilla_transformer.extras.export.conversion import convert
+from vanilla_transformer.export.conversion import convert
 from vanilla_transformer.translation.loading import (
     ModelNotFoundError,
     UnusableModelError,

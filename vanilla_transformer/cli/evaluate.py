@@ -18,6 +18,8 @@ from vanilla_transformer.cli.arguments import (
     UsageError,
 )
 from vanilla_transformer.cli.decoding import Decoding
+from vanilla_transformer.cli.ensemble_options import EnsembleOptions
+from vanilla_transformer.cli.minimum_bayes_risk_options import MinimumBayesRiskOptions
 from vanilla_transformer.cli.streams import (
     check_output,
     check_standard_output,
@@ -32,7 +34,6 @@ from vanilla_transformer.data.sources import CorpusSpec, locate, parse_corpus, s
 from vanilla_transformer.data.text_lines import CorpusError, RowError
 from vanilla_transformer.progress import progress_bar
 from vanilla_transformer.recipe.schema import Recipe
-from vanilla_transformer.seams import load
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -40,9 +41,6 @@ if TYPE_CHECKING:
 
     from vanilla_transformer.evaluation.scoring import Evaluation
     from vanilla_transformer.tasks import Task
-
-EnsembleOptions: Any = load("options", "ensemble")
-MinimumBayesRiskOptions: Any = load("options", "mbr")
 
 
 @dataclass(frozen=True)

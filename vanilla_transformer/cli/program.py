@@ -19,10 +19,17 @@ import tyro
 from tyro.conf import OmitArgPrefixes
 
 from vanilla_transformer import __version__
+from vanilla_transformer.cli.align import Align
 from vanilla_transformer.cli.arguments import UsageError, join_help
+from vanilla_transformer.cli.attend import Attend
 from vanilla_transformer.cli.average import Average
+from vanilla_transformer.cli.convert import Convert
 from vanilla_transformer.cli.demo import Demo
 from vanilla_transformer.cli.evaluate import Evaluate
+from vanilla_transformer.cli.explore import Explore
+from vanilla_transformer.cli.export import Export
+from vanilla_transformer.cli.generate import Generate
+from vanilla_transformer.cli.info import Info
 from vanilla_transformer.cli.predict import Predict
 from vanilla_transformer.cli.push import Push
 from vanilla_transformer.cli.streams import check_standard_output, named_in_errors, occupy_closed_streams, print_result
@@ -31,7 +38,6 @@ from vanilla_transformer.cli.train import Train, TrainBriefly
 from vanilla_transformer.cli.translate import Translate
 from vanilla_transformer.cores import SPINS, TRAINING_SPINS, prepare_threads
 from vanilla_transformer.recipe.blocks import RecipeError
-from vanilla_transformer.seams import command_groups, load
 from vanilla_transformer.suggestions import closest
 
 # torch, transformers and datasets take seconds to load: a command imports them only when it runs, so that help and
@@ -39,14 +45,22 @@ from vanilla_transformer.suggestions import closest
 
 PROGRAM = "vanilla-transformer"
 DESCRIPTION = 'The Transformer of "Attention Is All You Need", from raw text to translations.'
-# By the groups in which the help shows them; those of the extras follow in each.
+# By the groups in which the help shows them.
 COMMANDS: dict[str, dict[str, type]] = {
-    "Use": {"train": Train, "translate": Translate, "predict": Predict, "evaluate": Evaluate, "demo": Demo},
-    "Look inside": {},
+    "Use": {
+        "train": Train,
+        "translate": Translate,
+        "predict": Predict,
+        "evaluate": Evaluate,
+        "generate": Generate,
+        "demo": Demo,
+    },
+    "Look inside": {"explore": Explore, "info": Info, "attend": Attend, "align": Align},
     "Train better": {"average": Average},
     "Data": {"tokenizer train": TokenizerTrain},
-    "Share and export": {"push": Push},
+    "Share and export": {"push": Push, "export": Export, "convert": Convert},
 }
+_COMMANDS = ChainMap(*COMMANDS.values())
 # The help of these commands shows only their most used options; --help-all shows all of them.
 BRIEF: dict[type, type] = {Train: TrainBriefly}
 
@@ -99,20 +113,9 @@ def _run(words: list[str]) -> None:
     command.run()
 
 
-def command_names() -> dict[str, tuple[str, ...]]:
-    """Returns the names of all commands, including those of the extras, by group."""
-    extras = command_groups()
-    return {group: (*own, *(name for name in extras if extras[name] == group)) for group, own in COMMANDS.items()}
-
-
-def _load_command(name: str) -> type:
-    own = ChainMap(*COMMANDS.values())
-    return own[name] if name in own else load("command", name)
-
-
 def _parse(words: list[str]) -> Any:
     """Returns the command with its options."""
-    names = [name for group in command_names().values() for name in group]
+    names = [name for group in COMMANDS.values() for name in group]
     if words and words[0] in ("-h", "--help", "--help-all"):
         _exit_with_help(names)
     name = " ".join(words[:2]) if " ".join(words[:2]) in names else " ".join(words[:1])
@@ -121,7 +124,7 @@ def _parse(words: list[str]) -> Any:
         if below and words[1:2] and words[1] in ("-h", "--help", "--help-all"):
             _exit_with_help(below)
         _refuse_command(" ".join(words[:2]) if below else name, below or names)
-    kind, words = _load_command(name), words[len(name.split()) :]
+    kind, words = _COMMANDS[name], words[len(name.split()) :]
     if "--help-all" in words:
         words = ["--help" if word == "--help-all" else word for word in words]
     elif {"-h", "--help"} & {*words}:
@@ -153,11 +156,11 @@ def _exit_with_help(names: Sequence[str]) -> NoReturn:
     """Prints the commands of those names in their groups, and exits."""
     width = min(100, shutil.get_terminal_size().columns)
     blocks = [f"usage: {PROGRAM} COMMAND [OPTIONS]", DESCRIPTION]
-    for group, members in command_names().items():
+    for group, members in COMMANDS.items():
         listed = [name for name in members if name in names]
         lines = [
             textwrap.fill(
-                (_load_command(name).__doc__ or "").partition("\n")[0],
+                (_COMMANDS[name].__doc__ or "").partition("\n")[0],
                 width,
                 initial_indent=f"  {name:<18}",
                 subsequent_indent=" " * 20,

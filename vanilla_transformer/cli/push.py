@@ -9,7 +9,6 @@ from tyro.conf import Positional, arg
 
 from vanilla_transformer.cli.arguments import Flag, OptionalText, UsageError
 from vanilla_transformer.cli.streams import warn
-from vanilla_transformer.seams import load
 
 
 @dataclass(frozen=True)
@@ -51,7 +50,9 @@ class Push:
 
         with TemporaryDirectory(prefix="vanilla-transformer-pages-", ignore_cleanup_errors=True) as directory:
             # Written first, so that a failing page does not leave a partial push.
-            push_page = load("push", "explore")(self, Path(directory, "explore")) if self.explore else None
+            page = Path(directory, "explore")
+            if self.explore:
+                self._write_page(page)
             address = push_model(
                 self.model,
                 self.name,
@@ -66,8 +67,19 @@ class Push:
             name = "/".join(address.split("/")[-2:])
             if self.space:
                 print(self._push_space(name, Path(directory, "space")))
-            if push_page is not None:
-                print(push_page(name))
+            if self.explore:
+                print(self._push_page(name, page))
+
+    def _write_page(self, folder: Path) -> None:
+        from vanilla_transformer.explore.static_site import write_model_page
+
+        write_model_page(str(self.model), folder, training=self.model, report=warn)
+
+    def _push_page(self, name: str, folder: Path) -> str:
+        """Makes or replaces the static Space on which the pushed model computes, and returns its URL."""
+        from vanilla_transformer.explore.static_site import push_page
+
+        return push_page(folder, self.model, name, private=self.private, message=self.message)
 
     def _push_space(self, name: str, folder: Path) -> str:
         """Makes or replaces the Space that shows the pushed model, and returns its URL."""

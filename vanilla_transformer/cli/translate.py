@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from tyro.conf import Positional, arg
 
+from vanilla_transformer.cli.alignment_options import AlignmentOptions
 from vanilla_transformer.cli.arguments import (
     Model,
     OptionalInt,
@@ -17,18 +18,15 @@ from vanilla_transformer.cli.arguments import (
     at_least_one,
 )
 from vanilla_transformer.cli.decoding import Decoding
+from vanilla_transformer.cli.ensemble_options import EnsembleOptions
 from vanilla_transformer.cli.line_files import Answering, LineSource, check_paths, check_resume
-from vanilla_transformer.seams import load
+from vanilla_transformer.cli.minimum_bayes_risk_options import MinimumBayesRiskOptions
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
     from vanilla_transformer.translation import Hypothesis, Translation
     from vanilla_transformer.translation.lines import Translator
-
-AlignmentOptions: Any = load("options", "alignment")
-EnsembleOptions: Any = load("options", "ensemble")
-MinimumBayesRiskOptions: Any = load("options", "mbr")
 
 
 @dataclass(frozen=True)

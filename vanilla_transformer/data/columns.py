@@ -1,13 +1,9 @@
 """Columns of text that a task reads, and the choice of a table's columns for them."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from vanilla_transformer.data.text_lines import CorpusError
-
-if TYPE_CHECKING:
-    from vanilla_transformer.data.tables import RowTable
 
 
 @dataclass(frozen=True)
@@ -68,13 +64,28 @@ class TextForm:
         return self.parallel or len(self.columns) == 1
 
 
+Wanted = tuple[str | None, ...]
+"""Names of the columns of a form as given by a user, None for columns still to be found."""
+Row = tuple[str, ...]
+NumberedRows = Iterator[tuple[int, Row]]
+"""Rows, each with the number of its first line."""
+
+
+@dataclass(frozen=True)
+class RowTable:
+    """The rows of a text, and the names of the columns or the languages that they come from, if known."""
+
+    rows: NumberedRows
+    names: Wanted = (None, None)
+
+
 @dataclass(frozen=True)
 class FileKind:
     """A kind of file with the rows of one form: its name in messages, its suffixes, and what opens one."""
 
     name: str
     suffixes: tuple[str, ...]
-    read: "Callable[[str, Wanted], RowTable]"
+    read: Callable[[str, Wanted], RowTable]
 
 
 # Separates the words of a sentence, and their tags; it occurs in neither.
@@ -93,9 +104,6 @@ TEXTS = TextForm((_TEXT,), "texts", "that are empty")
 TEXTS_IN_BLOCKS = replace(TEXTS, in_blocks=True)
 PACKED_TEXT = replace(TEXTS_IN_BLOCKS, unit="pieces of text", packed=True)
 COLUMN_SETTINGS = ("source_column", "target_column", "text_column", "text_pair_column", "label_column")
-
-Wanted = tuple[str | None, ...]
-"""Names of the columns of a form as given by a user, None for columns still to be found."""
 
 
 @dataclass(frozen=True)

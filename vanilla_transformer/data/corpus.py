@@ -19,9 +19,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from datasets import Dataset, DatasetBuilder
 
-from vanilla_transformer import seams
 from vanilla_transformer.atomic_files import atomic_write, has_no_room
-from vanilla_transformer.data.columns import PAIRS, Columns, TextForm, refuse_twins
+from vanilla_transformer.data.cmudict import read_cmudict
+from vanilla_transformer.data.columns import PAIRS, Columns, RowTable, TextForm, refuse_twins
 from vanilla_transformer.data.sources import (
     CorpusLocation,
     CorpusSpec,
@@ -30,7 +30,8 @@ from vanilla_transformer.data.sources import (
     parse_corpus,
     table_suffix,
 )
-from vanilla_transformer.data.tables import RowTable, read_text
+from vanilla_transformer.data.table_files import READERS
+from vanilla_transformer.data.tables import read_text
 from vanilla_transformer.data.text_lines import CorpusError, read_lines
 from vanilla_transformer.data.text_streams import TextStream, find_columns, row_tables, stream_of, text_schema
 from vanilla_transformer.network import hub_or_cache
@@ -166,12 +167,9 @@ def _open_table(location: CorpusLocation) -> RowTable:
         return read_text(location.paths, location.form)
     if location.form.files is not None:
         return location.form.files.read(path, location.wanted)
-    table: RowTable
     if location.kind == "text":
-        table = seams.load("text", path)(location.split or "")
-    else:
-        table = seams.load("file", table_suffix(path) or "")(path, location.wanted, location.form)
-    return table
+        return read_cmudict(location.split or "")
+    return READERS[table_suffix(path) or ""](path, location.wanted, location.form)
 
 
 def _stamp(location: CorpusLocation) -> str | None:

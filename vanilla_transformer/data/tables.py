@@ -2,25 +2,12 @@
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
 
 from vanilla_transformer.compression import without_suffix
-from vanilla_transformer.data.columns import PAIRS, TextForm, Wanted
+from vanilla_transformer.data.columns import PAIRS, RowTable, TextForm, Wanted
 from vanilla_transformer.data.text_lines import CorpusError, read_lines, read_pieces
-
-Row = tuple[str, ...]
-NumberedRows = Iterator[tuple[int, Row]]
-"""Rows, each with the number of its first line."""
-
-
-@dataclass(frozen=True)
-class RowTable:
-    """The rows of a text, and the names of the columns or the languages that they come from, if known."""
-
-    rows: NumberedRows
-    names: Wanted = (None, None)
 
 
 def read_text(paths: Sequence[str], form: TextForm = PAIRS) -> RowTable:

@@ -10,9 +10,8 @@ import pyarrow.compute as pc
 from datasets import ClassLabel, Dataset, IterableDataset, Translation
 from tqdm.auto import tqdm
 
-from vanilla_transformer.data.columns import PAIRS, Column, Columns, TextForm, Wanted, choose_columns
+from vanilla_transformer.data.columns import PAIRS, Column, Columns, Row, TextForm, Wanted, choose_columns
 from vanilla_transformer.data.row_hashes import TextHash
-from vanilla_transformer.data.tables import Row
 from vanilla_transformer.data.text_lines import CorpusError
 
 ROWS_PER_TABLE = 10_000

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import torch
 from accelerate import Accelerator
+from accelerate.tracking import GeneralTracker
 from accelerate.utils import DistributedDataParallelKwargs, ProjectConfiguration
 
 from vanilla_transformer.distributed.peers import LaunchError, Peers
 from vanilla_transformer.recipe.schema import Recipe, in_words
-from vanilla_transformer.seams import load
 
 # Seconds until a file written by one machine is visible to the others.
 LONGEST_DELAY = 60.0
@@ -18,13 +18,13 @@ LONGEST_DELAY = 60.0
 TRACKER_FILES = "trackers"
 
 
-def start_accelerator(recipe: Recipe, output: Path, peers: Peers) -> Accelerator:
-    """Forms the group with the other processes, if any, and finds this one's device and the trackers."""
+def start_accelerator(trackers: list[str | GeneralTracker], output: Path, peers: Peers) -> Accelerator:
+    """Forms the group with the other processes, if any, and finds this one's device."""
     peers.form_group()
     return Accelerator(
         # By default accelerate treats several processes without accelerators as separate runs of one process.
         cpu=not torch.accelerator.is_available(),
-        log_with=load("tracking", "make")(recipe.run.trackers, output) or None,
+        log_with=trackers or None,
         project_config=ProjectConfiguration(project_dir=str(output), logging_dir=str(output / TRACKER_FILES)),
         step_scheduler_with_optimizer=False,
         # Gradients stay in the exchange buffers, and exist only once.
@@ -32,14 +32,12 @@ def start_accelerator(recipe: Recipe, output: Path, peers: Peers) -> Accelerator
     )
 
 
-def check_launch(recipe: Recipe, output: Path) -> None:
+def check_launch() -> None:
     """Finds mistakes in how the processes were started, before they wait for each other.
 
     Raises:
         LaunchError: Each would train by itself, or hold a part of the weights only.
-        RecipeError: There is no such tracker.
     """
-    load("tracking", "make")(recipe.run.trackers, output)
     if os.environ.get("ACCELERATE_USE_FSDP", "false").lower() == "true":
         raise LaunchError(
             "Each process holds all weights: start without FSDP, as `accelerate launch --multi_gpu` does."

@@ -16,7 +16,7 @@ So a call of `generate` can run in three ways:
 |---|---|---|
 | the library's search | the engine declines, or is not installed | the model's own `forward` |
 | the engine on live weights | everything else | as they are at that moment |
-| the engine, frozen | inside `with model.frozen()` | packed, in 8 bits, or (small models) in an extra's runtime |
+| the engine, frozen | inside `with model.frozen()` | packed, in 8 bits, or (small models) as one ONNX graph |
 
 The second becomes the third for one call that asks for 8 bits, or for a type other than that of the weights.
 """

@@ -10,13 +10,12 @@ from typing import Any
 import torch
 from torch import nn
 
-from vanilla_transformer.seams import load, names
-
 from .cpu import computing_dtype
 from .decoder import Decoder
 from .encoder import Encoder
 from .known import unknown
 from .linear import PackedWeights, unsupported_quantization
+from .onnx_search import GraphSearch
 
 
 class Frozen:
@@ -52,10 +51,11 @@ class Frozen:
             return self._part(Encoder, weights)(**arguments).to(dtype)
 
     def search(self, dtype: torch.dtype, quantization: str | None, rows: int) -> Any:
-        """Returns an extra's search if one is fastest for `rows` hypotheses; else None."""
+        """Returns the search as one graph if that is fastest for `rows` hypotheses; else None."""
         if dtype != torch.float32 or self.quantization or quantization:
             return None
-        return next((search for search in self._part(_searches) if search.suits(rows)), None)
+        search = self._part(GraphSearch.of)
+        return search if search is not None and search.suits(rows) else None
 
     def _part(self, kind: Any, *weights: PackedWeights) -> Any:
         with self._lock:
@@ -80,12 +80,6 @@ def _copied(model: Any) -> Any:
         # An embedding that a stack takes from its model is registered only there.
         vars(own)["_shared"] = tuple(modules.get(part, part) for part in vars(module).get("_shared", ()))
     return modules[model]
-
-
-def _searches(model: Any) -> list[Any]:
-    """Returns the searches of the model by the extras that compute it."""
-    found = [load("search", name)(model) for name in names("search")]
-    return [search for search in found if search is not None]
 
 
 # The innermost engine of a model is used, from any thread, until its `with` ends.

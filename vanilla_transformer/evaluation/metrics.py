@@ -8,7 +8,7 @@ from typing import Any
 from sacrebleu.metrics import BLEU, CHRF, TER
 from sacrebleu.metrics.base import Metric as SacrebleuMetric
 
-from vanilla_transformer import seams
+from vanilla_transformer.evaluation.error_rates import phoneme_error_rate, word_error_rate
 from vanilla_transformer.evaluation.moses_tokenization import LANGUAGES, MosesTokenization
 from vanilla_transformer.limits import refuse_one_text
 from vanilla_transformer.suggestions import closest
@@ -74,7 +74,8 @@ METRICS = {
     "tokenized_bleu": _TOKENIZED_BLEU,
     "paper_bleu": _paper_bleu("de"),
     **{f"paper_bleu:{language}": _paper_bleu(language) for language in LANGUAGES},
-    **{name: Metric(seams.load("item_metric", name), True) for name in seams.names("item_metric")},
+    "wer": Metric(word_error_rate, one_item_per_source=True),
+    "per": Metric(phoneme_error_rate, one_item_per_source=True),
 }
 
 

@@ -163,7 +163,7 @@ class Start(Block):
 class Model(Block):
     """The sizes of the model (sections 3 and 5.4)."""
 
-    architecture: str = setting("transformer", metavar="NAME")
+    architecture: Literal["transformer", "recurrent"] = "transformer"
     """The paper's Transformer, or `recurrent` for a model of the kind it replaced (2014 and 2015)."""
     preset: str | None = setting(metavar="NAME")
     """Model size: tiny, small, base, big or a row of Table 3; by default chosen from the data and the device."""
@@ -191,6 +191,28 @@ class Model(Block):
     """Label smoothing (section 5.4); by default the preset's."""
     positional_encoding: Literal["sinusoidal", "learned"] | None = None
     """Positional encoding: sinusoidal (section 3.5) or learned (Table 3, row E); by default the preset's."""
+
+
+@dataclass(frozen=True)
+class Recurrent(Block):
+    """Settings of recurrent models only."""
+
+    cell: Literal["lstm", "gru"] | None = None
+    """Cells of a recurrent model; lstm by default."""
+    attention: Literal["none", "bahdanau", "luong-dot", "luong-general", "luong-concat"] | None = None
+    """Attention of a recurrent model over the source; luong-general by default."""
+    attention_window: int | None = setting(least=1)
+    """Window of Luong's local attention: positions on each side of the predicted one; by default all positions."""
+
+
+@dataclass(frozen=True)
+class Classification(Block):
+    """The labels of a text or of its words."""
+
+    labels: tuple[str, ...] | None = setting(metavar="LABEL ...")
+    """Labels in the order of their ids; by default those in `train`, sorted."""
+    pooling: Literal["mean", "first"] | None = setting(option="classifier_pooling")
+    """Input of a text classifier: the mean over all tokens (the default), or the first token, `<s>`."""
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ import torch
 from vanilla_transformer.analysis.learning_rate import paper_learning_rate
 from vanilla_transformer.data.columns import TextForm
 from vanilla_transformer.engine.cpu import has_bfloat16_products
+from vanilla_transformer.recipe.blocks import RecipeError
 from vanilla_transformer.recipe.schema import Recipe, ResolvedRecipe
 
 
@@ -108,6 +109,8 @@ LEAST_WARMUP, MOST_WARMUP = 2_000, 4_000
 VERY_SHORT_WARMUP = 200
 # Trained weights continue at the final rate of Eq. 3 in section 5.2, and need fewer epochs.
 FINE_TUNING_STEPS_DONE, FINE_TUNING_WARMUP, FINE_TUNING_EPOCHS = MOST_STEPS, 400, 10
+# Recurrent models have the usual values (Luong et al. 2015 clip to 5); their rate does not follow Eq. 3.
+RECURRENT_LEARNING_RATE, RECURRENT_MAX_GRAD_NORM, RECURRENT_WARMUP = 1e-3, 5.0, 400
 EVALUATIONS = CHECKPOINTS = 50
 # Evaluating on `dev` takes at most this share of the time; a token costs a third of a training token.
 EVALUATION_SHARE = 0.1
@@ -156,12 +159,26 @@ def resolve(
             f"Attention: the warm-up of {given_warmup:,} steps leaves none of the {steps:,} steps at the "
             "full learning rate: give fewer --warmup-steps, or leave the option out."
         )
-    for block in recipe.extras.values():
-        fill(*block.choices(recipe))
+    if recipe.model.architecture == "recurrent":
+        fill(*_choose_recurrent(recipe))
     if recipe.start.model is not None:
         fill(*_choose_fine_tuning(recipe))
     fill(*_choose_intervals(recipe, corpus, steps, batch_tokens))
     return ResolvedRecipe.from_recipe(recipe), sentences
+
+
+def with_cells(recipe: Recipe) -> Recipe:
+    """Returns the recipe with the cells and the attention of its recurrent model, if it has one.
+
+    Raises:
+        RecipeError: Settings of recurrent models stand in the recipe of a Transformer.
+    """
+    if recipe.model.architecture != "recurrent":
+        for option in recipe.used("recurrent"):
+            raise RecipeError(f"{option} is for recurrent models: leave it out, or add architecture: recurrent.")
+        return recipe
+    cell, attention = recipe.recurrent.cell or "lstm", recipe.recurrent.attention or "luong-general"
+    return recipe.with_options(cell=cell, attention=attention)
 
 
 def check_sizes(recipe: Recipe, task: Architecture) -> None:
@@ -257,9 +274,8 @@ def _choose_length(
     else:
         steps, reason = recipe.optimization.max_steps, "as asked"
     warmup, scale = _paper_warmup(steps)
-    for block in recipe.extras.values():
-        if (own := block.warmup(recipe, steps)) is not None:
-            warmup, scale = own, 1.0
+    if recipe.model.architecture == "recurrent":
+        warmup, scale = min(max(steps // 10, 1), RECURRENT_WARMUP), 1.0
     if recipe.start.model is not None:
         warmup, scale = min(max(steps // 10, 1), FINE_TUNING_WARMUP), 1.0
     if recipe.optimization.warmup_steps is not None:
@@ -281,6 +297,14 @@ def _paper_warmup(steps: int) -> tuple[int, float]:
     warmup = min(max(steps // 10, min(short, LEAST_WARMUP)), MOST_WARMUP)
     # The peak of Eq. 3 grows with the root of 1 / warm-up.
     return warmup, min(1.0, float(f"{math.sqrt(warmup / LEAST_WARMUP):.2g}"))
+
+
+def _choose_recurrent(recipe: Recipe) -> tuple[dict[str, Any], str]:
+    rate, norm = recipe.optimization.learning_rate or RECURRENT_LEARNING_RATE, recipe.optimization.max_grad_norm
+    norm = RECURRENT_MAX_GRAD_NORM if norm is None else norm
+    clipped = f"gradients clipped to {norm:g}" if norm else "gradients never clipped"
+    sentence = f"Optimisation: a learning rate of {rate:g} after the warm-up, {clipped}."
+    return {"learning_rate": rate, "max_grad_norm": norm}, sentence
 
 
 def _choose_fine_tuning(recipe: Recipe) -> tuple[dict[str, Any], str]:

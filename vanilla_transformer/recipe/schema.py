@@ -3,24 +3,24 @@
 import dataclasses
 import types
 import typing
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, Literal, Self
 
 import yaml
 
-from vanilla_transformer import seams
 from vanilla_transformer.data.sources import CorpusSpec, parse_corpora, to_words
 from vanilla_transformer.data.text_lines import CorpusError
 from vanilla_transformer.recipe.blocks import (
     Block,
+    Classification,
     Data,
     Decoding,
     Evaluation,
     Model,
     Optimization,
     RecipeError,
+    Recurrent,
     Run,
     Start,
     Tokenizer,
@@ -28,31 +28,6 @@ from vanilla_transformer.recipe.blocks import (
     option_of,
 )
 from vanilla_transformer.suggestions import did_you_mean
-
-
-@dataclass(frozen=True)
-class ExtraBlock(Block):
-    """A block that an extra adds to the recipe, at the seam `recipe`."""
-
-    def complete(self, recipe: "Recipe") -> "Recipe":
-        """Returns the recipe with the values that the block determines.
-
-        Raises:
-            RecipeError: The recipe cannot be combined with this block; the message says what to leave out.
-        """
-        return recipe
-
-    def warmup(self, recipe: "Recipe", steps: int) -> int | None:
-        """Returns the warm-up of a run of `steps` steps if the rate does not follow Eq. 3, else None."""
-        return None
-
-    def choices(self, recipe: "Recipe") -> tuple[dict[str, Any], str]:
-        """Returns defaults of open options that depend on the model's sizes, with a sentence that explains them."""
-        return {}, ""
-
-
-def _extra_blocks() -> Mapping[str, ExtraBlock]:
-    return {name: seams.load("recipe", name)() for name in seams.names("recipe")}
 
 
 @dataclass(frozen=True)
@@ -69,12 +44,12 @@ class Recipe:
     tokenizer: Tokenizer = Tokenizer()
     start: Start = Start()
     model: Model = Model()
+    recurrent: Recurrent = Recurrent()
+    classification: Classification = Classification()
     optimization: Optimization = Optimization()
     evaluation: Evaluation = Evaluation()
     decoding: Decoding = Decoding()
     run: Run = Run()
-    extras: Mapping[str, ExtraBlock] = dataclasses.field(default_factory=_extra_blocks)
-    """The blocks of the extras, by name."""
 
     def __new__(cls, *_: Any, **blocks: Any) -> Self:
         """Refuses options by name, which are the arguments of `of`."""
@@ -109,14 +84,12 @@ class Recipe:
             block, field = places()[option]
             blocks.setdefault(block, {})[field] = value
         blocks = {name: dataclasses.replace(self.blocks[name], **fields) for name, fields in blocks.items()}
-        extras = {name: blocks.pop(name, block) for name, block in self.extras.items()}
-        return dataclasses.replace(self, task=task, extras=extras, **blocks)
+        return dataclasses.replace(self, task=task, **blocks)
 
     @property
     def blocks(self) -> dict[str, Block]:
-        """Returns all blocks by name, those of the extras last."""
-        own = {name: value for name, value in vars(self).items() if isinstance(value, Block)}
-        return own | dict(self.extras)
+        """Returns all blocks by name."""
+        return {name: value for name, value in vars(self).items() if isinstance(value, Block)}
 
     @property
     def options(self) -> dict[str, Any]:
@@ -250,7 +223,7 @@ class ResolvedRecipe(Recipe):
         if open_options:
             raise RecipeError(f"The recipe does not set {', '.join(open_options)}: give the recipe.yaml of a run.")
         blocks: dict[str, Any] = {name: kind(**vars(recipe.blocks[name])) for name, kind in kinds.items()}
-        return cls(task=recipe.task, extras=recipe.extras, **blocks)
+        return cls(**vars(recipe) | blocks)
 
 
 def in_words(value: Any) -> str:

@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 from huggingface_hub import EvalResult, ModelCard, ModelCardData, parse_local_safetensors_file_metadata
 
-from vanilla_transformer import seams
 from vanilla_transformer.atomic_files import atomic_write_text
-from vanilla_transformer.data.sources import CorpusSpec, split_off, table_suffix
+from vanilla_transformer.data.sources import CMUDICT, CorpusSpec, split_off, table_suffix
 from vanilla_transformer.recipe.blocks import RecipeError
 from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.reporting.summary import CURVES, Summary, describe_weights
@@ -78,7 +77,7 @@ def write_model_card(
         summary=summary,
         corpora=corpora,
         start="" if recipe.start.model is None else _names((recipe.start.model,))[0],
-        built_in=any(part.partition(":")[0] in seams.names("text") for part in parts),
+        built_in=any(part.partition(":")[0] == CMUDICT for part in parts),
         weights=describe_weights(summary.averaged_steps),
         published=without_local_paths(recipe).to_yaml().strip(),
     )
@@ -332,7 +331,7 @@ def _hub_id(model: str | None) -> str | None:
 def _dataset_id(source: str) -> str | None:
     """Returns the Hub id of a corpus that is neither a file nor built in."""
     name = source.partition(":")[0]
-    is_id = re.fullmatch(_HUB_ID, name) and name not in seams.names("text")
+    is_id = re.fullmatch(_HUB_ID, name) and name != CMUDICT
     return name if is_id and not Path(name).exists() and not Path(source).exists() else None
 
 

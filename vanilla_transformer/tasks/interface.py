@@ -11,8 +11,8 @@ from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerF
 
 from vanilla_transformer.analysis.cost import training_flops
 from vanilla_transformer.data.batching import Indices, Lengths
+from vanilla_transformer.data.columns import Row
 from vanilla_transformer.data.preparation import Encoder
-from vanilla_transformer.data.tables import Row
 from vanilla_transformer.data.token_corpus import Rows
 from vanilla_transformer.recipe.defaults import Architecture
 from vanilla_transformer.recipe.schema import Recipe

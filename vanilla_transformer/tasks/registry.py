@@ -3,7 +3,6 @@
 from inspect import get_annotations
 from pathlib import Path
 
-from vanilla_transformer import seams
 from vanilla_transformer.recipe.blocks import RecipeError
 from vanilla_transformer.recipe.reading import load_recipe
 from vanilla_transformer.recipe.schema import Recipe
@@ -12,10 +11,21 @@ from vanilla_transformer.suggestions import did_you_mean
 from vanilla_transformer.tasks.interface import Task
 from vanilla_transformer.tasks.language_modeling import LanguageModeling
 from vanilla_transformer.tasks.masked_language_modeling import MaskedLanguageModeling
+from vanilla_transformer.tasks.text_classification import TextClassification
+from vanilla_transformer.tasks.token_classification import TokenClassification
 from vanilla_transformer.tasks.translation import Translation
 from vanilla_transformer.translation.loading import saved_config
 
-_TASKS: dict[str, Task] = {task.name: task for task in (Translation(), LanguageModeling(), MaskedLanguageModeling())}
+_TASKS: dict[str, Task] = {
+    task.name: task
+    for task in (
+        Translation(),
+        LanguageModeling(),
+        MaskedLanguageModeling(),
+        TextClassification(),
+        TokenClassification(),
+    )
+}
 
 
 def get_task(name: str) -> Task:
@@ -24,18 +34,10 @@ def get_task(name: str) -> Task:
     Raises:
         RecipeError: There is none.
     """
-    if name in _TASKS:
-        return _TASKS[name]
-    names = _names()
-    if name not in names:
-        hint = did_you_mean(name, names) or "."
-        raise RecipeError(f"There is no task {name!r}{hint} There are {', '.join(sorted(names))}.")
-    task: Task = seams.load("task", name)()
-    return task
-
-
-def _names() -> list[str]:
-    return [*_TASKS, *seams.names("task")]
+    if name not in _TASKS:
+        hint = did_you_mean(name, [*_TASKS]) or "."
+        raise RecipeError(f"There is no task {name!r}{hint} There are {', '.join(sorted(_TASKS))}.")
+    return _TASKS[name]
 
 
 def task_for(recipe: Recipe) -> Task:
@@ -44,7 +46,16 @@ def task_for(recipe: Recipe) -> Task:
     Raises:
         RecipeError: There is no task of that name.
     """
-    return get_task(recipe.task).of_recipe(recipe)
+    task = get_task(recipe.task)
+    if type(task) is Translation and recipe.model.architecture == "recurrent":
+        return _recurrent_translation()
+    return task.of_recipe(recipe)
+
+
+def _recurrent_translation() -> Task:
+    from vanilla_transformer.tasks.recurrent_translation import RecurrentTranslation
+
+    return RecurrentTranslation()
 
 
 def task_of_model(path: str | Path) -> Task:
@@ -57,11 +68,13 @@ def task_of_model(path: str | Path) -> Task:
     if recipe.is_file():
         return task_for(load_recipe(recipe, lenient=True))
     config = saved_config(path)
+    if config.model_type == "recurrent_encoder_decoder":
+        return _recurrent_translation()
     architectures = config.architectures or []
     for models in FAMILIES.values():
         for auto_class, model in models.items():
             if model.__name__ in architectures:
-                tasks = [task for task in map(get_task, _names()) if task.auto_class == auto_class.__name__]
+                tasks = [task for task in _TASKS.values() if task.auto_class == auto_class.__name__]
                 if not tasks:
                     raise ValueError(f"{path} is a {model.__name__}, for which there is no task.")
                 return tasks[0].of_config(config)

@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING, Any
 
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerFast
 
-from vanilla_transformer import seams
 from vanilla_transformer.data.batching import LABEL_PADDING, Lengths, pad
 from vanilla_transformer.data.columns import PAIRS
 from vanilla_transformer.data.preparation import Encoder, token_ids
@@ -16,7 +15,6 @@ from vanilla_transformer.recipe.blocks import RecipeError
 from vanilla_transformer.recipe.defaults import MODEL_FIELDS, SIZE_PRESETS
 from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.registration import model_class
-from vanilla_transformer.suggestions import did_you_mean
 from vanilla_transformer.tasks.interface import Batch, RowRandom, SpecialTokens, Task
 from vanilla_transformer.translation import translate_lines
 
@@ -24,9 +22,6 @@ if TYPE_CHECKING:
     from datasets import Dataset
 
     from vanilla_transformer.evaluation.scoring import Evaluation
-
-# The architecture that every recipe has unless it names one of an extra.
-PAPERS_ARCHITECTURE = "transformer"
 
 
 class Translation(Task):
@@ -46,27 +41,6 @@ class Translation(Task):
     metrics: tuple[str, ...] = ("sacrebleu", "chrf")
     item = "target tokens"
     use = "Text-to-text generation"
-
-    def of_recipe(self, recipe: Recipe) -> Task:
-        """Returns the task for the recipe's architecture: itself for the paper's.
-
-        Raises:
-            RecipeError: There is no such architecture.
-        """
-        name, others = recipe.model.architecture, seams.names("architecture")
-        if name == PAPERS_ARCHITECTURE:
-            return self
-        if name not in others:
-            hint = did_you_mean(name, [PAPERS_ARCHITECTURE, *others]) or "."
-            known = ", ".join([PAPERS_ARCHITECTURE, *others])
-            raise RecipeError(f"There is no architecture {name!r}{hint} There are {known}.")
-        task: Task = seams.load("architecture", name)()
-        return task
-
-    def of_config(self, config: PreTrainedConfig) -> Task:
-        """Returns the task for the architecture of a saved model."""
-        kinds: list[Any] = [seams.load("architecture", name) for name in seams.names("architecture")]
-        return next((kind() for kind in kinds if kind.config_class is type(config)), self)
 
     def check(self, recipe: Recipe) -> None:
         """Refuses unknown metrics, and packed text."""
@@ -90,8 +64,6 @@ class Translation(Task):
 
     def config(self, recipe: Recipe) -> Any:
         """Returns the sizes of the recipe's model: its preset, overridden by the recipe's own fields."""
-        if recipe.model.architecture != PAPERS_ARCHITECTURE:
-            return self.of_recipe(recipe).config(recipe)
         given = {name: recipe[name] for name in MODEL_FIELDS if recipe[name] is not None}
         config = self.config_class.from_preset(recipe.model.preset or "base", **given)
         # Only learned positions have a limit: it must cover the longest source and the tokens that may follow.

@@ -20,9 +20,9 @@ from vanilla_transformer.model.tokenization_vanilla_transformer import (
 )
 from vanilla_transformer.recipe.blocks import RecipeError
 from vanilla_transformer.recipe.schema import Recipe
-from vanilla_transformer.seams import load
 from vanilla_transformer.tasks import task_for
 from vanilla_transformer.training.checkpoints import has_checkpoints, remove_partial_files
+from vanilla_transformer.training.mixed_corpus import mix
 from vanilla_transformer.training.run_directory import RunDirectory
 from vanilla_transformer.training.vocabulary import (
     MOST_ROWS_FOR_THE_VOCABULARY,
@@ -66,7 +66,7 @@ def gather_inputs(recipe: Recipe, run: RunDirectory, say: Callable[[str], None])
     recipe = task.complete(recipe, {"train": train, **streams})
     tokenizer, train = _tokenizer(recipe, run, train, say)
     parts = prepare_train(corpora, train, tokenizer, recipe, run.prepared, say)
-    prepared = parts[0] if len(parts) == 1 else load("mixture", "weighted")(corpora, parts, recipe, say)
+    prepared = parts[0] if len(parts) == 1 else mix(corpora, parts, recipe, say)
     languages = corpus_languages(corpora[0], cache_dir=cache) if task.form.parallel else (None, None)
     if recipe.tokenizer.algorithm == "character":
         unseen = (describe_unseen_characters(recipe, train, name, held) for name, held in streams.items())

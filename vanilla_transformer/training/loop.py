@@ -29,7 +29,6 @@ from vanilla_transformer.recipe.reading import named_recipe
 from vanilla_transformer.recipe.schema import Recipe, ResolvedRecipe
 from vanilla_transformer.reporting.run_logger import RunLogger
 from vanilla_transformer.reporting.trained_run import TrainedRun
-from vanilla_transformer.seams import load
 from vanilla_transformer.tasks import Batch, RowRandom, task_for
 from vanilla_transformer.training.checkpoints import (
     Checkpoint,
@@ -47,6 +46,7 @@ from vanilla_transformer.training.run_directory import AlreadyFinished, OutputEr
 from vanilla_transformer.training.saved_start import build_model
 from vanilla_transformer.training.setup import RunContext, start_run
 from vanilla_transformer.training.signals import StopRequest, stop_on_signals
+from vanilla_transformer.training.trackers import final_scores, start_trackers
 
 # On an accelerator, reading a number waits for all earlier work; this many steps share one wait.
 STEPS_PER_READING = 10
@@ -102,7 +102,7 @@ def _follow(context: RunContext) -> None:
     """Runs from the first step to the last file."""
     recipe, run, inputs = context.recipe, context.run, context.inputs
     accelerator, logger = context.accelerator, context.logger
-    load("tracking", "start")(accelerator, recipe)
+    start_trackers(accelerator, recipe)
     loop = TrainingLoop(recipe, accelerator, inputs.train, inputs.dev, run.checkpoints, logger)
     loop.resume(context.checkpoint)
     if accelerator.is_main_process:
@@ -115,7 +115,7 @@ def _follow(context: RunContext) -> None:
         raise SystemExit(128 + (stop.signal or signal.SIGTERM))
     if accelerator.is_main_process:
         finalize(recipe, run, inputs, loop.plain_model, loop.progress, logger)
-        accelerator.log(load("tracking", "scores")(run.summary), step=loop.progress.step)
+        accelerator.log(final_scores(run.summary), step=loop.progress.step)
 
 
 class TrainingLoop:

@@ -17,7 +17,7 @@ from vanilla_transformer.distributed.processes import (
 )
 from vanilla_transformer.distributed.torchrun import explain_lost_processes
 from vanilla_transformer.recipe.blocks import RecipeError
-from vanilla_transformer.recipe.defaults import CorpusFacts, check_sizes, device_facts, resolve
+from vanilla_transformer.recipe.defaults import CorpusFacts, check_sizes, device_facts, resolve, with_cells
 from vanilla_transformer.recipe.schema import Recipe, ResolvedRecipe
 from vanilla_transformer.reporting.run_logger import RunLogger
 from vanilla_transformer.tasks import task_for
@@ -25,6 +25,7 @@ from vanilla_transformer.training.checkpoints import Checkpoint, latest_checkpoi
 from vanilla_transformer.training.inputs import Inputs, gather_inputs
 from vanilla_transformer.training.run_directory import RECIPE, AlreadyFinished, RunDirectory, output_path
 from vanilla_transformer.training.saved_start import recipe_of_start
+from vanilla_transformer.training.trackers import make_trackers
 
 
 @dataclass(frozen=True)
@@ -52,14 +53,17 @@ def start_run(recipe: Recipe) -> Iterator[RunContext]:
     """
     task = task_for(recipe)
     task.check(recipe)
-    for block in recipe.extras.values():
-        recipe = block.complete(recipe)
+    for option in recipe.used("classification"):
+        if option not in getattr(task, "label_options", ()):
+            raise RecipeError(f"{option} is not for {task.name}: leave it out.")
+    recipe = with_cells(recipe)
     recipe = recipe_of_start(recipe, task)
     check_sizes(recipe, task)
     if recipe.evaluation.patience is not None and not recipe.data.dev:
         raise RecipeError("Patience needs a loss on dev: give held-out data as --dev.")
     run = RunDirectory(output_path(recipe))
-    check_launch(recipe, run.path)
+    trackers = make_trackers(recipe.run.trackers, run.path)
+    check_launch()
     logger = RunLogger(run.metrics, run.log, enabled=is_main_process())
     accelerator = None
     try:
@@ -70,7 +74,7 @@ def start_run(recipe: Recipe) -> Iterator[RunContext]:
             if isinstance(to_follow, Recipe):
                 with _errors_in_log(logger):
                     inputs = _prepare(to_follow, run, peers, logger)
-                    accelerator = start_accelerator(recipe, run.path, peers)
+                    accelerator = start_accelerator(trackers, run.path, peers)
                     resolved = peers.broadcast_from_main(partial(_resolve, inputs, accelerator, logger))
                     find = partial(latest_checkpoint, run.checkpoints, logger.info)
                     checkpoint = peers.broadcast_from_main(find)

@@ -4,8 +4,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict
 
-from vanilla_transformer.data.columns import BETWEEN_WORDS
-from vanilla_transformer.data.tables import Row
+from vanilla_transformer.data.columns import BETWEEN_WORDS, Row
 from vanilla_transformer.data.text_lines import CorpusError
 from vanilla_transformer.data.text_streams import TextStream
 from vanilla_transformer.model.configuration_vanilla_transformer import VanillaTransformerConfig

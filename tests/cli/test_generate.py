@@ -1,0 +1,110 @@
+"""`vanilla-transformer generate`: text that goes on."""
+
+import json
+
+import pytest
+import torch
+
+from vanilla_transformer import (
+    VanillaTransformerConfig,
+    VanillaTransformerDecoderConfig,
+    VanillaTransformerDecoderForCausalLM,
+    VanillaTransformerEncoderConfig,
+    VanillaTransformerEncoderForSequenceClassification,
+    VanillaTransformerForConditionalGeneration,
+    VanillaTransformerTokenizer,
+)
+from vanilla_transformer.cli.text_writer import TextWriter
+
+SIZES = {"vocab_size": 262, "d_model": 16, "d_ff": 32, "num_heads": 2}
+GREEDY = {"do_sample": False, "num_beams": 1}
+DRAWN = {"do_sample": True, "num_beams": 1, "top_k": 0}
+
+
+def saved(model, directory, **tokens):
+    model.save_pretrained(directory)
+    VanillaTransformerTokenizer.train(["to be or not"], 262, **tokens).save_pretrained(directory)
+    return str(directory)
+
+
+@pytest.fixture(scope="module", params=["sinusoidal", "learned"])
+def model(request, tmp_path_factory):
+    """The directory of a language model of random weights, whose blocks have 12 tokens."""
+    torch.manual_seed(1)
+    config = VanillaTransformerDecoderConfig(
+        **SIZES, decoder_layers=1, max_position_embeddings=12, positional_encoding=request.param
+    )
+    model = VanillaTransformerDecoderForCausalLM(config)
+    return saved(model, tmp_path_factory.mktemp("lm"), begins=True, ends=False)
+
+
+@pytest.fixture
+def run(run_command):
+    return lambda *words, stdin="to be\n": run_command(*words, "--precision", "float32", stdin=stdin.encode())
+
+
+def loaded(directory):
+    model = VanillaTransformerDecoderForCausalLM.from_pretrained(directory).eval()
+    return model, VanillaTransformerTokenizer.from_pretrained(directory)
+
+
+def test_a_prompt_goes_on_as_the_library_writes_it(model, run):
+    network, tokenizer = loaded(model)
+    inputs = tokenizer("to be", return_tensors="pt")
+    ids = network.generate(**inputs, max_new_tokens=4, do_sample=False)
+    expected = tokenizer.decode(ids[0], skip_special_tokens=True)
+    assert run("generate", model, "--max-new-tokens", "4")[:2] == (0, f"{expected}\n")
+
+
+@pytest.mark.parametrize("search", [GREEDY, DRAWN])
+def test_streamed_pieces_join_to_the_text_beyond_a_block_too(model, search):
+    shown = []
+    text, tokens = TextWriter(*loaded(model), 40, search).write("to be or", 3, shown.append)
+    assert "".join(shown) == text and 0 < tokens <= 40
+    assert (text, tokens) == TextWriter(*loaded(model), 40, search).write("to be or", 3)
+
+
+def test_a_seed_draws_the_same_text_again_and_another_one_another(model, run):
+    words = "generate", model, "--max-new-tokens", "10", "--top-p", "0.9"
+    first = run(*words)
+    assert run(*words) == run(*words, "--seed", "1") == first
+    assert run(*words, "--seed", "2") != first
+
+
+def test_json_gives_each_prompt_an_object_and_an_empty_one_begins_a_text(model, run):
+    code, out, _ = run("generate", model, "--json", "--max-new-tokens", "5", "--num-beams", "2", stdin="to\n\n")
+    found = [json.loads(line) for line in out.splitlines()]
+    assert code == 0 and [one["prompt"] for one in found] == ["to", ""]
+    assert all(1 <= one["tokens"] <= 5 for one in found)
+
+
+def test_texts_stand_apart(model, run):
+    code, out, _ = run("generate", model, "--max-new-tokens", "1", stdin="to\nbe\n")
+    assert code == 0 and out.startswith("to") and "\n\nbe" in out
+
+
+def test_a_model_of_another_kind_is_sent_to_its_command(model, run, tmp_path):
+    translator = VanillaTransformerForConditionalGeneration(VanillaTransformerConfig.from_preset("tiny", **SIZES))
+    classifier = VanillaTransformerEncoderForSequenceClassification(
+        VanillaTransformerEncoderConfig(**SIZES, encoder_layers=1)
+    )
+    for name, one, command in (("mt", translator, "translate"), ("classes", classifier, "predict")):
+        code, out, err = run("generate", saved(one, tmp_path / name))
+        assert (code, out) == (1, "") and f"give it to `{command}`" in err and err.count("\n") == 1
+    code, _, err = run("translate", model)
+    assert code == 1 and "give it to `generate`" in err
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        (["--max-new-tokens", "0"], "--max-new-tokens"),
+        (["--top-p", "1.5"], "--top-p"),
+        (["--top-k", "0"], "--top-k"),
+        (["--temperature", "0"], "--temperature"),
+        (["--top-p", "0.5", "--num-beams", "2"], "--num-beams"),
+    ],
+)
+def test_options_that_make_no_sense_are_named(model, run, words, named):
+    code, out, err = run("generate", model, *words)
+    assert (code, out) == (2, "") and named in err and err.count("\n") == 1

@@ -1,0 +1,153 @@
+"""The folder that `explore` writes: what is in it, what it replays, and what it declines."""
+
+import itertools
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from exploring import run_of
+from refusals import refused
+from torch import nn
+
+from vanilla_transformer.cli import main
+from vanilla_transformer.explore import packing
+from vanilla_transformer.explore.computable import family, unknown_settings
+from vanilla_transformer.explore.static_site import ExploreError, write_page
+
+WEB = Path(packing.__file__).parent / "web"
+# What the eye makes of linear RGB, after Viénot, Brettel and Mollon 1999.
+COLOUR_SIGHT = {
+    "all three cones": np.eye(3),
+    "no red cones": [[0.11238, 0.88762, 0], [0.11238, 0.88762, 0], [0.00401, -0.00401, 1]],
+    "no green cones": [[0.29275, 0.70725, 0], [0.29275, 0.70725, 0], [-0.02234, 0.02234, 1]],
+}
+
+
+def about(folder: Path) -> dict:
+    return json.loads((folder / "model" / "model.json").read_text(encoding="utf-8"))
+
+
+def test_the_command_writes_a_folder_that_names_no_other_host(saved, tmp_path, capsys):
+    output = tmp_path / "page"
+    assert main(["explore", str(saved), "--output", str(output), "--documentation", "../"]) == 0
+    assert capsys.readouterr().out.strip() == str(output)
+    assert (output / "vendor" / "LICENSE-d3").is_file() and (output / "vendor" / "LICENSE-tokenizers").is_file()
+    policy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'"
+    assert policy in (output / "index.html").read_text(encoding="utf-8")
+    own = [path for path in output.glob("*") if path.suffix in (".js", ".html", ".css")]
+    assert len(own) > 10
+    for path in own:
+        text = path.read_text(encoding="utf-8").replace("http://localhost:8000", "")
+        assert "http://" not in text and "https://" not in text, path.name
+    assert about(output)["examples"] == ["a dog"] and about(output)["training"] is None
+
+
+def test_a_weight_that_is_tied_is_there_once(explored):
+    one = explored("plain")
+    weights = np.fromfile(one.folder / "model" / "weights.bin", "<f4")
+    assert len(weights) == sum(weight.numel() for weight in one.model.parameters())
+    offset, shape = about(one.folder)["tensors"]["lm_head.weight"]
+    found = weights[offset : offset + int(np.prod(shape))].reshape(shape)
+    np.testing.assert_array_equal(found, one.model.lm_head.weight.detach().numpy())
+
+
+def test_replay_takes_as_many_checkpoints_as_fit(explored, tmp_path, monkeypatch):
+    one = explored("plain")
+    run = run_of(one.model, tmp_path / "run", [10, 20, 30, 40, 50, 60])
+    write_page(one.model, one.tokenizer, tmp_path / "all", name="all", examples=["a"], run=run)
+    training = about(tmp_path / "all")["training"]
+    assert training["steps"] == [10, 20, 30, 40, 50, 60]
+    assert training["curve"] == [{"step": 10, "loss": 2.5}, {"step": 10, "dev_loss": 2.25}]
+    folder = tmp_path / "all" / "model"
+    size = sum(path.stat().st_size for path in folder.glob("step-*.bin")) / 6
+    exact = (folder / "weights.bin").stat().st_size
+    assert size < exact / 2.5
+    monkeypatch.setattr("vanilla_transformer.explore.static_site.MOST_BYTES", int(exact + 3.2 * size))
+    write_page(one.model, one.tokenizer, tmp_path / "some", name="some", examples=["a"], run=run)
+    some = about(tmp_path / "some")["training"]["steps"]
+    assert len(some) == 3 and {10, 60} <= set(some)
+    files = (tmp_path / "some" / "model").glob("*.bin")
+    assert sum(path.stat().st_size for path in files) <= exact + 3.2 * size
+
+
+def test_8_bits_are_the_weights_within_half_a_step():
+    weights = {"a": torch.randn(5, 7), "b": torch.randn(4), "c": torch.zeros(2, 3)}
+    places, _ = packing.pack(weights)
+    packed = packing.pack_8_bits(weights, places)
+    floats, numbers = np.frombuffer(packed[: 4 * 11], "<f4"), np.frombuffer(packed[4 * 11 :], "i1")
+    a = numbers[:35].reshape(5, 7) * floats[:5, None]
+    assert (np.abs(a - weights["a"].numpy()) <= floats[:5, None] * 0.5001).all()
+    np.testing.assert_array_equal(floats[5:9], weights["b"].numpy())
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("sight", COLOUR_SIGHT)
+def test_the_colour_blind_can_tell_the_colours_of_a_scale_apart(theme: str, sight: str):
+    """Of 0, some and much by their lightness; of the least and the most by what hue is left."""
+    parts = (WEB / "style.css").read_text(encoding="utf-8").split(':root[data-theme="dark"] {\n', 1)
+    colours = dict(re.findall(r"--(\w+): (#[0-9a-f]{6})", parts[theme == "dark"].split("}", 1)[0]))
+
+    def seen(name: str) -> np.ndarray:
+        rgb = np.array([int(colours[name][at : at + 2], 16) / 255 for at in (1, 3, 5)])
+        linear = np.where(rgb <= 0.04045, rgb / 12.92, ((rgb + 0.055) / 1.055) ** 2.4)
+        return np.array(COLOUR_SIGHT[sight]) @ linear
+
+    luminance = [np.array([0.2126, 0.7152, 0.0722]) @ seen(name) + 0.05 for name in ("zero", "some", "much")]
+    assert all(max(pair) / min(pair) > 1.5 for pair in itertools.pairwise(luminance))
+    least, most = seen("least"), seen("most")
+    assert (least[2] - least[0]) * (most[2] - most[0]) < 0 and np.abs(least - most).max() > 0.2
+
+
+def test_weights_of_another_model_are_left_out_and_told(explored, tmp_path):
+    one, remarks = explored("plain"), []
+    run = run_of(nn.Linear(2, 2), tmp_path / "run", [10])
+    write_page(one.model, one.tokenizer, tmp_path / "page", name="p", examples=["a"], run=run, report=remarks.append)
+    assert about(tmp_path / "page")["training"]["steps"] == []
+    assert "Step 10" in remarks[0]
+
+
+def test_models_that_the_page_does_not_compute_are_declined(explored, tmp_path):
+    one = explored("classifier")
+    with refused(ExploreError, "Linear"):
+        family(nn.Linear(2, 2))  # type: ignore[arg-type]
+    one.model.config.activation_function = "mish"
+    try:
+        with refused(ExploreError, "mish"):
+            family(one.model)
+    finally:
+        one.model.config.activation_function = "relu"
+    one.model.config.problem_type = "regression"
+    try:
+        with refused(ExploreError, "regression"):
+            family(one.model)
+    finally:
+        one.model.config.problem_type = None
+    one.model.classifier.lora = nn.Linear(2, 2)
+    try:
+        with refused(ExploreError, "classifier.lora"):
+            write_page(one.model, one.tokenizer, tmp_path / "page", name="page")
+    finally:
+        del one.model.classifier.lora
+    assert not (tmp_path / "page").exists()
+
+
+def test_settings_of_generate_that_the_search_lacks_are_told():
+    assert unknown_settings({"num_beams": 4, "repetition_penalty": 1.2, "do_sample": False}) == ["repetition_penalty"]
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [(["--training", "nowhere"], "--training nowhere"), (["--training", ".", "--no-training"], "--no-training")],
+)
+def test_options_that_do_not_fit_are_refused(saved, tmp_path, capsys, options: list[str], named: str):
+    assert main(["explore", str(saved), "--output", str(tmp_path / "page"), *options]) == 2
+    assert named in capsys.readouterr().err
+
+
+def test_a_folder_that_is_not_empty_is_refused(saved, tmp_path, capsys):
+    (tmp_path / "mine").write_text("mine")
+    assert main(["explore", str(saved), "--output", str(tmp_path)]) == 2
+    assert str(tmp_path) in capsys.readouterr().err

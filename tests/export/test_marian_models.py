@@ -1,0 +1,162 @@
+"""Marian models become ours and come back: the same logits, the same search, the same weights."""
+
+import pytest
+import torch
+from refusals import refused
+from transformers import MarianConfig, MarianMTModel
+
+from vanilla_transformer import VanillaTransformerConfig, VanillaTransformerForConditionalGeneration
+from vanilla_transformer.export.errors import ConversionError
+from vanilla_transformer.export.marian import from_marian, to_marian
+
+END, PAD = 0, 41
+SOURCE = torch.tensor([[5, 9, 7, 8, END], [11, 4, END, PAD, PAD]])
+TARGET = torch.tensor([[PAD, 6, 3, 12], [PAD, 9, 2, 40]])
+INPUTS = {"input_ids": SOURCE, "attention_mask": (SOURCE != PAD).long()}
+
+
+def opus(**changes) -> MarianConfig:
+    """The configuration of the OPUS-MT models, smaller."""
+    sizes = {
+        "vocab_size": 60,
+        "d_model": 32,
+        "encoder_layers": 2,
+        "decoder_layers": 3,
+        "encoder_attention_heads": 4,
+        "decoder_attention_heads": 4,
+        "encoder_ffn_dim": 64,
+        "decoder_ffn_dim": 64,
+        "max_position_embeddings": 64,
+    }
+    settings = {
+        "activation_function": "swish",
+        "scale_embedding": True,
+        "static_position_embeddings": True,
+        "normalize_before": False,
+        "normalize_embedding": False,
+        "add_final_layer_norm": False,
+        "add_bias_logits": False,
+        "pad_token_id": PAD,
+        "eos_token_id": END,
+        "bos_token_id": END,
+        "forced_eos_token_id": END,
+        "decoder_start_token_id": PAD,
+    }
+    return MarianConfig(**sizes | settings | changes)
+
+
+def random_marian(config: MarianConfig) -> MarianMTModel:
+    """Nothing in it is zero or one, so that nothing can be forgotten unseen."""
+    torch.manual_seed(0)
+    model = MarianMTModel(config).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.requires_grad:
+                parameter.add_(0.3 * torch.randn_like(parameter))
+        model.final_logits_bias.normal_()
+    return model
+
+
+@torch.no_grad()
+def logits(model) -> torch.Tensor:
+    return model.eval()(**INPUTS, decoder_input_ids=TARGET).logits
+
+
+@pytest.mark.parametrize("activation", ["swish", "gelu", "relu"])
+def test_logits_of_a_marian_model_stay_the_same(activation: str):
+    marian = random_marian(opus(activation_function=activation))
+    torch.testing.assert_close(logits(from_marian(marian)), logits(marian), atol=1e-5, rtol=1e-5)
+
+
+def test_one_matrix_stays_one_matrix():
+    marian = random_marian(opus())
+    ours = from_marian(marian)
+    assert ours.config.tie_word_embeddings and ours.config.output_bias
+    extra = ours.lm_head.bias.numel()
+    assert ours.num_parameters() == marian.num_parameters(only_trainable=True) + extra
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"scale_embedding": False},
+        {"decoder_vocab_size": 50, "share_encoder_decoder_embeddings": False, "tie_word_embeddings": False},
+        {"decoder_vocab_size": 80, "share_encoder_decoder_embeddings": False},
+        {"decoder_ffn_dim": 40},
+    ],
+    ids=["unscaled", "small target vocabulary", "large target vocabulary", "narrow decoder"],
+)
+def test_logits_stay_the_same_where_the_shapes_are_not_ours(changes: dict):
+    marian = random_marian(opus(**changes))
+    ours = from_marian(marian)
+    with torch.no_grad():
+        expected = marian(**INPUTS, decoder_input_ids=TARGET).logits
+        actual = ours(**INPUTS, decoder_input_ids=TARGET).logits
+    types = expected.shape[-1]
+    torch.testing.assert_close(actual[..., :types], expected, atol=1e-5, rtol=1e-5)
+    # Types that the target does not have get no probability.
+    torch.testing.assert_close(actual.softmax(-1)[..., :types], expected.softmax(-1), atol=1e-6, rtol=1e-5)
+
+
+def test_a_bias_of_zeros_is_dropped():
+    marian = random_marian(opus())
+    marian.final_logits_bias.zero_()
+    ours = from_marian(marian)
+    assert not ours.config.output_bias and ours.lm_head.bias is None
+
+
+def test_converting_a_marian_model_back_gives_the_same_weights():
+    marian = random_marian(opus())
+    back = to_marian(from_marian(marian))
+    for name, weight in marian.state_dict().items():
+        assert torch.equal(back.state_dict()[name], weight), name
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_logits_of_our_model_stay_the_same(tmp_path, tied: bool):
+    torch.manual_seed(0)
+    config = VanillaTransformerConfig(
+        vocab_size=60, d_model=32, d_ff=64, num_heads=4, encoder_layers=2, decoder_layers=2, tie_word_embeddings=tied
+    )
+    ours = VanillaTransformerForConditionalGeneration(config).eval()
+    assert not config.attention_bias and config.layer_norm_eps == 1e-6
+    to_marian(ours).save_pretrained(tmp_path)
+    theirs = MarianMTModel.from_pretrained(tmp_path)
+    torch.testing.assert_close(logits(theirs), logits(ours), atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"d_k": 4}, "d_k 4"),
+        ({"d_v": 4}, "d_v 4"),
+        ({"positional_encoding": "learned"}, "learned positions"),
+    ],
+)
+def test_models_that_marian_cannot_express_are_refused(tiny_config, changes: dict, named: str):
+    config = VanillaTransformerConfig(**{**tiny_config.to_dict(), **changes})
+    with refused(ConversionError, *named.split()):
+        to_marian(VanillaTransformerForConditionalGeneration(config))
+
+
+def test_other_numbers_of_heads_in_encoder_and_decoder_are_refused():
+    with refused(ConversionError, "4", "8"):
+        from_marian(MarianMTModel(opus(decoder_attention_heads=8)))
+
+
+def test_a_converted_model_learns_with_its_bias():
+    torch.manual_seed(0)
+    ours = from_marian(random_marian(opus(dropout=0.0))).train()
+    optimizer = torch.optim.Adam(ours.parameters(), lr=1e-3)
+    labels = TARGET[:, 1:]
+    losses = []
+    for _ in range(20):
+        loss = ours(**INPUTS, labels=labels).loss
+        losses.append(loss.item())
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    assert ours.lm_head.bias.grad.abs().sum() > 0
+    assert losses[-1] < losses[0] / 2
+    without_logits = ours(**INPUTS, labels=labels, skip_logits=True).loss
+    torch.testing.assert_close(without_logits, ours(**INPUTS, labels=labels).loss)

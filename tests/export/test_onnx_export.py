@@ -1,0 +1,193 @@
+"""One graph gives the model's translations and scores to ONNX Runtime's own client, in 8 bits almost."""
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+import torch
+from guide_clients import guide_client, run_client
+from refusals import refused
+
+from vanilla_transformer import VanillaTransformerConfig, VanillaTransformerForConditionalGeneration
+from vanilla_transformer.cli import main
+from vanilla_transformer.export.errors import ConversionError
+from vanilla_transformer.export.to_onnx import export_onnx, refuse_uncomputable
+from vanilla_transformer.translation import load_model, translate_lines
+
+
+class Client:
+    """A session of the graph, which is given what is not its own default."""
+
+    def __init__(self, folder: Path) -> None:
+        self.session = onnxruntime.InferenceSession(folder / "translate.onnx")
+
+    def __call__(self, ids: torch.Tensor, **given) -> list[np.ndarray]:
+        inputs = {name: np.asarray(value) for name, value in given.items()}
+        return self.session.run(None, {"input_ids": np.asarray(ids), **inputs})
+
+
+def assert_as_generate(found: list[np.ndarray], expected, beams: int) -> None:
+    """The same tokens, padding after them, and scores where there is a beam."""
+    sequences, scores, lengths = found
+    ours = torch.from_numpy(sequences).flatten(0, 1)
+    theirs = expected.sequences[:, 1:]
+    longest = theirs.shape[1]
+    assert lengths.max() == longest
+    assert torch.equal(ours[:, :longest], theirs) and not ours[:, longest:].any()
+    if beams > 1:
+        # A negative penalty multiplies the sum of up to sixty log-probabilities, and with it what float32 rounds.
+        np.testing.assert_allclose(scores.ravel(), expected.sequences_scores, rtol=1e-5, atol=1e-4)
+
+
+SETTINGS = {
+    "the model's own": {},
+    "three of three": {"num_beams": 3, "length_penalty": 1.5, "num_return_sequences": 3},
+    "a wide beam": {"num_beams": 8, "length_penalty": 0.0},
+    "long ones preferred": {"length_penalty": -1.0},
+    "as long as the source": {"max_length_beyond_source": 0},
+    "four tokens": {"max_new_tokens": 4, "num_return_sequences": 4},
+    "greedy": {"num_beams": 1},
+}
+
+
+@pytest.mark.parametrize("alone", [False, True], ids=["together", "alone"])
+@pytest.mark.parametrize("settings", SETTINGS.values(), ids=SETTINGS)
+def test_the_graph_gives_generates_sequences_and_scores(onnx_export, spelled_backwards, words, settings, alone):
+    model, tokenizer = load_model(spelled_backwards, device="cpu")
+    client = Client(onnx_export)
+    for batch in [[word] for word in words[:6]] if alone else [words]:
+        inputs = tokenizer(batch, return_tensors="pt", padding=True)
+        expected = model.generate(**inputs, **settings, return_dict_in_generate=True)
+        types = {"length_penalty": np.float32}
+        given = {name: np.array([value], types.get(name, np.int64)) for name, value in settings.items()}
+        if not alone:
+            given["attention_mask"] = inputs["attention_mask"]
+        found = client(inputs["input_ids"], **given)
+        assert_as_generate(found, expected, settings.get("num_beams", 4))
+
+
+OWN = {
+    "a limit": {"max_new_tokens": 3},
+    "a length": {"max_length": 4},
+    "a length that trainers write": {"max_length": 20},
+    "a limit and a length": {"max_new_tokens": 2, "max_length": 9},
+    "nothing": {"max_length_beyond_source": None},
+    "the library's penalty": {"length_penalty_type": "huggingface", "length_penalty": 0.7, "early_stopping": False},
+    "the first that end": {"num_beams": 5, "early_stopping": True, "num_return_sequences": 2},
+    "forbidden tokens": {"bad_words_ids": [[5]], "suppress_tokens": [6, 7]},
+    "greedy, and an end at the limit": {"num_beams": 1, "max_length": 5, "forced_eos_token_id": 2},
+}
+
+
+@pytest.mark.parametrize("own", OWN.values(), ids=OWN)
+def test_the_graph_takes_the_models_settings_as_defaults(spelled_backwards, words, tmp_path, own: dict):
+    model, tokenizer = load_model(spelled_backwards, device="cpu")
+    model.generation_config.update(**own)
+    assert export_onnx(model, tokenizer, tmp_path) == []
+    inputs = tokenizer(words, return_tensors="pt", padding=True)
+    found = Client(tmp_path)(inputs["input_ids"], attention_mask=inputs["attention_mask"])
+    expected = model.generate(**inputs, return_dict_in_generate=True)
+    assert_as_generate(found, expected, own.get("num_beams", 4))
+
+
+ARCHITECTURES = {
+    "learned positions": {"positional_encoding": "learned", "max_position_embeddings": 12, "attention_bias": True},
+    "other widths": {"d_k": 3, "d_v": 7, "output_bias": True, "activation_function": "gelu"},
+    "three embeddings": {"tie_word_embeddings": False, "num_heads": 1, "activation_function": "swish"},
+}
+
+
+@pytest.mark.parametrize("fields", ARCHITECTURES.values(), ids=ARCHITECTURES)
+def test_every_architecture_translates_as_it_does_itself(tmp_path, spelled_backwards, words, fields: dict):
+    _, tokenizer = load_model(spelled_backwards, device="cpu")
+    torch.manual_seed(0)
+    sizes = {"d_model": 16, "d_ff": 32, "num_heads": 2, "encoder_layers": 1, "decoder_layers": 2}
+    model = VanillaTransformerForConditionalGeneration(
+        VanillaTransformerConfig(vocab_size=len(tokenizer), **sizes | fields)
+    ).eval()
+    torch.nn.init.normal_(model.lm_head.weight, std=0.3)
+    export_onnx(model, tokenizer, tmp_path)
+    client = Client(tmp_path)
+    inputs = tokenizer(words[:10], return_tensors="pt", padding=True)
+    for beams in (1, 3):
+        found = client(inputs["input_ids"], attention_mask=inputs["attention_mask"], num_beams=np.array([beams]))
+        expected = model.generate(**inputs, num_beams=beams, return_dict_in_generate=True)
+        assert_as_generate(found, expected, beams)
+
+
+def test_ten_lines_of_python_translate(onnx_export, spelled_backwards, words):
+    model, tokenizer = load_model(spelled_backwards, device="cpu")
+    client = guide_client("onnxruntime")
+    assert client in (onnx_export / "README.md").read_text(encoding="utf-8")
+    (expected,) = translate_lines(model, tokenizer, [words[0]], scores=True)
+    text, score = run_client(client.replace("A dog runs.", words[0]), onnx_export).rsplit(maxsplit=1)
+    assert (text, float(score)) == (expected.text, pytest.approx(expected.score, abs=1e-4))
+
+
+@pytest.mark.processor
+def test_int8_is_smaller_and_translates_almost_the_same(onnx_export, spelled_backwards, words, tmp_path):
+    assert main(["export", str(spelled_backwards), str(tmp_path), "--to", "onnx", "--quantization", "int8"]) == 0
+    graph = onnx.load(tmp_path / "translate.onnx")
+    rounded = [
+        onnx.numpy_helper.to_array(part).astype(int)
+        for each in [graph.graph, *(a.g for node in graph.graph.node for a in node.attribute if a.name == "body")]
+        for part in each.initializer
+        if part.data_type == onnx.TensorProto.INT8
+    ]
+    # 255 · 64 twice is less than 2^15: on no processor is a sum of two products too large for 16 bits.
+    assert len(rounded) > 10 and max(abs(part).max() for part in rounded) <= 64
+    # The embedding, which is the output projection too, is there once.
+    assert len([part for part in rounded if 260 in part.shape]) == 1
+    assert (tmp_path / "translate.onnx").stat().st_size < (onnx_export / "translate.onnx").stat().st_size
+    _, tokenizer = load_model(spelled_backwards, device="cpu")
+    clients = [Client(folder) for folder in (tmp_path, onnx_export)]
+    for settings in ({"num_beams": np.array([1])}, {}):
+        same = 0
+        for word in words:
+            ids = tokenizer([word], return_tensors="pt")["input_ids"]
+            found, expected = (client(ids, **settings)[0][0, 0].tolist() for client in clients)
+            same += found == expected
+        assert same >= 0.8 * len(words)
+
+
+def test_settings_that_the_graph_ignores_are_refused(spelled_backwards, tmp_path):
+    for setting, value in (("repetition_penalty", 1.2), ("min_length", 3), ("bad_words_ids", [[5, 6]])):
+        model, tokenizer = load_model(spelled_backwards, device="cpu")
+        model.generation_config.update(**{setting: value})
+        with refused(ValueError, setting):
+            export_onnx(model, tokenizer, tmp_path)
+    with refused(ConversionError, "float16"):
+        export_onnx(model, tokenizer, tmp_path, "float16")
+    assert not list(tmp_path.iterdir())
+
+
+class Scaled(torch.nn.Linear):
+    """A layer that does otherwise."""
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        return 2 * super().forward(input)
+
+
+def test_parts_that_the_graph_does_not_know_are_named(spelled_backwards):
+    def message(change) -> str:
+        model, _ = load_model(spelled_backwards, device="cpu")
+        refuse_uncomputable(model)
+        change(model)
+        with pytest.raises(ConversionError) as error:
+            refuse_uncomputable(model)
+        return str(error.value)
+
+    def another_layer(model) -> None:
+        model.model.encoder.layers[0].feed_forward.w_1 = Scaled(32, 64)
+
+    def another_weight(model) -> None:
+        model.model.decoder.layers[0].self_attention.slope = torch.nn.Parameter(torch.ones(4))
+
+    def another_activation(model) -> None:
+        model.config.activation_function = "laplace"
+
+    assert "w_1, which is a Scaled" in message(another_layer)
+    assert "self_attention.slope" in message(another_weight)
+    assert "laplace" in message(another_activation)

@@ -1,0 +1,96 @@
+"""`vanilla-transformer align`, and `translate --alignment`."""
+
+import json
+import shutil
+
+import pytest
+
+from tests.inspection.conftest import model, model_directory, tokenizer  # noqa: F401
+from vanilla_transformer.cli import main
+from vanilla_transformer.inspection import AlignmentHeads, alignments
+
+SETTINGS = ["--max-length-beyond-source", "1", "--precision", "float32", "--device", "cpu"]
+HEADS = ["--alignment-heads", "output 1:0 2:3"]
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch, model_directory):  # noqa: F811
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(model_directory, "model")
+    (tmp_path / "in.en").write_text("A dog runs.\n\nTwo men wait for the bus.\n", encoding="utf-8")
+    (tmp_path / "in.de").write_text("Ein Hund läuft.\n\nZwei Männer warten.\n", encoding="utf-8")
+    return tmp_path
+
+
+def out(capsys, *words):
+    assert main(list(words)) == 0
+    return capsys.readouterr().out.splitlines()
+
+
+def test_pairs_are_aligned_line_by_line(here, capsys, model, tokenizer):  # noqa: F811
+    lines = out(capsys, "align", "model", "in.en", "in.de", *HEADS)
+    texts = [(here / name).read_text(encoding="utf-8").splitlines()[::2] for name in ("in.en", "in.de")]
+    expected = alignments(model, tokenizer, *texts, heads=AlignmentHeads(((1, 0), (2, 3)), "output"))
+    assert lines == [expected[0].pharaoh(), "", expected[1].pharaoh()]
+
+
+def test_heads_are_chosen_once_and_kept_with_the_model(here, capsys):
+    assert main(["align", "model", "in.en", "in.de"]) == 1
+    assert "No alignment heads have been chosen" in capsys.readouterr().err
+    assert main(["align", "model", "in.en", "in.de", "--choose-heads"]) == 0
+    printed = capsys.readouterr()
+    assert "on 2 pairs; kept in model/generation_config.json." in printed.err
+    kept = json.loads((here / "model" / "generation_config.json").read_text())
+    step, *heads = printed.out.split()
+    assert kept["alignment_step"] == step
+    assert [f"{layer}:{head}" for layer, head in kept["alignment_heads"]] == heads
+    named = out(capsys, "align", "model", "in.en", "in.de", "--alignment-heads", printed.out.strip())
+    assert out(capsys, "align", "model", "in.en", "in.de") == named
+    plain = out(capsys, "translate", "model", "in.en", *SETTINGS)
+    aligned = out(capsys, "translate", "model", "in.en", *SETTINGS, "--alignment", "words")
+    assert [line.rsplit(" ||| ", 1)[0] for line in aligned] == plain
+
+
+@pytest.mark.parametrize("form", ["words", "pieces"])
+def test_translations_are_the_same_with_their_alignments_after_them(here, capsys, form):
+    plain = out(capsys, "translate", "model", "in.en", *SETTINGS)
+    aligned = out(capsys, "translate", "model", "in.en", *SETTINGS, *HEADS, "--alignment", form)
+    assert [line.rsplit(" ||| ", 1)[0] for line in aligned] == plain and aligned[1] == " ||| "
+    for line, source, target in zip(aligned, (here / "in.en").read_text().splitlines(), plain, strict=True):
+        entries = line.rsplit(" ||| ", 1)[1].split()
+        if form == "words":
+            links = [tuple(map(int, entry.split("-"))) for entry in entries]
+            assert all(i < len(source.split()) and j < len(target.split()) for i, j in links)
+            assert {j for _, j in links} == set(range(len(target.split())))
+    best = out(capsys, "translate", "model", "in.en", *SETTINGS, *HEADS, "--alignment", form, "--nbest", "2")
+    assert [line.split(" ||| ")[0] for line in best] == ["0", "0", "1", "1", "2", "2"]
+    for line, expected in zip(best[::2], aligned, strict=True):
+        assert line.split(" ||| ", 1)[1].rsplit(" ||| ", 1)[0] == expected
+
+
+def test_alignments_are_whole_after_resuming(here, capsys):
+    options = [*SETTINGS, *HEADS, "--alignment", "words"]
+    assert main(["translate", "model", "in.en", "--output", "whole", *options]) == 0
+    (here / "out").write_bytes((here / "whole").read_bytes()[:-2])
+    assert main(["translate", "model", "in.en", "--output", "out", *options, "--resume"]) == 0
+    assert (here / "out").read_bytes() == (here / "whole").read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["align", "model", "in.en", "one"], "in.en has 3 lines and one has 1: they must match."),
+        (["align", "model", "in.en", "in.de", "--output", "one"], "one exists"),
+        (["align", "model", "in.en", "in.de", "--choose-heads", *HEADS], "cannot be combined with --alignment-heads"),
+        (["align", "model", "in.en", "in.de", "--alignment-heads", "9"], "no head 9"),
+        (["align", "model", "empty", "empty", "--choose-heads"], "no line with text on both sides"),
+        (["translate", "model", "in.en", *HEADS], "--alignment-heads is for --alignment."),
+        (["translate", "model", "in.en", "--alignment", "words"], "No alignment heads have been chosen"),
+    ],
+)
+def test_align_refuses_impossible_requests_in_one_sentence(here, capsys, words, sentence):
+    (here / "one").write_text("one line\n")
+    (here / "empty").write_text("\n")
+    assert main(words) in (1, 2)
+    error = capsys.readouterr().err
+    assert sentence in error and error.count("vanilla-transformer: error") == 1

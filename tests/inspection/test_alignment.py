@@ -1,0 +1,188 @@
+"""Alignments: which attention they are read from, how pieces become words, and how heads are chosen."""
+
+import json
+
+import pytest
+import torch
+from refusals import refused
+from small_models import unigram_tokenizer
+
+from vanilla_transformer import (
+    RecurrentEncoderDecoderConfig,
+    RecurrentEncoderDecoderForConditionalGeneration,
+    VanillaTransformerForConditionalGeneration,
+    VanillaTransformerTokenizer,
+)
+from vanilla_transformer.inspection import (
+    AlignmentError,
+    AlignmentHeads,
+    InspectionError,
+    alignments,
+    attention,
+    choose_alignment_heads,
+    save_alignment_heads,
+    spread,
+)
+from vanilla_transformer.inspection.alignment import Aligner, Units, attention_of_heads, sides
+from vanilla_transformer.inspection.alignment_heads import _agreement, prediction_difference
+
+SOURCES = ["A dog waits in the parks.", "Two men wait.", "A dog runs in the park."]
+TARGETS = ["Ein Hund wartet.", "Zwei Männer warten im Park.", "Ein Hund läuft."]
+
+
+@pytest.mark.parametrize(("step", "later"), [("input", 1), ("output", 0)])
+def test_weights_are_those_of_the_step_at_which_a_token_is_input_or_output(model, tokenizer, step, later):
+    heads = AlignmentHeads(((0, 1), (2, 3)), step)
+    for source, target in zip(SOURCES, TARGETS, strict=True):
+        cross = attention(model, tokenizer, source, target).weights["cross"]
+        expected = torch.stack([cross[0, 1], cross[2, 3]]).mean(0)
+        tokens = len(tokenizer(text_target=target)["input_ids"]) - 1
+        rows = expected[later : later + tokens, :-1]
+        (found,) = alignments(model, tokenizer, [source], [target], unit="pieces", heads=heads)
+        # Heads are normalised one by one, so that none that looks at </s> counts less.
+        parts = torch.stack([cross[0, 1], cross[2, 3]])[:, later : later + tokens, :-1]
+        torch.testing.assert_close(found.weights, (parts / parts.sum(-1, keepdim=True)).mean(0))
+        assert found.weights.shape == rows.shape == (len(found.target), len(found.source))
+        assert found.links == tuple((int(row.argmax()), place) for place, row in enumerate(found.weights))
+
+
+def test_words_are_linked_where_their_pieces_are(model, tokenizer):
+    heads = AlignmentHeads(((1, 0),))
+    words = alignments(model, tokenizer, SOURCES, TARGETS, heads=heads)
+    pieces = alignments(model, tokenizer, SOURCES, TARGETS, unit="pieces", heads=heads)
+    for source, target, one, other in zip(SOURCES, TARGETS, words, pieces, strict=True):
+        assert one.source == tuple(source.split()) and one.target == tuple(target.split())
+        sides_of = [
+            Units.from_pieces(tokenizer, tokenizer(text)["input_ids"][:-1], text, r"\S+").of_piece
+            for text in (source, target)
+        ]
+        assert set(one.links) == {(sides_of[0][i], sides_of[1][j]) for i, j in other.links}
+        torch.testing.assert_close(one.weights.sum(1), torch.ones(len(one.target)))
+        assert one.pharaoh() == " ".join(f"{i}-{j}" for i, j in one.links)
+        assert one.weights.shape == (len(one.target), len(one.source))
+
+
+def test_pairs_together_are_aligned_as_each_alone(model, tokenizer):
+    heads = AlignmentHeads(((2, 0),))
+    together = alignments(model, tokenizer, SOURCES, TARGETS, heads=heads)
+    for number, pair in enumerate(zip(SOURCES, TARGETS, strict=True)):
+        (alone,) = alignments(model, tokenizer, *([text] for text in pair), heads=heads)
+        assert alone.links == together[number].links
+        torch.testing.assert_close(alone.weights, together[number].weights)
+
+
+def test_words_are_the_texts_own_though_pieces_spell_another():
+    tokenizer = VanillaTransformerTokenizer.train(["wal@@ king do@@ gs"] * 3, algorithm="presplit")
+    text = "wal@@ king do@@ gs"
+    assert Units.from_pieces(tokenizer, tokenizer(text)["input_ids"][:-1], text, r"\S+").texts == tuple(text.split())
+    unigram = unigram_tokenizer(["Zwei Männer warten."] * 9, 270)
+    for text in ("ﬁne  wine \u00b4a\u00b4 12½", "  a\u00a0b ", "日本 ☃ x", "Zwei Männer"):
+        ids = unigram(text)["input_ids"][:-1]
+        units = Units.from_pieces(unigram, ids, text, r"\S+")
+        assert units.texts == tuple(text.split())
+        assert len(units.of_piece) == len(ids) and list(units.of_piece) == sorted(units.of_piece)
+        assert set(units.of_piece) == set(range(len(units.texts)))
+    cut = Units.from_pieces(unigram, unigram("Zwei xyz")["input_ids"][:-2], "Zwei xyz", r"\S+")
+    assert set(cut.of_piece) == {0, 1} and cut.texts == ("Zwei", "xyz")
+
+
+def test_prediction_difference_is_the_loss_from_masking_a_source_token(model, tokenizer):
+    (pair,) = sides(model, tokenizer, SOURCES[1:2], TARGETS[1:2])
+    found = prediction_difference(Aligner(model, tokenizer), *pair)
+    inputs = tokenizer(SOURCES[1], return_tensors="pt")
+    labels = tokenizer(text_target=TARGETS[1], return_tensors="pt")["input_ids"]
+
+    def likely(mask):
+        with torch.no_grad():
+            logits = model(input_ids=inputs["input_ids"], attention_mask=mask, labels=labels).logits[0]
+        return logits.log_softmax(-1).gather(1, labels[0, :, None])[:-1, 0]
+
+    mask = inputs["attention_mask"].clone()
+    mask[0, 3] = 0
+    expected = (likely(inputs["attention_mask"]) - likely(mask)).clamp(min=0)
+    torch.testing.assert_close(found[:, 3], expected, rtol=1e-4, atol=1e-5)
+
+
+def test_chosen_heads_beat_each_alone_and_are_saved_with_the_model(model_directory, tokenizer, tmp_path):
+    model = VanillaTransformerForConditionalGeneration.from_pretrained(model_directory)
+    with refused(AlignmentError, "alignment heads"):
+        alignments(model, tokenizer, SOURCES, TARGETS)
+    choice = choose_alignment_heads(model, tokenizer, SOURCES, TARGETS)
+    assert choice == choose_alignment_heads(model, tokenizer, SOURCES, TARGETS) and choice.pairs == 3
+    aligner, pairs = Aligner(model, tokenizer), sides(model, tokenizer, SOURCES, TARGETS)
+    differences = [prediction_difference(aligner, *pair) for pair in pairs]
+    for step in ("input", "output"):
+        for head in AlignmentHeads.every(model, step).heads:
+            alone = attention_of_heads(aligner, pairs, AlignmentHeads((head,), step), mean=True)
+            assert _agreement(alone, differences) <= choice.agreement + 1e-6
+    model.save_pretrained(tmp_path)
+    before = json.loads((tmp_path / "generation_config.json").read_text())
+    save_alignment_heads(tmp_path, model, choice.heads)
+    after = json.loads((tmp_path / "generation_config.json").read_text())
+    assert {name: after[name] for name in before} == before
+    for again in (model, VanillaTransformerForConditionalGeneration.from_pretrained(tmp_path)):
+        assert AlignmentHeads.from_model(again) == choice.heads
+        again.save_pretrained(tmp_path / "copy")
+        copy = VanillaTransformerForConditionalGeneration.from_pretrained(tmp_path / "copy")
+        assert AlignmentHeads.from_model(copy) == choice.heads == AlignmentHeads.from_text(copy, str(choice.heads))
+
+
+def test_a_head_that_looks_where_the_prediction_comes_from_is_chosen(model, tokenizer, monkeypatch):
+    """Attention that is made to equal the difference in one head, and to be uniform in all others."""
+    from vanilla_transformer.inspection import alignment_heads
+
+    def planted(aligner, pairs, heads, **_):
+        found = []
+        for pair in pairs:
+            weights = torch.full((len(heads.heads), *aligner.shape(pair)), 1.0)
+            weights[:, :, 0] += 1
+            if heads.step == "output":
+                weights[heads.heads.index((1, 2))] = 100 * prediction_difference(aligner, *pair)
+            found.append(weights)
+        return found
+
+    monkeypatch.setattr(alignment_heads, "attention_of_heads", planted)
+    choice = choose_alignment_heads(model, tokenizer, SOURCES, TARGETS)
+    assert (1, 2) in choice.heads.heads and choice.heads.step == "output" and choice.agreement > 0.99
+
+
+def test_a_recurrent_model_has_one_head_and_needs_no_choice(tokenizer):
+    config = RecurrentEncoderDecoderConfig(vocab_size=len(tokenizer), d_model=16, attention="bahdanau")
+    model = RecurrentEncoderDecoderForConditionalGeneration(config).eval()
+    assert AlignmentHeads.from_model(model) == AlignmentHeads(((0, 0),), "output")
+    (found,) = alignments(model, tokenizer, ["A dog runs."], ["Ein Hund läuft."])
+    assert found.weights.shape == (3, 3)
+    without = RecurrentEncoderDecoderConfig(vocab_size=len(tokenizer), d_model=16, attention="none")
+    with refused(AlignmentError, "attention", "source"):
+        alignments(RecurrentEncoderDecoderForConditionalGeneration(without), tokenizer, ["A"], ["B"])
+
+
+def test_one_text_is_not_taken_for_its_letters(model, tokenizer):
+    for sources, targets in (("ab", ["a", "b"]), (["a", "b"], "ab")):
+        with refused(ValueError, "several texts"):
+            alignments(model, tokenizer, sources, targets)
+
+
+def test_wrong_alignment_heads_are_refused(model, tokenizer):
+    for text, named in (
+        ("7", "7 0 2 3"),
+        ("0:4", "0:4"),
+        ("last", "last 2:0"),
+        ("", "2:0"),
+        ("output", "output 2:0"),
+    ):
+        with refused(AlignmentError, *named.split()):
+            AlignmentHeads.from_text(model, text)
+    assert AlignmentHeads.from_text(model, "output 2 0:1").heads == ((2, 0), (2, 1), (2, 2), (2, 3), (0, 1))
+    with refused(AlignmentError, "3 sources", "2 targets"):
+        alignments(model, tokenizer, SOURCES, TARGETS[:2])
+    with refused(InspectionError, "target", "empty"):
+        alignments(model, tokenizer, ["A"], [" "], heads=AlignmentHeads(((0, 0),)))
+    with refused(AlignmentError, "two tokens"):
+        choose_alignment_heads(model, tokenizer, [], [])
+
+
+def test_pairs_to_choose_on_come_from_the_whole_of_a_file():
+    pairs = [(str(number), "x") for number in range(1000)]
+    assert spread(pairs, 4) == [pairs[number] for number in (0, 250, 500, 750)]
+    assert spread(pairs[:3], 4) == pairs[:3]

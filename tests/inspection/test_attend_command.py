@@ -1,0 +1,83 @@
+"""`vanilla-transformer attend`."""
+
+import pytest
+
+from tests.inspection.conftest import model, model_directory, tokenizer  # noqa: F401
+from vanilla_transformer import VanillaTransformerDecoderConfig, VanillaTransformerDecoderForCausalLM
+from vanilla_transformer.cli import main
+
+
+def test_a_sentence_becomes_a_page(model_directory, tmp_path, monkeypatch, capsys):  # noqa: F811
+    monkeypatch.chdir(tmp_path)
+    assert main(["attend", model_directory, "A dog runs."]) == 0
+    assert capsys.readouterr().out == "attention.html\n"
+    assert '"Ein' not in (tmp_path / "attention.html").read_text(encoding="utf-8")
+
+
+def test_lines_with_targets_become_one_page(model_directory, tmp_path, capsys):  # noqa: F811
+    (tmp_path / "in.en").write_text("A dog runs.\n\nTwo men wait.\n")
+    (tmp_path / "in.de").write_text("Ein Hund läuft.\n\nZwei Männer warten.\n")
+    inputs = ["--input", str(tmp_path / "in.en"), "--target-input", str(tmp_path / "in.de")]
+    assert main(["attend", model_directory, *inputs, "--output", str(tmp_path / "page.html")]) == 0
+    html = (tmp_path / "page.html").read_text(encoding="utf-8")
+    assert '"Ein", "Hund"' in html and '"Zwei", "Männer"' in html
+
+
+@pytest.mark.parametrize(
+    "options", [[], ["--head", "all"], ["--head", "all", "--view", "lines"], ["--pieces", "--layer", "mean"]]
+)
+def test_a_picture_alone_or_beside_the_page(model_directory, tmp_path, options):  # noqa: F811
+    picture = tmp_path / "picture.png"
+    assert main(["attend", model_directory, "A dog runs.", "--picture", str(picture), *options]) == 0
+    assert picture.read_bytes().startswith(b"\x89PNG") and not (tmp_path / "attention.html").exists()
+
+
+def test_attend_overwrites_no_file(model_directory, tmp_path, monkeypatch, capsys):  # noqa: F811
+    monkeypatch.chdir(tmp_path)
+    for name, words in (("attention.html", []), ("a.svg", ["--picture", "a.svg"]), ("in", ["--output", "in"])):
+        (tmp_path / name).write_text("mine")
+        assert main(["attend", model_directory, "A", *words]) == 2
+        assert f"{name} exists: delete it, or name another file" in capsys.readouterr().err
+        assert (tmp_path / name).read_text() == "mine"
+
+
+def test_a_model_of_one_stack_has_a_page_and_no_cross_attention(tokenizer, tmp_path, monkeypatch, capsys):  # noqa: F811
+    monkeypatch.chdir(tmp_path)
+    config = VanillaTransformerDecoderConfig.from_preset("tiny", vocab_size=len(tokenizer))
+    VanillaTransformerDecoderForCausalLM(config).save_pretrained("lm")
+    tokenizer.save_pretrained("lm")
+    assert main(["attend", "lm", "A dog runs.", "--picture", "a.png", "--output", "a.html"]) == 0
+    assert main(["attend", "lm", "A dog runs.", "--picture", "same.png", "--kind", "decoder"]) == 0
+    assert (tmp_path / "a.png").read_bytes() == (tmp_path / "same.png").read_bytes()
+    capsys.readouterr()
+    assert main(["attend", "lm", "A dog runs.", "--picture", "b.png", "--kind", "cross"]) == 1
+    assert "no cross-attention, only decoder self-attention." in capsys.readouterr().err
+    assert not (tmp_path / "b.png").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        ([], "Give either one sentence"),
+        (["A", "--input", "x"], "Give either one sentence"),
+        (["A", "--target-input", "x"], "--target-input requires --input"),
+        (["A", "--picture", "a.txt"], "must end with .png"),
+        (["A", "--picture", "a.png", "--head", "nine"], "--head must be a number or mean or all, not 'nine'"),
+        (["A", "--picture", "a.png", "--layer", "7"], "no layer 7"),
+        (["A", "--output", "."], "is a directory"),
+        ([" "], "source is empty"),
+    ],
+)
+def test_attend_refuses_impossible_requests_in_one_sentence(
+    model_directory,  # noqa: F811
+    tmp_path,
+    monkeypatch,
+    capsys,
+    words,
+    sentence,
+):
+    monkeypatch.chdir(tmp_path)
+    assert main(["attend", model_directory, *words]) in (1, 2)
+    error = capsys.readouterr().err
+    assert sentence in error and error.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,77 @@
+"""The equations of the recurrent models: by hand on numbers that can be followed, and beside torch's own layers."""
+
+import math
+
+import pytest
+import torch
+
+from vanilla_transformer.recurrent.recurrent_equations import (
+    additive_score,
+    gru_step,
+    local_window,
+    lstm_step,
+    maxout,
+    multiplicative_score,
+)
+
+
+def sigmoid(x: float) -> float:
+    return 1 / (1 + math.exp(-x))
+
+
+def test_an_lstm_step_by_hand():
+    # Width 1: gates i, f, g, o get 0.5, 1.0, -0.5, 2.0 from the input and 0.1, 0.2, 0.3, 0.4 times h = 0.5.
+    weight, bias = torch.tensor([[0.1], [0.2], [0.3], [0.4]]), torch.zeros(4)
+    hidden, cell = lstm_step(
+        torch.tensor([[0.5, 1.0, -0.5, 2.0]]), (torch.tensor([[0.5]]), torch.tensor([[2.0]])), weight, bias
+    )
+    # f = σ(1.1) = 0.75026, i = σ(0.55) = 0.63414, g = tanh(-0.35) = -0.33638.
+    by_hand = 0.75026 * 2.0 - 0.63414 * 0.33638
+    assert cell.item() == pytest.approx(by_hand, abs=2e-5)
+    assert hidden.item() == pytest.approx(sigmoid(2.2) * math.tanh(by_hand), abs=2e-5)
+
+
+def test_a_gru_step_by_hand():
+    # Width 1: r, z, n get 0.0, 1.0, 0.5 from the input and 1.0, 0.0, 2.0 times h = 0.5.
+    weight, bias = torch.tensor([[1.0], [0.0], [2.0]]), torch.zeros(3)
+    (hidden,) = gru_step(torch.tensor([[0.0, 1.0, 0.5]]), (torch.tensor([[0.5]]),), weight, bias)
+    # r = σ(0.5) = 0.62246, n = tanh(0.5 + r) = 0.80842, z = σ(1) = 0.73106.
+    assert hidden.item() == pytest.approx((1 - 0.73106) * 0.80842 + 0.73106 * 0.5, abs=2e-5)
+
+
+@pytest.mark.parametrize(("kind", "step"), [(torch.nn.LSTM, lstm_step), (torch.nn.GRU, gru_step)])
+def test_steps_are_those_of_torch(kind, step):
+    torch.manual_seed(0)
+    layer = kind(3, 5, batch_first=True)
+    words = torch.randn(2, 4, 3)
+    expected, _ = layer(words)
+    state = (torch.zeros(2, 5),) * (2 if kind is torch.nn.LSTM else 1)
+    for place in range(4):
+        gates = torch.nn.functional.linear(words[:, place], layer.weight_ih_l0, layer.bias_ih_l0)
+        state = step(gates, state, layer.weight_hh_l0, layer.bias_hh_l0)
+        torch.testing.assert_close(state[0], expected[:, place])
+
+
+def test_scores_and_a_context_vector_by_hand():
+    query = torch.tensor([[[1.0, 0.0]]])
+    keys = torch.tensor([[[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]]])
+    assert multiplicative_score(query, keys).tolist() == [[[1.0, 0.0, 1.0]]]
+    # vᵀ tanh(q + k): tanh 2 = 0.9640, tanh 1 = 0.7616.
+    added = additive_score(query, keys, torch.tensor([1.0, 2.0]))
+    expected = [0.96403, 0.76159 + 2 * 0.76159, 0.96403 + 2 * 0.76159]
+    torch.testing.assert_close(added, torch.tensor([[expected]]), atol=1e-4, rtol=0)
+    weights = multiplicative_score(query, keys).softmax(-1)
+    # e / (2 e + 1) = 0.4223, 1 / (2 e + 1) = 0.1554.
+    torch.testing.assert_close(weights, torch.tensor([[[0.4223, 0.1554, 0.4223]]]), atol=1e-4, rtol=0)
+    torch.testing.assert_close(weights @ keys, torch.tensor([[[0.8446, 0.5777]]]), atol=1e-4, rtol=0)
+
+
+def test_the_window_of_local_attention_by_hand():
+    # p = 2.5 and D = 2, so σ = 1: exp(-0.5 (s - 2.5)²) for s from 1 to 4, and 0 beyond.
+    window = local_window(torch.tensor([[2.5]]), torch.arange(7)[None], 2)
+    expected = [0.0, math.exp(-1.125), math.exp(-0.125), math.exp(-0.125), math.exp(-1.125), 0.0, 0.0]
+    torch.testing.assert_close(window, torch.tensor([[expected]]))
+
+
+def test_maxout_takes_the_larger_of_two_neighbours():
+    assert maxout(torch.tensor([1.0, 3.0, -2.0, -5.0])).tolist() == [3.0, -2.0]

@@ -1,0 +1,290 @@
+"""Recurrent encoder-decoders: every cell and attention, beside a loop written out, trained, searched and saved."""
+
+import itertools
+import subprocess
+import sys
+
+import pytest
+import torch
+from accelerate import cpu_offload
+from refusals import refused
+from searches import without_engine
+from transformers import AutoConfig, AutoModel, AutoModelForSeq2SeqLM
+
+from vanilla_transformer import (
+    RecurrentEncoderDecoderConfig,
+    RecurrentEncoderDecoderForConditionalGeneration,
+    RecurrentEncoderDecoderModel,
+)
+from vanilla_transformer.recurrent.configuration_recurrent_encoder_decoder import ATTENTIONS, CELLS
+
+KINDS = [
+    *itertools.product(CELLS, ATTENTIONS, [True], [None]),
+    *itertools.product(CELLS, [name for name in ATTENTIONS if name.startswith("luong")], [False], [None, 2]),
+    ("lstm", "luong-general", True, 2),
+]
+SEARCHES = [{"num_beams": 1}, {}, {"num_beams": 3, "num_return_sequences": 2}, {"num_beams": 1, "do_sample": True}]
+
+
+def make(cell="lstm", attention="luong-general", feeding=True, window=None, **settings):
+    """A small random model whose states are far from zero."""
+    torch.manual_seed(0)
+    config = RecurrentEncoderDecoderConfig(
+        **{"vocab_size": 30, "d_model": 16, "num_layers": 2, "dropout": 0.0, "initializer_range": 0.6, **settings},
+        cell=cell,
+        attention=attention,
+        input_feeding=feeding,
+        attention_window=window,
+    )
+    return RecurrentEncoderDecoderForConditionalGeneration(config).eval()
+
+
+@pytest.fixture
+def source():
+    """Three sources: whole, padded behind and padded before."""
+    torch.manual_seed(1)
+    ids, mask = torch.randint(3, 30, (3, 7)), torch.ones(3, 7, dtype=torch.long)
+    mask[1, 5:] = 0
+    mask[2, :3] = 0
+    return {"input_ids": ids.masked_fill(mask == 0, 0), "attention_mask": mask}
+
+
+@pytest.fixture
+def labels():
+    torch.manual_seed(2)
+    return torch.randint(3, 30, (3, 6))
+
+
+@pytest.mark.parametrize(("cell", "attention", "feeding", "window"), KINDS)
+def test_padding_changes_nothing_and_every_weight_learns(cell, attention, feeding, window, source, labels):
+    model = make(cell, attention, feeding, window)
+    together = model(**source, labels=labels, output_attentions=True)
+    together.loss.backward()
+    assert [name for name, weight in model.named_parameters() if weight.grad is None] == []
+    for row, words in ((1, slice(0, 5)), (2, slice(3, 7))):
+        alone = model(input_ids=source["input_ids"][row : row + 1, words], labels=labels[row : row + 1])
+        torch.testing.assert_close(alone.logits[0], together.logits[row], atol=1e-5, rtol=1e-5)
+    if attention == "none":
+        assert together.cross_attentions is None
+    else:
+        (weights,) = together.cross_attentions
+        assert weights.shape == (3, 1, 6, 7) and not weights[1, ..., 5:].any() and not weights[2, ..., :3].any()
+        if window is None:
+            torch.testing.assert_close(weights.sum(-1), torch.ones(3, 1, 6))
+        else:
+            assert int((weights > 0).sum(-1).max()) <= 2 * window + 1
+
+
+@pytest.mark.parametrize(("cell", "attention", "feeding", "window"), KINDS)
+def test_word_by_word_is_as_all_at_once_and_no_word_sees_a_later_one(cell, attention, feeding, window, source, labels):
+    model = make(cell, attention, feeding, window)
+    inputs = model.prepare_decoder_input_ids_from_labels(labels)
+    expected = model(**source, decoder_input_ids=inputs).logits
+    state, encoded = None, model.get_encoder()(**source)
+    for place in range(inputs.shape[1]):
+        step = model(
+            attention_mask=source["attention_mask"],
+            encoder_outputs=encoded,
+            decoder_input_ids=inputs[:, place : place + 1],
+            past_key_values=state,
+            use_cache=True,
+        )
+        state = step.past_key_values
+        torch.testing.assert_close(step.logits[:, 0], expected[:, place], atol=1e-5, rtol=1e-5)
+    assert state.get_seq_length() == inputs.shape[1]
+    later = inputs.clone()
+    later[:, 4:] = 5
+    torch.testing.assert_close(model(**source, decoder_input_ids=later).logits[:, :4], expected[:, :4])
+
+
+@pytest.mark.parametrize("attention", ATTENTIONS)
+def test_padding_before_a_target_leaves_the_state_as_it_is(attention, source, labels):
+    model = make(attention=attention)
+    inputs = model.prepare_decoder_input_ids_from_labels(labels)
+    padded = torch.cat((torch.zeros(3, 2, dtype=torch.long), inputs), 1)
+    mask = (torch.arange(8) >= 2).long().expand(3, 8)
+    logits = model(**source, decoder_input_ids=padded, decoder_attention_mask=mask).logits
+    expected = model(**source, decoder_input_ids=inputs).logits
+    torch.testing.assert_close(logits[:, 2:], expected, atol=1e-5, rtol=1e-5)
+
+
+def test_luongs_model_is_the_loop_written_out():
+    """Luong et al. 2015, Eq. 5 to 8 and section 3.3, from the weights alone, a GRU of one layer, one sentence."""
+    model = make("gru", "luong-general", num_layers=1, bidirectional=False)
+    weights = dict(model.state_dict())
+    source, target = torch.tensor([[4, 5, 6]]), torch.tensor([[1, 7, 8]])
+
+    def gru(part, word, hidden):
+        sums = weights[f"{part}.rnn.weight_ih_l0"] @ word + weights[f"{part}.rnn.bias_ih_l0"]
+        kept = weights[f"{part}.rnn.weight_hh_l0"] @ hidden + weights[f"{part}.rnn.bias_hh_l0"]
+        r, z = (sums[:32] + kept[:32]).sigmoid().split(16)
+        return (1 - z) * (sums[32:] + r * kept[32:]).tanh() + z * hidden
+
+    embedding = weights["lm_head.weight"]
+    hidden, states = torch.zeros(16), []
+    for word in source[0]:
+        hidden = gru("model.encoder", embedding[word], hidden)
+        states.append(hidden)
+    encoded, fed, logits = torch.stack(states), torch.zeros(16), []
+    for word in target[0]:
+        hidden = gru("model.decoder", torch.cat((embedding[word], fed)), hidden)
+        scores = encoded @ weights["model.decoder.attention.key_proj.weight"].T @ hidden
+        context = scores.softmax(0) @ encoded
+        fed = (weights["model.decoder.readout.weight"] @ torch.cat((context, hidden))).tanh()
+        logits.append(embedding @ fed)
+    expected = model(input_ids=source, decoder_input_ids=target).logits[0]
+    torch.testing.assert_close(torch.stack(logits), expected, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("attention", ATTENTIONS)
+@pytest.mark.parametrize("search", SEARCHES, ids=str)
+def test_the_search_with_a_state_is_the_one_without(attention, search, source):
+    model = make(attention=attention)
+    torch.manual_seed(3)
+    with_state = model.generate(**source, max_new_tokens=12, **search)
+    torch.manual_seed(3)
+    without = model.generate(**source, max_new_tokens=12, use_cache=False, **search)
+    assert torch.equal(with_state, without)
+
+
+@pytest.mark.parametrize(("cell", "attention", "feeding", "window"), KINDS)
+def test_the_packages_search_finds_what_the_librarys_does(cell, attention, feeding, window, source):
+    model = make(cell, attention, feeding, window)
+    settings = [{"num_beams": 1}, {"num_beams": 4, "num_return_sequences": 3}]
+    model.generation_config.return_dict_in_generate = True
+    ours = [model.generate(**source, max_new_tokens=12, **each) for each in settings]
+    with without_engine():
+        theirs = [model.generate(**source, max_new_tokens=12, output_scores=True, **each) for each in settings]
+    for mine, library in zip(ours, theirs, strict=True):
+        assert torch.equal(mine.sequences, library.sequences)
+    torch.testing.assert_close(ours[1].sequences_scores, theirs[1].sequences_scores)
+    assert ours[0].past_key_values.get_seq_length() == theirs[0].past_key_values.get_seq_length()
+
+
+def test_unsupported_recurrent_searches_are_refused_or_the_librarys(source):
+    model = make()
+    with refused(ValueError, "8-bit"):
+        model.generate(**source, quantization="int8")
+    seen = []
+    handle = model.model.decoder.register_forward_hook(lambda *arguments: seen.append(True))
+    hooked = model.generate(**source, max_new_tokens=4)
+    handle.remove()
+    assert seen and torch.equal(hooked, model.generate(**source, max_new_tokens=4))
+
+
+def test_a_search_stays_within_the_source_and_50():
+    model = make()
+    model.generation_config.eos_token_id = None
+    assert model.generate(torch.tensor([[4, 5, 6]]), num_beams=1).shape == (1, 1 + 3 + 50)
+
+
+def test_a_saved_model_loads_by_the_auto_classes(tmp_path, source, labels):
+    model = make("gru", "bahdanau")
+    model.save_pretrained(tmp_path)
+    assert isinstance(AutoConfig.from_pretrained(tmp_path), RecurrentEncoderDecoderConfig)
+    assert isinstance(AutoModel.from_pretrained(tmp_path), RecurrentEncoderDecoderModel)
+    loaded = AutoModelForSeq2SeqLM.from_pretrained(tmp_path)
+    assert loaded.lm_head.weight is loaded.model.encoder.embedding.weight
+    assert loaded.lm_head.weight is loaded.model.decoder.embedding.weight
+    torch.testing.assert_close(loaded(**source, labels=labels).loss, model(**source, labels=labels).loss)
+
+
+def test_a_saved_model_needs_no_package(tmp_path, source):
+    model = make()
+    model.save_pretrained(tmp_path / "model")
+    expected = model.generate(**source, max_new_tokens=8)
+    code = """
+import sys, torch
+sys.modules["vanilla_transformer"] = None
+from transformers import AutoModelForSeq2SeqLM
+model = AutoModelForSeq2SeqLM.from_pretrained(sys.argv[1], trust_remote_code=True).eval()
+ids, mask = eval(sys.argv[2]), eval(sys.argv[3])
+print(model.generate(input_ids=torch.tensor(ids), attention_mask=torch.tensor(mask), max_new_tokens=8).tolist())
+"""
+    arguments = [str(tmp_path / "model"), *(str(part.tolist()) for part in source.values())]
+    environment = {"HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path / "home"), "PATH": "/usr/bin:/bin"}
+    done = subprocess.run(
+        [sys.executable, "-c", code, *arguments], capture_output=True, text=True, env=environment, cwd=tmp_path
+    )
+    assert done.stdout.strip().splitlines()[-1:] == [str(expected.tolist())], done.stderr
+
+
+def test_the_loss_is_a_mean_over_what_counts_and_smoothed_in_training(source, labels):
+    model = make(label_smoothing=0.1)
+    labels[0, 4:] = -100
+    logits = model(**source, labels=labels).logits.flatten(0, 1)
+    plain = torch.nn.functional.cross_entropy(logits, labels.flatten())
+    torch.testing.assert_close(model(**source, labels=labels).loss, plain)
+    torch.testing.assert_close(model(**source, labels=labels, num_items_in_batch=32).loss, plain * 16 / 32)
+    model.train()
+    smoothed = torch.nn.functional.cross_entropy(logits, labels.flatten(), label_smoothing=0.1)
+    torch.testing.assert_close(model(**source, labels=labels).loss, smoothed)
+
+
+@pytest.mark.parametrize(
+    ("settings", "named"),
+    [
+        ({"cell": "rnn"}, "cell lstm gru 'rnn'"),
+        ({"attention": "luong"}, "attention none bahdanau luong-dot"),
+        ({"d_model": 15}, "d_model 15"),
+        ({"attention": "bahdanau", "attention_window": 3}, "attention='bahdanau'"),
+        ({"num_layers": 0}, "num_layers from 1"),
+        ({"initializer_range": -1.0}, "initializer_range"),
+        ({"dropout": 1.1}, "dropout 0 1"),
+    ],
+)
+def test_bad_settings_are_refused_by_name(settings, named):
+    with refused(ValueError, *named.split()):
+        RecurrentEncoderDecoderConfig(**settings)
+
+
+def test_weights_start_as_luongs_at_his_width():
+    model = make(d_model=1000, num_layers=1, initializer_range=None)
+    largest = max(weight.abs().max().item() for weight in model.parameters())
+    assert model.config.initializer_range == pytest.approx(0.1) and 0.099 < largest <= 0.1001
+
+
+def test_a_decoder_refuses_incomplete_encoder_outputs(source, labels):
+    model = make()
+    states = model.get_encoder()(**source).last_hidden_state
+    with refused(ValueError, "encoder_outputs"):
+        model(encoder_outputs=(states,), labels=labels)
+    encoded = model.get_encoder()(**source).to_tuple()
+    mask = source["attention_mask"]
+    again = model(encoder_outputs=encoded, attention_mask=mask, labels=labels).loss
+    torch.testing.assert_close(again, model(**source, labels=labels).loss)
+    with refused(ValueError, "decoder_input_ids"):
+        model(**source)
+
+
+@pytest.mark.parametrize("attention", ["none", "bahdanau", "luong-general"])
+def test_weights_may_be_elsewhere_until_they_are_read(attention, source, labels):
+    model = make(attention=attention)
+    expected, found = model(**source, labels=labels).logits, model.generate(**source, max_new_tokens=4)
+    cpu_offload(model, torch.device("cpu"))
+    assert torch.equal(model(**source, labels=labels).logits, expected)
+    assert torch.equal(model.generate(**source, max_new_tokens=4), found)
+
+
+@pytest.mark.parametrize("cell", CELLS)
+@pytest.mark.parametrize("bidirectional", [True, False])
+def test_a_graph_is_exported_with_its_masks(cell, bidirectional, source, labels):
+    model = make(cell, "none" if bidirectional is False else "bahdanau", bidirectional=bidirectional)
+    inputs = {**source, "decoder_input_ids": labels, "decoder_attention_mask": torch.ones_like(labels)}
+    inputs["decoder_attention_mask"][0, :2] = 0
+    program = torch.export.export(model, (), {**inputs, "use_cache": False})
+    graph = program.module()
+    torch.testing.assert_close(graph(**inputs, use_cache=False).logits, model(**inputs).logits, atol=1e-5, rtol=1e-5)
+
+
+def test_states_of_all_layers_are_refused_by_name(source, labels):
+    with refused(ValueError, "output_hidden_states"):
+        make()(**source, labels=labels, output_hidden_states=True)
+
+
+@pytest.mark.parametrize("name", ["attention_mask", "decoder_attention_mask"])
+def test_a_mask_of_another_length_is_refused(name, source, labels):
+    inputs = {**source, "decoder_input_ids": labels, "decoder_attention_mask": torch.ones_like(labels)}
+    for mask in (torch.ones(3, 9), torch.ones(3, 5)):
+        with refused(ValueError, f"{mask.shape[1]} tokens"):
+            make()(**inputs | {name: mask.long()})

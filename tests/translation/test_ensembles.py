@@ -1,0 +1,340 @@
+"""Several models that decode together: the mean of their distributions, at the cost of its members."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from refusals import refused
+from transformers import T5Config, T5ForConditionalGeneration, pipeline
+
+from vanilla_transformer import (
+    RecurrentEncoderDecoderConfig,
+    RecurrentEncoderDecoderForConditionalGeneration,
+    VanillaTransformerConfig,
+    VanillaTransformerForConditionalGeneration,
+    VanillaTransformerTokenizer,
+    translate_lines,
+)
+from vanilla_transformer.translation.ensemble import EnsembleForConditionalGeneration
+
+SIZES = {"d_model": 16, "d_ff": 32, "num_heads": 2, "encoder_layers": 1, "decoder_layers": 1, "dropout": 0.0}
+SEARCHES = [
+    {"num_beams": 1},
+    {"num_beams": 4, "num_return_sequences": 3},
+    {"num_beams": 1, "do_sample": True, "num_return_sequences": 2},
+]
+
+
+def transformer(seed, vocab_size=30, **settings):
+    torch.manual_seed(seed)
+    config = VanillaTransformerConfig(vocab_size=vocab_size, **{**SIZES, **settings})
+    model = VanillaTransformerForConditionalGeneration(config)
+    # Far from uniform, so that models differ.
+    torch.nn.init.normal_(model.model.shared.weight, std=0.6)
+    return model.eval()
+
+
+def recurrent(seed, vocab_size=30, **settings):
+    torch.manual_seed(seed)
+    config = RecurrentEncoderDecoderConfig(
+        vocab_size=vocab_size, d_model=16, num_layers=1, dropout=0.0, initializer_range=0.8, **settings
+    )
+    return RecurrentEncoderDecoderForConditionalGeneration(config).eval()
+
+
+FAMILIES = {"transformer": transformer, "recurrent": recurrent}
+
+
+@pytest.fixture
+def source():
+    """More sentences than a search keeps in Python, of which some are padded."""
+    torch.manual_seed(1)
+    mask = torch.arange(7) < torch.tensor([7, 5, 3, 7, 6, 2, 7, 4, 5, 6])[:, None]
+    ids = torch.randint(3, 30, mask.shape).masked_fill(~mask, 0)
+    return {"input_ids": ids, "attention_mask": mask.long()}
+
+
+def searched(model, source, search, sentences=10):
+    torch.manual_seed(7)
+    inputs = {name: part[:sentences] for name, part in source.items()}
+    found = model.generate(**inputs, return_dict_in_generate=True, max_length_beyond_source=3, **search)
+    return found.sequences, found.get("sequences_scores")
+
+
+@pytest.mark.parametrize("search", SEARCHES, ids=str)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_an_ensemble_of_one_is_the_model_alone(family, search, source):
+    model = FAMILIES[family](0)
+    for mean in ("probabilities", "log-probabilities"):
+        together = searched(EnsembleForConditionalGeneration([model], mean), source, search)
+        for mine, alone in zip(together, searched(model, source, search), strict=True):
+            if mine is not None or alone is not None:
+                # Two sessions of ONNX Runtime may round otherwise in the last bit.
+                torch.testing.assert_close(mine, alone, rtol=0, atol=1e-5)
+
+
+def mean_by_hand(models, source, read, mean):
+    """Log-probabilities of the next token after `read`, (rows, vocabulary), in NumPy and float64."""
+    logits = [model(**source, decoder_input_ids=read).logits[:, -1].detach().double().numpy() for model in models]
+    logs = np.stack([part - np.logaddexp.reduce(part, -1, keepdims=True) for part in logits])
+    if mean == "probabilities":
+        return np.log(np.exp(logs).mean(0))
+    return logs.mean(0) - np.logaddexp.reduce(logs.mean(0), -1, keepdims=True)
+
+
+def beam_by_hand(models, source, mean, width, longest):
+    """Section 6.1 for one sentence, whole sequences read anew at each step: (score, tokens), best first."""
+    running, finished = [(0.0, [1])], []
+    for length in range(1, longest + 1):
+        penalty = ((5 + length) / 6) ** 0.6
+        every = {name: part.expand(len(running), -1) for name, part in source.items()}
+        log_p = mean_by_hand(models, every, torch.tensor([tokens for _, tokens in running]), mean)
+        candidates = sorted(
+            (
+                (score + log_p[row, token], [*tokens, token])
+                for row, (score, tokens) in enumerate(running)
+                for token in range(log_p.shape[1])
+            ),
+            key=lambda one: -one[0],
+        )[: 2 * width]
+        ended = [(score / penalty, tokens) for score, tokens in candidates[:width] if tokens[-1] == 2]
+        if length == longest:
+            ended = [(score / penalty, tokens) for score, tokens in candidates[:width]]
+        finished = sorted(finished + ended, key=lambda one: -one[0])[:width]
+        running = [one for one in candidates if one[1][-1] != 2][:width]
+    return finished
+
+
+@pytest.mark.parametrize("mean", ["probabilities", "log-probabilities"])
+def test_beams_are_those_of_a_search_written_out_over_the_mean(mean, source):
+    models = [transformer(0), recurrent(1), transformer(2, d_model=32)]
+    ensemble = EnsembleForConditionalGeneration(models, mean)
+    sequences, scores = searched(ensemble, source, {"num_beams": 3, "num_return_sequences": 3})
+    for row in range(10):
+        length = int(source["attention_mask"][row].sum())
+        alone = {name: part[row : row + 1, :length] for name, part in source.items()}
+        expected = beam_by_hand(models, alone, mean, 3, length + 3)
+        for place, (score, tokens) in enumerate(expected):
+            found = sequences[3 * row + place].tolist()
+            assert found[: len(tokens)] == tokens and not any(found[len(tokens) :])
+            assert float(scores[3 * row + place]) == pytest.approx(score, abs=1e-5)
+
+
+@pytest.mark.parametrize("mean", ["probabilities", "log-probabilities"])
+def test_greedy_takes_the_likeliest_by_the_mean_and_forward_gives_it(mean, source):
+    models = [recurrent(3), transformer(4)]
+    ensemble = EnsembleForConditionalGeneration(models, mean)
+    sequences, _ = searched(ensemble, source, {"num_beams": 1})
+    read = sequences[:, :1]
+    for place in range(1, 4):
+        log_p = mean_by_hand(models, source, read, mean)
+        torch.testing.assert_close(
+            ensemble(**source, decoder_input_ids=read).logits[:, -1].double(),
+            torch.tensor(log_p),
+            atol=1e-5,
+            rtol=1e-5,
+        )
+        expected = torch.tensor(log_p.argmax(-1))
+        over = (sequences[:, :place] == 2).any(1)
+        assert torch.equal(sequences[~over, place], expected[~over])
+        read = sequences[:, : place + 1]
+
+
+def test_members_keep_their_hypotheses_apart_while_sentences_leave(source):
+    """Alone and in a batch, whatever ends first."""
+    ensemble = EnsembleForConditionalGeneration([transformer(0), recurrent(1)])
+    together, _ = searched(ensemble, source, {})
+    for row in range(10):
+        length = int(source["attention_mask"][row].sum())
+        alone, _ = searched(ensemble, {name: part[row : row + 1, :length] for name, part in source.items()}, {})
+        assert together[row, : alone.shape[1]].tolist() == alone[0].tolist()
+
+
+def test_eight_bits_are_those_of_each_member(source):
+    models = [transformer(0, d_model=32), transformer(1, d_model=32)]
+    ensemble = EnsembleForConditionalGeneration(models)
+    for search in SEARCHES[:2]:
+        same = searched(EnsembleForConditionalGeneration(models[:1]), source, {**search, "quantization": "int8"})
+        assert torch.equal(same[0], searched(models[0], source, {**search, "quantization": "int8"})[0])
+    assert searched(ensemble, source, {"quantization": "int8"})[1] is not None
+    with ensemble.frozen():
+        expected = searched(ensemble, source, {"quantization": "int8"})[1]
+    with ensemble.frozen("int8"):
+        assert torch.equal(searched(ensemble, source, {})[1], expected)
+    with refused(ValueError, "RecurrentEncoderDecoderForConditionalGeneration", "8-bit"):
+        searched(EnsembleForConditionalGeneration([models[0], recurrent(1)]), source, {"quantization": "int8"})
+
+
+def test_the_shortest_positions_of_any_member_end_all(source):
+    short = transformer(1, positional_encoding="learned", max_position_embeddings=9)
+    ensemble = EnsembleForConditionalGeneration([transformer(0), short])
+    assert ensemble.generate(**source, num_beams=1).shape[1] <= 10
+    tokenizer = VanillaTransformerTokenizer.train(["a b"], vocab_size=260)
+    wide = [transformer(0, 260), transformer(1, 260, positional_encoding="learned", max_position_embeddings=9)]
+    (found,) = translate_lines(EnsembleForConditionalGeneration(wide), tokenizer, ["a" * 30])
+    assert found.truncated
+
+
+@pytest.mark.parametrize(
+    ("models", "named"),
+    [
+        ([], "one model"),
+        (
+            [transformer(0), transformer(1, 31)],
+            "1 2 vocab_size 30 31",
+        ),
+        ([transformer(0), recurrent(1, eos_token_id=3)], "eos_token_id 2 3"),
+        ([EnsembleForConditionalGeneration([transformer(0)])], "member"),
+        (
+            [
+                T5ForConditionalGeneration(
+                    T5Config(vocab_size=30, d_model=8, d_kv=4, d_ff=8, num_layers=1, num_heads=2)
+                )
+            ],
+            "T5ForConditionalGeneration convert",
+        ),
+    ],
+)
+def test_models_that_cannot_form_an_ensemble_are_refused(models, named):
+    with refused(ValueError, *named.split()):
+        EnsembleForConditionalGeneration(models)
+
+
+def test_an_ensemble_refuses_options_of_the_librarys_search(source):
+    ensemble = EnsembleForConditionalGeneration([transformer(0), transformer(1)])
+    for asked in ({"output_scores": True, "return_dict_in_generate": True}, {"use_cache": False}):
+        with refused(ValueError, next(iter(asked)), "single model"):
+            ensemble.generate(**source, **asked)
+    with refused(ValueError, "mean"):
+        EnsembleForConditionalGeneration([transformer(0)], "logits")
+    with refused(ValueError, "ensemble", "saved"):
+        ensemble.save_pretrained("nowhere")
+
+
+def test_pipeline_translates_with_an_ensemble():
+    tokenizer = VanillaTransformerTokenizer.train(["a b"], vocab_size=260)
+    models = [transformer(0, 260), transformer(1, 260)]
+    translate = pipeline("translation", model=EnsembleForConditionalGeneration(models), tokenizer=tokenizer)
+    lines = ["a b", "b", ""]
+    texts = [record["translation_text"] for record in translate(lines)]
+    expected = translate_lines(EnsembleForConditionalGeneration(models), tokenizer, lines)
+    assert texts == [translation.text for translation in expected] and texts[2] == ""
+    for model in models:
+        alone = pipeline("translation", model=model, tokenizer=tokenizer)(lines)
+        assert texts != [record["translation_text"] for record in alone]
+
+
+@pytest.fixture(scope="module")
+def directories(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("models")
+    tokenizer = VanillaTransformerTokenizer.train(["a b"], vocab_size=260)
+    for name, model in (("one", transformer(0, 260)), ("two", recurrent(1, 260)), ("three", transformer(2, 261))):
+        model.save_pretrained(folder / name)
+        tokenizer.save_pretrained(folder / name)
+    VanillaTransformerTokenizer.train(["ab ab"], vocab_size=261).save_pretrained(folder / "three")
+    transformer(2, 260).save_pretrained(folder / "split")
+    unlike = VanillaTransformerTokenizer.train(["a b"], vocab_size=260)
+    unlike.backend_tokenizer.normalizer = None
+    unlike.save_pretrained(folder / "split")
+    (folder / "in").write_text("a b\n\nb\na a b\n")
+    (folder / "out").write_text("a\nb\nb\na\n")
+    return folder
+
+
+@pytest.fixture
+def run(directories, monkeypatch, run_command):
+    monkeypatch.chdir(directories)
+    return run_command
+
+
+FLOAT32 = ("--precision", "float32")
+
+
+def test_translate_and_evaluate_take_several_models(run, directories, tmp_path):
+    from vanilla_transformer.translation import load_model
+
+    models = [load_model(name)[0] for name in ("one", "two")]
+    tokenizer = load_model("one")[1]
+    lines = (directories / "in").read_text().splitlines()
+    for mean in ("probabilities", "log-probabilities"):
+        expected = [
+            one.text for one in translate_lines(EnsembleForConditionalGeneration(models, mean), tokenizer, lines)
+        ]
+        code, out, err = run("translate", "one", "two", "in", *FLOAT32, "--ensemble-mean", mean)
+        assert (code, out.splitlines()) == (0, expected), err
+        code, out, err = run(
+            "evaluate",
+            "one",
+            "two",
+            "--data",
+            "in",
+            "out",
+            "--json",
+            "--ensemble-mean",
+            mean,
+            "--output",
+            str(tmp_path / "found"),
+        )
+        result = json.loads(out)
+        assert result["model"] == ["one", "two"] and result["settings"]["ensemble_mean"] == mean
+        assert (tmp_path / "found").read_text().splitlines() == expected
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["translate", "one", "three", "in"], "one and three have different vocabularies"),
+        (["translate", "one", "three", "in"], "one has 260 entries and the other 261"),
+        (["translate", "one", "split", "in"], "they split text in different ways"),
+        (["translate", "one", "two", "in", "--alignment", "words"], "--alignment reads the attention of one model"),
+        (["translate", "one", "two", "in", "--precision", "int8"], "which has no 8-bit weights"),
+        (["evaluate", "one", "two", "--data", "in", "out", "--card"], "--card is for a single model"),
+        (["translate", "one", "two", "in", "--output", "two/config.json"], "a file of the model two"),
+    ],
+)
+def test_ensembles_refuse_impossible_options_in_one_sentence(run, words, message):
+    code, out, err = run(*words)
+    said = [line for line in err.splitlines() if not line.startswith("Precision: ")]  # As this processor computes.
+    assert code in (1, 2) and message in err and len(said) == 1, err
+
+
+def test_minimum_bayes_risk_chooses_among_the_beam(run, directories):
+    from vanilla_transformer.translation import load_model
+    from vanilla_transformer.translation.minimum_bayes_risk import mean_utilities
+
+    model, tokenizer = load_model("one")
+    lines = (directories / "in").read_text().splitlines()
+    found = list(translate_lines(model, tokenizer, lines, num_return_sequences=6, num_beams=6, scores=True))
+    expected = []
+    for translation in found:
+        utilities = mean_utilities(translation.hypotheses, "bleu")
+        best = sorted(zip(translation.hypotheses, utilities, strict=True), key=lambda pair: -pair[1])
+        expected.append([one.text for one, _ in best[:2]])
+    assert any(texts[0] != translation.text for texts, translation in zip(expected, found, strict=True))
+    options = ["--num-beams", 6, "--mbr", "bleu", *FLOAT32]
+    code, out, err = run("translate", "one", "in", *options)
+    assert (code, out.splitlines()) == (0, [texts[0] for texts in expected]), err
+    code, out, err = run("translate", "one", "in", *options, "--nbest", 2)
+    assert [line.split(" ||| ")[1] for line in out.splitlines()] == [text for texts in expected for text in texts]
+
+
+def test_minimum_bayes_risk_of_an_ensemble_is_the_same_when_scored(run, directories):
+    options = ["--mbr", "chrf", "--num-beams", 4, *FLOAT32]
+    code, out, err = run("translate", "one", "two", "in", *options)
+    assert code == 0, err
+    code, _, err = run("evaluate", "one", "two", "--data", "in", "out", *options, "--output", "scored")
+    assert code == 0 and (directories / "scored").read_text() == out, err
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--mbr", "bleu", "--num-beams", 1], "--mbr needs --num-beams 2"),
+        (["--mbr", "bleu", "--num-beams", 4, "--nbest", 5], "--mbr needs --num-beams 5"),
+        (["--mbr", "bleu", "--alignment", "words"], "--mbr cannot be combined with --alignment"),
+    ],
+)
+def test_candidates_that_cannot_be_are_refused(run, words, message):
+    code, _, err = run("translate", "one", "in", *words)
+    assert code == 2 and message in err and err.count("\n") == 1

@@ -1,0 +1,100 @@
+"""`vanilla-transformer align`: links the words of a text and its translation by a model's attention."""
+
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from tyro.conf import Positional, arg
+
+from vanilla_transformer.cli.arguments import Flag, Model, OptionalPath, OptionalText, UsageError
+from vanilla_transformer.cli.streams import check_new_file, read_input, write_whole
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+# The number of pairs on which heads are chosen, and of pairs that are aligned together.
+_ENOUGH, _TOGETHER = 100, 1000
+
+
+@dataclass(frozen=True)
+class Align:
+    """Align the words of a text with those of its translation, or choose the attention heads that do it best.
+
+    Each pair gives one line, such as `0-0 1-2`: source-target, counted from 0. With --choose-heads, it chooses the
+    heads once, on unlabelled text: those that attend most to the source words whose removal makes the target words
+    least likely. They are saved in the model's generation_config.json, for this command and for
+    `translate --alignment`.
+    """
+
+    model: Model
+    """Directory or Hub id of the model."""
+    source: Annotated[Path, Positional, arg(metavar="SOURCE")]
+    """UTF-8 text, one sentence per line."""
+    target: Annotated[Path, Positional, arg(metavar="TARGET")]
+    """Its translation, line by line."""
+    choose_heads: Flag = False
+    """Choose heads on 100 of the pairs, and save them in the model's directory."""
+    output: OptionalPath = None
+    """File to write to (default: standard output)."""
+    form: Literal["words", "pieces"] = "words"
+    """Units to align: words, separated by spaces, or pieces, the model's sub-words."""
+    alignment_heads: OptionalText = None
+    """Heads to read the alignment from, such as `output 2:0 2:1`: the step, then layer:head,
+    or a layer alone for all its heads (default: those that were chosen)."""
+
+    def run(self) -> None:
+        """Writes the alignments, or chooses heads and prints them."""
+        if self.choose_heads and (self.alignment_heads is not None or self.output is not None):
+            raise UsageError("--choose-heads cannot be combined with --alignment-heads or --output.")
+        check_new_file(self.output, "--output")
+        sources, targets = list(read_input(self.source)), list(read_input(self.target))
+        if len(sources) != len(targets):
+            raise UsageError(
+                f"{self.source} has {len(sources):,} lines and {self.target} has {len(targets):,}: they must match."
+            )
+        pairs = list(zip(sources, targets, strict=True))
+        from vanilla_transformer.translation import load_model
+
+        model, tokenizer = load_model(self.model)
+        if self.choose_heads:
+            self._choose(model, tokenizer, [pair for pair in pairs if all(map(str.strip, pair))])
+        else:
+            self._align(model, tokenizer, pairs)
+
+    def _choose(
+        self, model: "PreTrainedModel", tokenizer: "PreTrainedTokenizerBase", pairs: list[tuple[str, str]]
+    ) -> None:
+        from vanilla_transformer.inspection import choose_alignment_heads, save_alignment_heads, spread
+
+        if not pairs:
+            raise UsageError(f"{self.source} has no line with text on both sides.")
+        choice = choose_alignment_heads(model, tokenizer, *zip(*spread(pairs, _ENOUGH), strict=True))
+        print(choice.heads)
+        where = "give them as --alignment-heads, or choose for a model in a directory to keep them"
+        if Path(self.model).is_dir():
+            save_alignment_heads(self.model, model, choice.heads)
+            where = f"kept in {Path(self.model, 'generation_config.json')}"
+        print(f"Agreement {choice.agreement:.2f} on {choice.pairs} pairs; {where}.", file=sys.stderr)
+
+    def _align(
+        self, model: "PreTrainedModel", tokenizer: "PreTrainedTokenizerBase", pairs: list[tuple[str, str]]
+    ) -> None:
+        from vanilla_transformer.inspection import AlignmentHeads, alignments
+
+        chosen = self.alignment_heads
+        heads = AlignmentHeads.from_text(model, chosen) if chosen else AlignmentHeads.from_model(model)
+
+        def lines() -> Iterator[str]:
+            for start in range(0, len(pairs), _TOGETHER):
+                some = pairs[start : start + _TOGETHER]
+                full = [pair for pair in some if all(map(str.strip, pair))]
+                found = iter(
+                    alignments(model, tokenizer, *zip(*full, strict=True), unit=self.form, heads=heads) if full else []
+                )
+                for pair in some:
+                    one = next(found) if all(map(str.strip, pair)) else None
+                    yield "" if one is None else one.pharaoh()
+
+        write_whole(self.output, lines())

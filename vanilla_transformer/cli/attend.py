@@ -1,0 +1,137 @@
+"""`vanilla-transformer attend`: attention weights as an HTML page or a picture."""
+
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from tyro.conf import Positional, arg
+
+from vanilla_transformer.atomic_files import atomic_write_text
+from vanilla_transformer.cli.arguments import Flag, Model, OptionalPath, OptionalText, UsageError
+from vanilla_transformer.cli.streams import check_new_file, read_input, warn
+
+if TYPE_CHECKING:
+    from vanilla_transformer.inspection import Attention
+
+
+@dataclass(frozen=True)
+class Attend:
+    """Show the attention weights of a model, as a self-contained HTML page or as a picture.
+
+    The page shows every layer and head of encoder self-attention, decoder self-attention and cross-attention, as lines
+    between words, as heat maps, or all heads at once. `attend MODEL "A dog runs."` writes attention.html. All model
+    families work; recurrent models show cross-attention only. Existing files are never overwritten.
+    """
+
+    model: Model
+    """Model directory or Hub id."""
+    text: Annotated[str | None, Positional, arg(metavar="[TEXT]", help_behavior_hint="")] = None
+    """Source sentence."""
+    input: OptionalPath = None
+    """UTF-8 text file to use instead of TEXT; the page shows every line."""
+    target: OptionalText = None
+    """Target sentence for the decoder (default: the model's own translation);
+    not for models without an encoder or without a decoder."""
+    target_input: OptionalPath = None
+    """File with one target sentence for each line of --input."""
+    output: OptionalPath = None
+    """HTML page to write (default: attention.html, or none if --picture is given)."""
+    picture: OptionalPath = None
+    """PNG, SVG or PDF file to write: the attention of one layer for one sentence."""
+    kind: Annotated[
+        Literal["encoder", "decoder", "cross"] | None, arg(metavar="{encoder,decoder,cross}", help_behavior_hint="")
+    ] = None
+    """Picture: encoder self-attention, decoder self-attention or cross-attention
+    (default: cross-attention, or what the model has instead)."""
+    layer: Annotated[str, arg(metavar="INT|mean")] = "-1"
+    """Picture: layer number from 0, -1 for the last, or the mean over layers."""
+    head: Annotated[str, arg(metavar="INT|mean|all")] = "mean"
+    """Picture: head number from 0, the mean over heads, or all heads."""
+    view: Literal["heatmap", "lines"] = "heatmap"
+    """Picture: a heat map, or lines between words as in figures 3 to 5 of the paper."""
+    pieces: Flag = False
+    """Picture: show sub-words instead of whole words.
+    Whole words show the mean over a query's sub-words and the sum over a key's. The page has a checkbox for this."""
+
+    def run(self) -> None:
+        """Writes the page, the picture or both, and prints their paths."""
+        sources, targets = self._sentences()
+        page = Path("attention.html") if self.output is None and self.picture is None else self.output
+        self._check(page, sources)
+        from vanilla_transformer.inspection import attention, attention_page
+        from vanilla_transformer.translation import load_model
+
+        model, tokenizer = load_model(self.model, translates=False)
+        seen = [attention(model, tokenizer, *pair) for pair in zip(sources, targets, strict=True)]
+        if self.picture is not None:
+            self._draw(seen[0], self.picture)
+            print(self.picture)
+        if page is not None:
+            atomic_write_text(page, attention_page(seen, title=f"Attention of {Path(self.model).name}"))
+            print(page)
+
+    def _sentences(self) -> tuple[list[str], list[str | None]]:
+        """Returns the sources, with a target or None for each."""
+        if (self.text is None) == (self.input is None):
+            raise UsageError('Give either one sentence, `attend MODEL "A dog runs."`, or a file with --input.')
+        if self.target is not None and self.input is not None:
+            raise UsageError(
+                "--target cannot be combined with --input: give a file of target lines with --target-input."
+            )
+        if self.target_input is not None and self.input is None:
+            raise UsageError("--target-input requires --input: for one sentence use --target.")
+        if self.text is not None:
+            return [self.text], [self.target]
+        sources = list(read_input(self.input))
+        if not any(map(str.strip, sources)):
+            raise UsageError(f"{self.input} contains no text.")
+        targets: list[str | None] = [None] * len(sources)
+        if self.target_input is not None:
+            targets = list(read_input(self.target_input))
+        if len(targets) != len(sources):
+            raise UsageError(
+                f"{self.input} has {len(sources)} lines but {self.target_input} has {len(targets)}: they must match."
+            )
+        pairs = [(source, target) for source, target in zip(sources, targets, strict=True) if source.strip()]
+        return [source for source, _ in pairs], [target for _, target in pairs]
+
+    def _check(self, page: Path | None, sources: list[str]) -> None:
+        """Checks paths and options before the model is loaded."""
+        if self.picture is not None:
+            if self.picture.suffix.lower() not in (".png", ".svg", ".pdf"):
+                raise UsageError(f"{self.picture} must end with .png, .svg, .pdf.")
+            if len(sources) > 1:
+                raise UsageError(f"--picture shows one sentence, but {self.input} has {len(sources)}.")
+            self._which()
+        for file, option in ((page, "--output"), (self.picture, "--picture")):
+            check_new_file(file, option)
+
+    def _draw(self, seen: "Attention", picture: Path) -> None:
+        from vanilla_transformer.inspection import plot_attention, plot_heads
+        from vanilla_transformer.reporting.curves import save_figure
+
+        seen = seen if self.pieces else seen.words()
+        layer, head = self._which()
+        kind = self.kind or list(seen.weights)[-1]
+        with warnings.catch_warnings(record=True) as caught:
+            if head == "all" and self.view == "heatmap":
+                figure = plot_heads(seen, kind, layer)[0, 0].figure
+            else:
+                figure = plot_attention(seen, kind, layer, head, self.view).figure
+            save_figure(figure, picture)
+        for message in {str(warning.message) for warning in caught if "No font" in str(warning.message)}:
+            warn(f"{picture}: {message} On the HTML page a browser may have one.")
+
+    def _which(self) -> tuple[Any, Any]:
+        """Returns layer and head, as numbers unless they are keywords."""
+        return _number(self.layer, "--layer", "mean"), _number(self.head, "--head", "mean", "all")
+
+
+def _number(text: str, option: str, *words: str) -> int | str:
+    if text in words:
+        return text
+    try:
+        return int(text)
+    except ValueError:
+        raise UsageError(f"{option} must be a number or {' or '.join(words)}, not {text!r}.") from None

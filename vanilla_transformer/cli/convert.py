@@ -1,0 +1,36 @@
+"""`vanilla-transformer convert`: Marian to this package's model, and this package's model to Marian."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+from tyro.conf import Positional, arg
+
+from vanilla_transformer.atomic_files import atomic_directory
+from vanilla_transformer.cli.arguments import refuse_full_directory
+from vanilla_transformer.cli.streams import warn
+
+
+@dataclass(frozen=True)
+class Convert:
+    """Convert a Marian (OPUS-MT) model to this package's model, or this package's model to Marian.
+
+    The logits are identical. The tokenizer keeps its class, and `generate` uses the model's original settings.
+    """
+
+    source: Annotated[str, Positional, arg(metavar="SOURCE")]
+    """Model directory or Hub id; the type of the model determines the direction."""
+    output: Annotated[Path, Positional, arg(metavar="OUTPUT")]
+    """Output directory; must be empty or not exist."""
+
+    def run(self) -> None:
+        """Converts the model and prints its directory."""
+        refuse_full_directory(self.output)
+        from vanilla_transformer.export.conversion import convert
+
+        converted = convert(self.source)
+        for remark in converted.remarks:
+            warn(remark)
+        with atomic_directory(self.output) as place:
+            converted.save(place)
+        print(self.output)

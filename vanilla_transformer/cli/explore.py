@@ -1,0 +1,61 @@
+"""`vanilla-transformer explore`: a page on which a model computes live."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+from tyro.conf import arg
+
+from vanilla_transformer.cli.arguments import (
+    Flag,
+    Model,
+    OptionalPath,
+    OptionalText,
+    UsageError,
+    refuse_full_directory,
+)
+from vanilla_transformer.cli.streams import warn
+
+
+@dataclass(frozen=True)
+class Explore:
+    """Write a web page on which a model computes live, number by number, in the paper's order.
+
+    For one text, it shows the whole computation: embeddings, positions, each head's queries, keys, values, scores and
+    weights, feed-forward units and logits; the beam search as a tree; the effect of removing a head, a layer or the
+    positions; and, if the run's checkpoints exist, a replay of the training. The folder works offline and on any
+    static file host, and contacts no other host. View it with `python -m http.server --directory OUTPUT`.
+    """
+
+    model: Model
+    """Model directory or Hub id, of any family, with at most 40 million parameters."""
+    output: OptionalPath = None
+    """Directory to write; must be empty or not exist (default: MODEL-explore in the current directory)."""
+    text: Annotated[tuple[str, ...], arg(metavar="TEXT ...", help_behavior_hint="")] = ()
+    """Texts to offer on the page, which starts with the first (default: the examples in the model's card)."""
+    training: OptionalPath = None
+    """Directory of the run whose training is replayed (default: MODEL, if its checkpoints are there)."""
+    no_training: Flag = False
+    """Leave out the training, which makes the folder smaller."""
+    documentation: OptionalText = None
+    """URL of this documentation, so that each number links to its chapter (default: none)."""
+
+    def run(self) -> None:
+        """Writes the folder and prints it."""
+        if self.training is not None and self.no_training:
+            raise UsageError("--training and --no-training exclude each other: choose one of them.")
+        if self.training is not None and not (self.training / "checkpoints").is_dir():
+            raise UsageError(f"--training {self.training} has no folder checkpoints: name the directory of a run.")
+        output = self.output or Path(f"{Path(self.model).name}-explore")
+        refuse_full_directory(output)
+        from vanilla_transformer.explore.static_site import write_model_page
+
+        write_model_page(
+            self.model,
+            output,
+            examples=self.text,
+            training=None if self.no_training else self.training or Path(self.model),
+            documentation=self.documentation,
+            report=warn,
+        )
+        print(output)

@@ -1,0 +1,86 @@
+"""`vanilla-transformer export`: writes a model for other runtimes."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from tyro.conf import Positional, arg
+
+from vanilla_transformer.atomic_files import atomic_directory
+from vanilla_transformer.cli.arguments import Model, OptionalText, UsageError, refuse_full_directory
+from vanilla_transformer.cli.streams import warn
+
+_PACKAGES: dict[str, list[str]] = {
+    "ctranslate2": ["ctranslate2"],
+    "onnx": ["onnx", "onnxruntime"],
+    "marian": [],
+}
+
+
+@dataclass(frozen=True)
+class Export:
+    """Export a model, with its tokenizer, to CTranslate2, ONNX Runtime or transformers' MarianMTModel.
+
+    CTranslate2 and ONNX Runtime run without torch; the folder's README has a program that translates. `marian` writes
+    a MarianMTModel, which transformers loads without this package.
+    """
+
+    model: Model
+    """Model directory or Hub id."""
+    to: Literal["ctranslate2", "onnx", "marian"]
+    """Target runtime."""
+    output: Annotated[Path | None, Positional, arg(metavar="[OUTPUT]", help_behavior_hint="")] = None
+    """Output directory; must be empty or not exist (default: MODEL-onnx etc. in the current directory)."""
+    quantization: Annotated[OptionalText, arg(metavar="TYPE")] = None
+    """Type of the parameters: float32, int8, or for ctranslate2 also int16, float16, bfloat16 (default: float32)."""
+
+    def run(self) -> None:
+        """Exports the model and prints the directory."""
+        output = self.output or Path(f"{Path(self.model).name}-{self.to}")
+        refuse_full_directory(output)
+        for package in _PACKAGES[self.to]:
+            if find_spec(package) is None:
+                raise UsageError(
+                    f"The package {package} is not installed: run `pip install 'vanilla-transformer[export]'`."
+                )
+        write, quantizations = self._writer()
+        quantization = self.quantization or "float32"
+        if quantization not in quantizations:
+            raise UsageError(
+                f"--quantization {quantization} is not available for {self.to}: use {', '.join(quantizations)}."
+            )
+        model, tokenizer = _load(self.model)
+        with atomic_directory(output) as place:
+            remarks = write(model, tokenizer, place, quantization)
+        for remark in remarks:
+            warn(remark)
+        print(output)
+
+    def _writer(self) -> tuple[Callable[[Any, Any, Path, str], list[str]], Sequence[str]]:
+        """Returns the function that writes the files and returns remarks for the user, and its quantizations."""
+        if self.to == "onnx":
+            from vanilla_transformer.export import to_onnx
+
+            return to_onnx.export_onnx, to_onnx.QUANTIZATIONS
+        if self.to == "ctranslate2":
+            from vanilla_transformer.export import to_ctranslate2
+
+            return to_ctranslate2.export_ctranslate2, to_ctranslate2.QUANTIZATIONS
+        from vanilla_transformer.export.conversion import export_marian
+
+        return export_marian, ("float32",)
+
+
+def _load(path: str) -> tuple[Any, Any]:
+    """Loads an encoder-decoder and its tokenizer; ValueError if the model is of another type."""
+    from vanilla_transformer.export.linked_files import refuse_linked_files
+    from vanilla_transformer.model.configuration_vanilla_transformer import VanillaTransformerConfig
+    from vanilla_transformer.translation import load_config, load_model
+
+    refuse_linked_files(path)
+    config = load_config(path, its_weights=False)
+    if not isinstance(config, VanillaTransformerConfig):
+        raise ValueError(f"{path} is a model of the type {config.model_type}, not vanilla_transformer.")
+    return load_model(path, device="cpu")

@@ -1,0 +1,106 @@
+"""`vanilla-transformer generate`: continuations of prompts, shown as they are written."""
+
+import json
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from tyro.conf import arg
+
+from vanilla_transformer.cli.arguments import (
+    Flag,
+    Model,
+    OptionalFloat,
+    OptionalInt,
+    UsageError,
+    as_options,
+    at_least_one,
+)
+from vanilla_transformer.cli.decoding import Computing, Decoding
+from vanilla_transformer.cli.streams import open_output, read_input
+from vanilla_transformer.limits import check_number, check_whole
+
+
+@dataclass(frozen=True)
+class SamplingOptions:
+    """Sampling: tokens drawn from the model's probabilities."""
+
+    sample: Flag = False
+    """Draw each token at random; implied by each of the next four options."""
+    top_k: OptionalInt = None
+    """Draw from this many of the likeliest tokens (default: all)."""
+    top_p: OptionalFloat = None
+    """Draw from the likeliest tokens whose probabilities add up to this (default: 1, all)."""
+    temperature: OptionalFloat = None
+    """Divide the logits by this; below 1, likely tokens become likelier (default: 1)."""
+    seed: OptionalInt = None
+    """Random seed (default: 1)."""
+
+    def check(self) -> None:
+        """Raises UsageError for an invalid option."""
+        with as_options():
+            check_whole("top_k", self.top_k, 1)
+            check_number("top_p", self.top_p, 0, 1, above=True)
+            check_number("temperature", self.temperature, 0, above=True)
+
+
+@dataclass(frozen=True)
+class Generate:
+    """Continue each line of standard input with a language model, and show the text as it is written.
+
+    Each line is a prompt, as in `echo "To be" | vanilla-transformer generate MODEL --max-new-tokens 100 --top-p 0.9`;
+    an empty line has the model begin a text of its own. Search is greedy unless a beam or a sampling option is given.
+    A text that outgrows the model's context continues from its latest tokens.
+    """
+
+    model: Model
+    """Directory or Hub id of a language model."""
+    max_new_tokens: Annotated[int, arg(metavar="INT")] = 200
+    """Maximum tokens to write per prompt; a model trained on whole texts may end earlier."""
+    num_beams: OptionalInt = None
+    """Beam size; above 1, the text is shown only when it is complete (default: 1, greedy search)."""
+    json: Flag = False
+    """Write one JSON object per line: the prompt, its continuation, and the continuation's number of tokens."""
+    sampling: SamplingOptions = SamplingOptions()
+    computing: Computing = Computing()
+
+    def run(self) -> None:
+        """Continues each prompt."""
+        at_least_one(max_new_tokens=self.max_new_tokens)
+        self.computing.check()
+        search, seed = self._search()
+        lines = read_input(None)
+        from vanilla_transformer.tasks import task_of_model
+
+        pipeline = task_of_model(self.model).pipeline
+        if pipeline != "text-generation":
+            command = "translate" if pipeline == "translation" else "predict"
+            raise ValueError(f"{self.model} is a model for {pipeline}, not a language model: give it to `{command}`.")
+        model, tokenizer = self.computing.load(self.model, translates=False)
+        self.computing.announce(model)
+        from vanilla_transformer.cli.text_writer import TextWriter
+
+        writer = TextWriter(model, tokenizer, self.max_new_tokens, search)
+        with open_output(None) as output:
+            for number, prompt in enumerate(lines):
+                if self.json:
+                    text, tokens = writer.write(prompt, seed)
+                    values = {"prompt": prompt, "text": text, "tokens": tokens}
+                    print(json.dumps(values, ensure_ascii=False), file=output)
+                else:
+                    print("\n" * (number > 0) + prompt, end="", file=output, flush=True)
+                    writer.write(prompt, seed, lambda text: print(text, end="", file=output, flush=True))
+                    print(file=output)
+
+    def _search(self) -> tuple[dict[str, Any], int | None]:
+        """Returns arguments of `generate` for the search, and the seed for samples."""
+        decoding = Decoding(num_beams=self.num_beams)
+        decoding.check()
+        sampling = self.sampling
+        if sampling == SamplingOptions():
+            return {"do_sample": False, "num_beams": self.num_beams or 1}, None
+        if self.num_beams is not None:
+            raise UsageError("--sample cannot be combined with --num-beams, which is for beams.")
+        sampling.check()
+        temperature = 1.0 if sampling.temperature is None else sampling.temperature
+        probabilities = {"top_k": sampling.top_k or 0, "top_p": sampling.top_p, "temperature": temperature}
+        return {"do_sample": True, "num_beams": 1, **probabilities}, 1 if sampling.seed is None else sampling.seed

@@ -1,0 +1,164 @@
+"""`vanilla-transformer info`: size and cost of a preset or a model, compared with the paper."""
+
+import dataclasses
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from tyro.conf import Positional, arg
+
+from vanilla_transformer.cli.arguments import Flag, OptionalInt, UsageError, at_least_one
+from vanilla_transformer.cli.streams import print_result
+from vanilla_transformer.inspection.info_page import info_page
+
+if TYPE_CHECKING:
+    from vanilla_transformer.inspection.parameters import OwnConfig
+    from vanilla_transformer.model.configuration_vanilla_transformer import VanillaTransformerBaseConfig
+
+_SIZES = (
+    *("vocab_size", "d_model", "d_ff", "num_heads", "d_k", "d_v", "encoder_layers", "decoder_layers"),
+    *("dropout", "label_smoothing", "positional_encoding"),
+    # Of recurrent models.
+    *("num_layers", "cell", "attention", "attention_window", "input_feeding", "bidirectional"),
+)
+
+
+@dataclass(frozen=True)
+class Info:
+    """Show parameters, training FLOPs and memory of a preset or a model, compared with the paper.
+
+    The weights in a model directory are checked. For a model trained with this package, the figures of its run are
+    shown, too.
+    """
+
+    model: Annotated[str, Positional, arg(metavar="PRESET|MODEL")]
+    """Preset (tiny, small, base, big, or a row of Table 3), model directory or Hub id."""
+    family: Literal["encoder-decoder", "encoder", "decoder"] = "encoder-decoder"
+    """Stacks of a preset; a model has its own."""
+    vocab_size: OptionalInt = None
+    """Vocabulary size of a preset (default: 37,000 as in section 5.1)."""
+    sentence_length: Annotated[int, arg(metavar="INT")] = 25
+    """Tokens per sentence, source and target alike, for FLOPs."""
+    json: Flag = False
+    """Print the result as one JSON object."""
+
+    def run(self) -> None:
+        """Prints the sizes, their cost, and why the paper's figures differ."""
+        report = self._report()
+        print_result(json.dumps(report) if self.json else "\n".join(info_page(report)))
+
+    def _report(self) -> dict[str, Any]:
+        """Returns all figures by name."""
+        at_least_one(vocab_size=self.vocab_size, sentence_length=self.sentence_length)
+        is_preset = not Path(self.model).is_dir() and "/" not in self.model
+        config = self._preset_config() if is_preset else self._model_config()
+        from vanilla_transformer.inspection.parameters import count_parameters, training_memory
+        from vanilla_transformer.reporting.summary import read_summary
+
+        parameters = count_parameters(config)
+        return {
+            "model": self.model,
+            "sizes": {name: getattr(config, name) for name in _SIZES if hasattr(config, name)},
+            "parameters": parameters,
+            "table_3": self._table_3(config.vocab_size) if is_preset and config.is_encoder_decoder else None,
+            "training": self._training(config, is_preset),
+            "memory": training_memory(parameters["total"]),
+            "processor": self._processor(config),
+            "run": None if is_preset else read_summary(Path(self.model, "summary.json")),
+        }
+
+    def _processor(self, config: "OwnConfig") -> dict[str, Any]:
+        """Returns the processor's abilities, and the precision that `translate` chooses for this model."""
+        import torch
+
+        from vanilla_transformer.engine.cpu import fastest_dtype, has_bfloat16_products, saturates
+
+        fastest, engine = fastest_dtype(config.d_model, torch.device("cpu")), torch.backends.quantized.engine
+        return {
+            "instructions": torch.backends.cpu.get_cpu_capability(),
+            "vnni": torch.cpu._is_vnni_supported(),
+            "amx": torch.cpu._is_amx_tile_supported(),
+            "bfloat16_products": has_bfloat16_products(),
+            "int8_engine": engine,
+            "int8_weight_bits": None if engine == "none" else 7 if saturates(engine) else 8,
+            "threads": torch.get_num_threads(),
+            "translate_takes": str(fastest).removeprefix("torch.") if config.is_encoder_decoder else None,
+        }
+
+    def _preset_config(self) -> "VanillaTransformerBaseConfig":
+        import vanilla_transformer as package
+
+        family: type[VanillaTransformerBaseConfig] = {
+            "encoder-decoder": package.VanillaTransformerConfig,
+            "encoder": package.VanillaTransformerEncoderConfig,
+            "decoder": package.VanillaTransformerDecoderConfig,
+        }[self.family]
+        sizes = {} if self.vocab_size is None else {"vocab_size": self.vocab_size}
+        try:
+            return family.from_preset(self.model, **sizes)
+        except ValueError as error:
+            if self.model in family.presets():
+                raise UsageError(str(error)) from None
+            raise ValueError(f"{str(error).removesuffix('.')}, and there is no directory of that name.") from None
+
+    def _model_config(self) -> "OwnConfig":
+        from vanilla_transformer.translation.loading import load_config
+
+        if self.family != "encoder-decoder":
+            raise UsageError("--family applies to presets only: a model has its own.")
+        if self.vocab_size is not None:
+            raise UsageError("--vocab-size applies to presets only: a model has its own vocabulary.")
+        return load_config(self.model)
+
+    def _table_3(self, vocab_size: int) -> dict[str, Any] | None:
+        """Returns the paper's parameter counts and the vocabulary sizes that explain them, for the paper's models."""
+        from vanilla_transformer.inspection import paper_tables as paper
+
+        if not paper.is_in_paper(self.model):
+            return None
+        rows = paper.table_3(vocab_size)
+        common, others = paper.most_common_vocabularies(rows)
+        return {
+            "millions": paper.MILLIONS_OF_PARAMETERS.get(self.model),
+            "rows": [dataclasses.asdict(row) for row in rows],
+            "common_vocabularies": common,
+            "rows_with_other_vocabularies": others,
+        }
+
+    def _training(self, config: "OwnConfig", is_preset: bool) -> dict[str, Any]:
+        """Returns FLOPs per target token and for the paper's schedule, and those of Table 2."""
+        import numpy as np
+
+        from vanilla_transformer.analysis.cost import training_flops
+        from vanilla_transformer.inspection import paper_tables as paper
+        from vanilla_transformer.model.configuration_vanilla_transformer import (
+            VanillaTransformerBaseConfig,
+            VanillaTransformerConfig,
+        )
+        from vanilla_transformer.recurrent import cost as of_recurrent_models
+
+        length = np.array([self.sentence_length])
+        if not isinstance(config, VanillaTransformerBaseConfig):
+            per_token = of_recurrent_models.training_flops(config, length, length) / self.sentence_length
+            return {"sentence_length": self.sentence_length, "flops_per_target_token": per_token}
+        per_token = training_flops(config, length, length) / self.sentence_length
+        if not isinstance(config, VanillaTransformerConfig):
+            return {"sentence_length": self.sentence_length, "flops_per_token": per_token}
+        model = self.model if is_preset else paper.table_2_model(config)
+        steps = paper.training_steps(model)
+        flops = per_token * paper.STEP_TOKENS * steps
+        published = paper.TABLE_2.get(model or "")
+        table_2 = published and {
+            **dataclasses.asdict(published),
+            "device_flops": published.flops,
+            "share": flops / published.flops,
+        }
+        return {
+            "sentence_length": self.sentence_length,
+            "flops_per_target_token": per_token,
+            "steps": steps,
+            "step_tokens": paper.STEP_TOKENS,
+            "flops": flops,
+            "table_2": table_2,
+        }

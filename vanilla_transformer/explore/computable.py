@@ -1,0 +1,105 @@
+"""Models that the page can compute: it has their equations in JavaScript, and refuses all others."""
+
+from typing import Any
+
+import torch
+from transformers import PreTrainedModel
+
+from vanilla_transformer.model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
+from vanilla_transformer.model.modeling_vanilla_transformer_decoder import VanillaTransformerDecoderForCausalLM
+from vanilla_transformer.model.modeling_vanilla_transformer_encoder import (
+    VanillaTransformerEncoderForMaskedLM,
+    VanillaTransformerEncoderForSequenceClassification,
+    VanillaTransformerEncoderForTokenClassification,
+)
+from vanilla_transformer.recurrent.modeling_recurrent_encoder_decoder import (
+    RecurrentEncoderDecoderForConditionalGeneration,
+)
+
+FAMILIES: dict[type, str] = {
+    VanillaTransformerForConditionalGeneration: "encoder-decoder",
+    VanillaTransformerDecoderForCausalLM: "language-model",
+    VanillaTransformerEncoderForMaskedLM: "masked-language-model",
+    VanillaTransformerEncoderForSequenceClassification: "classifier",
+    VanillaTransformerEncoderForTokenClassification: "tagger",
+    RecurrentEncoderDecoderForConditionalGeneration: "recurrent",
+}
+WRITERS = ("encoder-decoder", "recurrent", "language-model")
+# The keys of `activations` in web/arithmetic.js.
+ACTIVATIONS = ("relu", "gelu", "gelu_new", "gelu_pytorch_tanh", "silu", "swish", "tanh", "sigmoid")
+# Settings that change the result of a search, with their neutral values.
+_NEUTRAL: dict[str, tuple[Any, ...]] = {
+    "do_sample": (None, False),
+    "repetition_penalty": (None, 1.0),
+    "encoder_repetition_penalty": (None, 1.0),
+    "no_repeat_ngram_size": (None, 0),
+    "encoder_no_repeat_ngram_size": (None, 0),
+    "min_length": (None, 0),
+    "min_new_tokens": (None, 0),
+    "num_beam_groups": (None, 1),
+    "bad_words_ids": (None, []),
+    "suppress_tokens": (None, []),
+    "begin_suppress_tokens": (None, []),
+    "forced_bos_token_id": (None,),
+    "forced_eos_token_id": (None,),
+    "sequence_bias": (None, {}),
+    "guidance_scale": (None, 1.0),
+    "quantization": (None,),
+}
+# Configuration fields that change a forward pass; each occurs in the page's equations.
+_FIELDS = (
+    *("d_model", "d_ff", "num_heads", "d_k", "d_v", "encoder_layers", "decoder_layers", "vocab_size"),
+    *("positional_encoding", "max_position_embeddings", "layer_norm_eps", "activation_function", "classifier_pooling"),
+    *("num_layers", "cell", "attention", "input_feeding", "attention_window", "bidirectional"),
+)
+_MOST_PARAMETERS = 40_000_000
+
+
+class ExploreError(ValueError):
+    """A model that the page cannot compute."""
+
+
+def family(model: PreTrainedModel) -> str:
+    """Returns the model's family among those of the page.
+
+    Raises:
+        ExploreError: The model is of no such family, or has a feature that the page does not know.
+    """
+    found = FAMILIES.get(type(model))
+    if found is None:
+        known = ", ".join(kind.__name__ for kind in FAMILIES)
+        raise ExploreError(f"The page cannot compute a {type(model).__name__}, only {known}.")
+    config: Any = model.config
+    if found != "recurrent" and config.activation_function not in ACTIVATIONS:
+        raise ExploreError(
+            f"The page cannot compute the activation {config.activation_function}, only {', '.join(ACTIVATIONS)}."
+        )
+    if found == "classifier" and (config.problem_type == "regression" or config.num_labels == 1):
+        raise ExploreError("The model gives a text a number (regression), but the page shows classes.")
+    with torch.device("meta"):
+        expected = {name: weight.shape for name, weight in type(model)(config).state_dict().items()}
+    there = {name: weight.shape for name, weight in model.state_dict().items()}
+    if there != expected:
+        name = sorted(there.items() ^ expected.items(), key=lambda item: item[0])[0][0]
+        raise ExploreError(f"The page cannot compute a model whose weight {name} differs from its family's.")
+    count = sum(weight.numel() for weight in model.parameters())
+    if count > _MOST_PARAMETERS:
+        raise ExploreError(
+            f"The model has {count:,} parameters, but a browser can only compute up to {_MOST_PARAMETERS:,} "
+            "in reasonable time."
+        )
+    return found
+
+
+def fields(config: Any) -> dict[str, Any]:
+    """Returns the fields of a configuration that the equations need."""
+    labels = [str(config.id2label[number]) for number in range(config.num_labels)]
+    return {name: getattr(config, name) for name in _FIELDS if hasattr(config, name)} | {
+        "labels": labels,
+        "problem_type": config.problem_type,
+    }
+
+
+def unknown_settings(settings: dict[str, Any]) -> list[str]:
+    """Lists the settings of `generate` that the page's search does not follow."""
+    return [name for name, neutral in _NEUTRAL.items() if settings.get(name) not in neutral]

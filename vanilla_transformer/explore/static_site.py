@@ -1,0 +1,257 @@
+"""Writes the page: a folder for any static host, in which the model computes without contacting another host."""
+
+import json
+import re
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+import yaml
+from huggingface_hub import RepoCard
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from vanilla_transformer.explore.browser_tokenizer import tokenizer_config, tokenizer_parts
+from vanilla_transformer.explore.computable import WRITERS, ExploreError, family, fields, unknown_settings
+from vanilla_transformer.explore.packing import (
+    MOST_BYTES,
+    Moment,
+    Tensor,
+    learning_curve,
+    moments,
+    pack,
+    pack_8_bits,
+    size_in_8_bits,
+    weights_of,
+)
+from vanilla_transformer.hub import SPACE_TAG, card_examples, push_space
+from vanilla_transformer.plain_text import plain_text
+from vanilla_transformer.reporting.model_card import CARD
+from vanilla_transformer.translation import load_model
+
+_WEB = Path(__file__).parent / "web"
+# Hosts on which a Space may keep its large files.
+_SPACE_HOSTS = ("https://*.hf.co", "https://*.huggingface.co")
+# Texts on the page of a model whose card has no examples.
+_EXAMPLES = {"masked-language-model": "A <mask> waits."}
+_SHOWN_LIKELIEST = 5
+# Tokens that a language model goes on with.
+_CONTINUATION = 24
+_README = """---
+{head}---
+
+# {name}, computed before your eyes
+
+Any host of static files serves this folder; on your own machine `python -m http.server` does, at
+http://localhost:8000. The model computes in the browser of whoever opens it, and what they write stays there: no other
+host is asked. `model` holds its weights; D3 (ISC licence) and tokenizers.js (Apache-2.0) are in `vendor`, with their
+licences, and the rest is the page's own JavaScript, to be read as it is.
+"""
+
+
+def write_model_page(
+    path: str | Path,
+    output: Path,
+    *,
+    examples: Sequence[str] = (),
+    training: Path | None = None,
+    documentation: str | None = None,
+    report: Callable[[str], None] = lambda remark: None,
+) -> None:
+    """Writes the folder for a model in a directory or on the Hub; other arguments are those of `write_page`."""
+    model, tokenizer = load_model(path, device="cpu", translates=False)
+    write_page(
+        model,
+        tokenizer,
+        output,
+        name=Path(path).resolve().name if Path(path).is_dir() else str(path),
+        examples=examples or card_examples(str(path)),
+        run=training,
+        documentation=documentation,
+        report=report,
+    )
+
+
+def write_page(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    output: Path,
+    *,
+    name: str,
+    examples: Sequence[str] = (),
+    run: Path | None = None,
+    documentation: str | None = None,
+    report: Callable[[str], None] = lambda remark: None,
+) -> None:
+    """Writes the folder.
+
+    Args:
+        output: A directory that is empty or does not exist.
+        name: The page's heading.
+        examples: Texts that the page offers; it opens with the first.
+        run: The directory of the model's training, whose checkpoints and log the page replays.
+        documentation: The address of the documentation, for links from each number to its chapter.
+        report: Called with each way in which the page differs from the model.
+
+    Raises:
+        ExploreError, ConversionError: The page cannot compute the model, or cannot read its tokenizer.
+    """
+    kind = family(model)
+    tokenizer = plain_text(tokenizer)
+    parts = tokenizer_parts(tokenizer)
+    settings = model.generation_config.to_diff_dict() if kind in WRITERS and model.generation_config else {}
+    ignored = unknown_settings(settings)
+    if ignored:
+        report(f"The page's search ignores {', '.join(ignored)} in the model's generation_config.json.")
+    examples = list(examples) or [_EXAMPLES.get(kind) or _some_text(tokenizer)]
+    check = _check(model, tokenizer, examples[0])
+    output.mkdir(parents=True, exist_ok=True)
+    shutil.copytree(_WEB, output, dirs_exist_ok=True)
+    folder = output / "model"
+    folder.mkdir()
+    places, weights = pack(model.state_dict())
+    (folder / "weights.bin").write_bytes(weights)
+    _write_json(folder / "tokenizer.json", parts)
+    _write_json(folder / "tokenizer_config.json", tokenizer_config(tokenizer, parts))
+    about = {
+        "name": name,
+        "family": kind,
+        "parameters": sum(weight.numel() for weight in model.parameters()),
+        "config": fields(model.config),
+        "search": _search(model, settings) if kind in WRITERS else None,
+        "tokens": _tokens(tokenizer, model.config),
+        "pieces": _pieces(tokenizer, model.config.vocab_size),
+        "tensors": {key: list(place) for key, place in places.items()},
+        "examples": examples,
+        "documentation": documentation,
+        "check": check,
+        "training": _training(places, len(weights), run, folder, report) if run is not None else None,
+    }
+    (folder / "model.json").write_text(json.dumps(about, ensure_ascii=False), encoding="utf-8")
+    head = {"title": name, "emoji": "🔎", "sdk": "static", "app_file": "index.html", "tags": [SPACE_TAG]}
+    text = yaml.safe_dump(head, allow_unicode=True, sort_keys=False)
+    (output / CARD).write_text(_README.format(head=text, name=name), encoding="utf-8")
+
+
+def push_page(folder: Path, model: Path, name: str, *, private: bool = False, message: str | None = None) -> str:
+    """Pushes a folder as the static Space NAME-explore, or replaces the previous one; returns its URL.
+
+    Args:
+        folder: The folder that `write_page` has written.
+        model: The directory of the pushed model.
+        name: The model's name on the Hub, ORG/NAME.
+
+    Raises:
+        PushError: Another Space has that name, or the Hub refuses the push.
+    """
+    card: Any = RepoCard.load(folder / CARD)
+    card.data.title, card.data.models = name.rpartition("/")[2], [name]
+    card.data.license = RepoCard.load(model / CARD, ignore_metadata_errors=True).data.get("license")
+    card.save(folder / CARD)
+    page = folder / "index.html"
+    text = page.read_text(encoding="utf-8").replace(
+        "connect-src 'self'", " ".join(["connect-src 'self'", *_SPACE_HOSTS])
+    )
+    page.write_text(text, encoding="utf-8")
+    return push_space(folder, f"{name}-explore", private=private, message=message)
+
+
+def _write_json(path: Path, content: Mapping[str, Any]) -> None:
+    path.write_text(json.dumps(content, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
+
+
+def _some_text(tokenizer: PreTrainedTokenizerBase) -> str:
+    """Returns a word that the tokenizer can read, for a model whose card has no example."""
+    readable = tokenizer.unk_token_id not in tokenizer("hello")["input_ids"]
+    return "hello" if readable else str(tokenizer.decode([len(tokenizer) - 1]))
+
+
+def _tokens(tokenizer: PreTrainedTokenizerBase, config: Any) -> dict[str, Any]:
+    ends = config.eos_token_id if isinstance(config.eos_token_id, list) else [config.eos_token_id]
+    return {
+        "start": getattr(config, "decoder_start_token_id", None),
+        "ends": [end for end in ends if end is not None],
+        "mask": tokenizer.mask_token_id if tokenizer.mask_token else None,
+        "special": sorted(set(tokenizer.all_special_ids)),
+    }
+
+
+def _pieces(tokenizer: PreTrainedTokenizerBase, count: int) -> list[str]:
+    """Returns each entry of the vocabulary as a person reads it, with spaces as dots."""
+    special = set(tokenizer.all_special_ids)
+    pieces = []
+    for number in range(count):
+        raw = tokenizer.convert_ids_to_tokens(number) if number < len(tokenizer) else None
+        if raw is None or number in special:
+            pieces.append(str(raw or f"<{number}>"))
+            continue
+        decoder = getattr(getattr(tokenizer, "backend_tokenizer", None), "decoder", None)
+        # After another piece, a piece keeps its leading space.
+        text = decoder.decode([raw, raw])[len(decoder.decode([raw])) :] if decoder is not None else raw
+        text = raw if "\ufffd" in text or not text else text
+        pieces.append(re.sub("[ \u0120\u2581]", "·", str(text)))
+    return pieces
+
+
+def _search(model: Any, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the model's own search settings, with which the page begins."""
+    google = settings.get("length_penalty_type", "huggingface") == "google"
+    beyond, length = settings.get("max_length_beyond_source"), settings.get("max_length")
+    # The library's default of 20 tokens holds if nothing else is set; trainers also write it beside other limits.
+    most = length - 1 if length not in (None, 20) else None if beyond is not None else 19
+    most = settings.get("max_new_tokens") or most if model.config.is_encoder_decoder else _CONTINUATION
+    return {
+        "width": settings.get("num_beams") or 1,
+        "alpha": float(settings.get("length_penalty", 0.6 if google else 1.0)),
+        "google": google,
+        "early": settings.get("early_stopping", "never" if google else False),
+        "beyond": beyond,
+        "most": most,
+    }
+
+
+def _check(model: Any, tokenizer: Any, text: str) -> dict[str, Any]:
+    """Returns the model's values for the first example, with which the page proves that it computes the same."""
+    inputs = tokenizer(text, return_tensors="pt").to(model.device)
+    inputs = {key: inputs[key] for key in ("input_ids", "attention_mask")}
+    target = None
+    with torch.no_grad():
+        if model.config.is_encoder_decoder:
+            target = model.generate(**inputs)
+            logits = model(**inputs, decoder_input_ids=target[:, :-1]).logits[0]
+        else:
+            logits = model(**inputs).logits[0]
+    likeliest = torch.atleast_2d(logits).float().topk(min(_SHOWN_LIKELIEST, logits.shape[-1]), dim=-1)
+    return {
+        "text": text,
+        "source": inputs["input_ids"][0].tolist(),
+        "target": None if target is None else target[0].tolist(),
+        "likeliest": likeliest.indices.tolist(),
+        "logits": likeliest.values.tolist(),
+    }
+
+
+def _training(
+    places: Mapping[str, Tensor], weights: int, run: Path, folder: Path, report: Callable[[str], None]
+) -> dict[str, Any] | None:
+    """Writes the weights of checkpoints that fit, and returns their steps and the run's learning curve."""
+    chosen = moments(run, size_in_8_bits(places), MOST_BYTES - weights, report)
+    kept: list[Moment] = []
+    for moment in chosen:
+        found = weights_of(moment, places)
+        if found is None:
+            report(f"Step {moment.step} of the training is left out: its weights do not fit this model.")
+            continue
+        (folder / f"step-{moment.step}.bin").write_bytes(pack_8_bits(found, places))
+        kept.append(moment)
+    curve = learning_curve(run)
+    if not kept and (run / "checkpoints").is_dir():
+        report(
+            "The page does not replay the training: the model's weights leave no room for checkpoints, or there "
+            "are none."
+        )
+    return {"steps": [moment.step for moment in kept], "curve": curve} if kept or curve else None
+
+
+__all__ = ["ExploreError", "push_page", "write_model_page", "write_page"]

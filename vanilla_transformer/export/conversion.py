@@ -1,0 +1,138 @@
+"""Converts model directories: weights, generation config and tokenizer."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoConfig, GenerationConfig, PreTrainedTokenizerFast
+
+from vanilla_transformer.export.errors import ConversionError
+from vanilla_transformer.export.linked_files import refuse_linked_files
+from vanilla_transformer.export.marian import from_marian, to_marian
+from vanilla_transformer.export.weights import training_settings_lost
+from vanilla_transformer.model.configuration_vanilla_transformer import VanillaTransformerConfig
+from vanilla_transformer.translation import ModelNotFoundError, load_tokenizer
+from vanilla_transformer.translation.loading import load_weights_and_config
+
+OURS = VanillaTransformerConfig.model_type
+_SUPPORTED = f"supported types: marian, {OURS}"
+
+# Settings of `generate` that only our models know.
+_OWN_SETTINGS = ("length_penalty_type", "max_length_beyond_source")
+
+
+@dataclass(frozen=True)
+class Converted:
+    """A model of another type with the same logits, its tokenizer, and remarks for the user."""
+
+    model: Any  # A PreTrainedModel that is a GenerationMixin as well: Python has no type for both.
+    tokenizer: Any | None
+    remarks: list[str] = field(default_factory=list)
+
+    def save(self, output: Path) -> None:
+        """Writes the model directory."""
+        self.model.save_pretrained(output)
+        if self.tokenizer is not None:
+            self.tokenizer.save_pretrained(output)
+
+
+def convert(source: str | Path) -> Converted:
+    """Converts a Marian model to ours, or our model to Marian.
+
+    Raises:
+        ModelNotFoundError: There is no model of that name.
+        ConversionError: The model is of another type, or has a feature that the other type cannot express.
+    """
+    refuse_linked_files(source)
+    model_type = _model_type(source)
+    if model_type not in ("marian", OURS):
+        raise ConversionError(f"{source} is a {model_type} model, which cannot be converted; {_SUPPORTED}.")
+    model: Any = load_weights_and_config(source, torch.float32)
+    tokenizer = _tokenizer(source)
+    remarks = [] if tokenizer is not None else [f"{source} has no tokenizer, so the converted model has none either."]
+    if model_type == OURS:
+        return as_marian(model, tokenizer, remarks)
+    converted = from_marian(model)
+    converted.generation_config = _as_theirs(model.generation_config)
+    return Converted(converted, tokenizer, [*remarks, *training_settings_lost(model.config)])
+
+
+def as_marian(model: Any, tokenizer: Any | None, remarks: list[str] | None = None) -> Converted:
+    """Converts our model to a Marian model, which transformers loads without this package.
+
+    Marian's `generate` has neither Google's length penalty nor a length limit per sentence: it gets the library's
+    penalty with the same exponent, which differs by a constant and by five tokens, and one limit for all sentences.
+
+    Raises:
+        ConversionError: Marian cannot express the model.
+    """
+    marian = to_marian(model)
+    settings = model.generation_config.to_diff_dict()
+    own = {name: settings.pop(name, None) for name in _OWN_SETTINGS}
+    remarks = list(remarks or ())
+    if own["length_penalty_type"] == "google":
+        remarks.append("Marian has no Google length penalty: the library's is used, with the same exponent.")
+    if own["max_length_beyond_source"] is not None:
+        settings["max_length"] = model.config.max_position_embeddings
+        remarks.append(
+            f"Marian has one length limit for all sentences: max_length is set to {settings['max_length']}."
+        )
+    marian.generation_config = _fresh(settings)
+    return Converted(marian, _without_our_class(tokenizer), remarks)
+
+
+def export_marian(model: Any, tokenizer: Any, output: Path, quantization: str = "float32") -> list[str]:
+    """Writes a Marian model, always in float32, and returns remarks for the user."""
+    converted = as_marian(model, tokenizer)
+    converted.save(output)
+    return converted.remarks
+
+
+def _as_theirs(settings: GenerationConfig) -> GenerationConfig:
+    """Returns the settings for our `generate`, with the library's length penalty."""
+    return _fresh({**settings.to_diff_dict(), "length_penalty_type": "huggingface"})
+
+
+def _fresh(settings: dict[str, Any]) -> GenerationConfig:
+    """Makes a generation config that keeps our own keys when saved; one from a model config would lose them."""
+    not_settings = ("_from_model_config", "transformers_version")
+    return GenerationConfig(**{name: value for name, value in settings.items() if name not in not_settings})
+
+
+def _without_our_class(tokenizer: Any | None) -> Any | None:
+    """Returns the tokenizer in a class that loads without this package; other classes are unchanged."""
+    if not isinstance(tokenizer, PreTrainedTokenizerFast):
+        return tokenizer
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer.backend_tokenizer,
+        split_special_tokens=tokenizer.split_special_tokens,
+        model_max_length=tokenizer.model_max_length,
+        **{name: str(token) for name, token in tokenizer.special_tokens_map.items()},
+    )
+
+
+def _model_type(source: str | Path) -> str:
+    """Returns the type of a model in a directory or on the Hub, without loading its weights."""
+    if Path(source).is_dir() and not Path(source, "config.json").is_file():
+        raise ModelNotFoundError(f"{source} is not a model directory: it has no config.json.")
+    try:
+        return str(AutoConfig.from_pretrained(source).model_type)
+    except OSError as error:
+        if Path(source).is_dir():
+            raise
+        raise ModelNotFoundError(f"There is no directory {source}, and no model of that name on the Hub.") from error
+    except ValueError as error:
+        raise ConversionError(f"{source} is a model of an unknown type; {_SUPPORTED}.") from error
+
+
+def _tokenizer(source: str | Path) -> Any | None:
+    """Returns the model's tokenizer in its own class, so that ids are unchanged; None if it has none."""
+    try:
+        return load_tokenizer(source)
+    except ModelNotFoundError:
+        return None
+    except ImportError as error:
+        raise ConversionError(
+            f"The tokenizer of {source} needs extra packages: run `pip install sentencepiece sacremoses`."
+        ) from error

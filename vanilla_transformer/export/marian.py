@@ -1,0 +1,131 @@
+"""Marian (OPUS-MT) models to ours and back: the paper's model, with position dimensions in another order."""
+
+import torch
+from transformers import MarianConfig, MarianMTModel
+
+from vanilla_transformer.export.errors import ConversionError
+from vanilla_transformer.export.weights import (
+    LAYER_NORM_EPS,
+    Embeddings,
+    Weights,
+    blocked_bias,
+    common_config,
+    layer_weights,
+    load,
+    refuse_other_widths,
+    refuse_unexportable,
+    reordered,
+    their_name,
+)
+from vanilla_transformer.model.configuration_vanilla_transformer import VanillaTransformerConfig
+from vanilla_transformer.model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
+
+
+@torch.no_grad()
+def from_marian(marian: MarianMTModel) -> VanillaTransformerForConditionalGeneration:
+    """Converts a Marian model to ours with the same logits.
+
+    Raises:
+        ConversionError: The model has a feature that ours cannot express.
+    """
+    theirs = marian.config
+    state = marian.state_dict()
+    embeddings = Embeddings(
+        source=marian.model.encoder.embed_tokens.weight,
+        target=marian.model.decoder.embed_tokens.weight,
+        output=marian.lm_head.weight,
+    )
+    if not theirs.scale_embedding:
+        embeddings = embeddings.scaled(theirs.d_model**-0.5)
+    types = embeddings.output.shape[0]
+    vocab_size = max(embeddings.source.shape[0], types)
+    bias = blocked_bias(marian.final_logits_bias.flatten(), types, vocab_size)
+    config = common_config(theirs, vocab_size, tie_word_embeddings=embeddings.tied, output_bias=bias is not None)
+    model = VanillaTransformerForConditionalGeneration(config)
+    weights = layer_weights(list(model.state_dict()), state, config.d_ff) | embeddings.weights(vocab_size)
+    # Marian has all sines first, then all cosines: our dimension 2i is its i, and 2i + 1 is its i + d_model / 2.
+    weights = reordered(weights, torch.arange(config.d_model).view(2, -1).T.flatten())
+    load(model, weights if bias is None else weights | {"lm_head.bias": bias})
+    return model
+
+
+@torch.no_grad()
+def to_marian(model: VanillaTransformerForConditionalGeneration) -> MarianMTModel:
+    """Converts our model to a Marian model with the same logits.
+
+    Raises:
+        ConversionError: Our model has a feature that Marian cannot express.
+    """
+    refuse_unexportable(model)
+    config = model.config
+    marian = MarianMTModel(_marian_config(config))
+    weights: Weights = {name: weight.clone() for name, weight in model.state_dict().items()}
+    bias = weights.pop("lm_head.bias", None)
+    _adopt_epsilon(weights, config)
+    weights = reordered(weights, torch.arange(config.d_model).view(-1, 2).T.flatten())
+    if not config.tie_word_embeddings:  # Marian has `shared` only if tied.
+        weights["model.encoder.embed_tokens.weight"] = weights.pop("model.shared.weight")
+    state = marian.state_dict()
+    for name, weight in weights.items():
+        state[their_name(name)] = weight
+    for name in state:
+        # Our projections have no biases unless `attention_bias` is on.
+        if not config.attention_bias and "_attn." in name and name.endswith(".bias"):
+            state[name] = torch.zeros_like(state[name])
+    state["final_logits_bias"] = torch.zeros(1, config.vocab_size) if bias is None else bias[None]
+    load(marian, state)
+    return marian
+
+
+def _marian_config(config: VanillaTransformerConfig) -> MarianConfig:
+    if config.positional_encoding != "sinusoidal":
+        raise ConversionError("Marian's positions are sinusoidal: a model with learned positions cannot become one.")
+    refuse_other_widths(config, "Marian")
+    return MarianConfig(
+        vocab_size=config.vocab_size,
+        decoder_vocab_size=config.vocab_size,
+        d_model=config.d_model,
+        encoder_layers=config.encoder_layers,
+        decoder_layers=config.decoder_layers,
+        encoder_attention_heads=config.num_heads,
+        decoder_attention_heads=config.num_heads,
+        encoder_ffn_dim=config.d_ff,
+        decoder_ffn_dim=config.d_ff,
+        activation_function=config.activation_function,
+        dropout=config.dropout,
+        max_position_embeddings=config.max_position_embeddings,
+        scale_embedding=True,
+        share_encoder_decoder_embeddings=config.tie_word_embeddings,
+        tie_word_embeddings=config.tie_word_embeddings,
+        pad_token_id=config.pad_token_id,
+        bos_token_id=config.bos_token_id,
+        eos_token_id=config.eos_token_id,
+        forced_eos_token_id=None,
+        decoder_start_token_id=config.decoder_start_token_id,  # type: ignore[arg-type]
+    )
+
+
+def _adopt_epsilon(weights: Weights, config: VanillaTransformerConfig) -> None:
+    """Makes Marian's fixed ε act as ours: LayerNorm of c·x with c²·ε equals LayerNorm of x with ε.
+
+    Activations between layers become c times as large, and every weight that reads them is divided by c. Only the sum
+    of embedding and position before a stack is unchanged: beside its variance of about one, ε is negligible.
+    """
+    c = (LAYER_NORM_EPS / config.layer_norm_eps) ** 0.5
+    if c == 1:
+        return
+    for name, weight in weights.items():
+        if ".layers." not in name:
+            continue
+        stack, _, rest = name.partition(".layers.")
+        layer, _, part = rest.partition(".")
+        if layer == "0" and part.startswith("self_attention."):
+            continue
+        depth = config.encoder_layers if stack.endswith("encoder") else config.decoder_layers
+        reads = part.endswith("q_proj.weight") or part == "feed_forward.w_1.weight"
+        reads |= part.startswith("self_attention.") and part.endswith(("k_proj.weight", "v_proj.weight"))
+        writes = ".out_proj." in part or ".w_2." in part or "_norm." in part
+        if part.startswith("feed_forward_norm.") and int(layer) == depth - 1:
+            writes = False
+        if reads or writes:
+            weight *= c if writes else 1 / c

@@ -1,0 +1,227 @@
+"""Export of our models to CTranslate2, a fast C++ decoder for CPUs and GPUs."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from ctranslate2.converters import utils
+from ctranslate2.converters.converter import Converter
+from ctranslate2.specs import common_spec, model_spec, transformer_spec
+from torch import nn
+
+from vanilla_transformer.export.errors import ConversionError
+from vanilla_transformer.export.onnx_defaults import refuse_settings
+from vanilla_transformer.export.vocabulary_files import save_tokenizer, vocabularies
+from vanilla_transformer.export.weights import refuse_other_widths, refuse_unexportable
+from vanilla_transformer.model.configuration_vanilla_transformer import VanillaTransformerConfig
+from vanilla_transformer.model.generation import savable
+from vanilla_transformer.plain_text import plain_text
+
+QUANTIZATIONS = tuple(sorted(model_spec.ACCEPTED_MODEL_TYPES))
+
+_ACTIVATIONS = {
+    "relu": common_spec.Activation.RELU,
+    "gelu": common_spec.Activation.GELU,
+    "gelu_new": common_spec.Activation.GELUTanh,
+    "quick_gelu": common_spec.Activation.GELUSigmoid,
+    "silu": common_spec.Activation.SWISH,
+    "swish": common_spec.Activation.SWISH,
+}
+
+# CTranslate2 computes no positions, it stores them. Ours have no limit; this many suffice for the longest source that
+# `vanilla-transformer translate` takes, and for its translation.
+_POSITIONS = 2048
+
+_README = """# For CTranslate2
+
+`pip install ctranslate2 {packages}`, then in this directory:
+
+```python
+import ctranslate2
+{example}
+```
+
+CTranslate2 divides a hypothesis's score by its length to the power of `length_penalty`. With 0 there is
+no penalty, and in float32 the translations are those of the original model with `length_penalty=0,
+length_penalty_type="huggingface"`. Sources and translations are limited to {positions} tokens.
+
+{processors}
+"""
+
+_IN_8_BITS = """Its weights are in int8 on 7 bits, so that it is right on any x86 processor, with VNNI and without,
+as it is loaded above and with `compute_type="auto"`. Arm has not been tried."""
+_NOT_IN_8_BITS = """As it is loaded above it is right on any processor. `compute_type="auto"` and `"int8"` make 8 bits
+of its weights when they load them, and without VNNI (most processors before 2020) CTranslate2's sums of such products
+are wrong, without a word: leave them out there, or export with `--quantization int8`, which is right on both."""
+
+_INT16_OR_FLOAT32 = (
+    ', compute_type="int16" if "int16" in ctranslate2.get_supported_compute_types("cpu") else "float32"'
+)
+_WITH_TOKENIZERS = """from tokenizers import Tokenizer
+
+tokenizer = Tokenizer.from_file("tokenizer.json")
+tokenizer.encode_special_tokens = {split_special_tokens}  # text that spells a special token is only text
+translator = ctranslate2.Translator("."{compute_type})
+
+tokens = tokenizer.encode("A dog runs.").tokens
+results = translator.translate_batch([tokens], {options})
+print(tokenizer.decode([tokenizer.token_to_id(token) for token in results[0].hypotheses[0]]))"""
+
+_WITH_TRANSFORMERS = """from transformers import {tokenizer_class}
+
+tokenizer = {tokenizer_class}.from_pretrained(".")
+translator = ctranslate2.Translator("."{compute_type})
+
+tokens = tokenizer.convert_ids_to_tokens(tokenizer("A dog runs.").input_ids)
+results = translator.translate_batch([tokens], {options})
+print(tokenizer.convert_tokens_to_string(results[0].hypotheses[0]))"""
+
+
+class _Specification(transformer_spec.TransformerSpec):
+    """CTranslate2's specification, with weights of 7 bits instead of 8.
+
+    Without VNNI it adds pairs of products in 16 bits, which hold 2 · 255 · 64 but not 2 · 255 · 127.
+    """
+
+    def optimize(self, quantization: str | None = None) -> None:
+        """Shares equal weights and rounds them, without changing the model's own."""
+        weights = {}
+        for name, variable in self.variables().items():
+            if isinstance(variable, model_spec.PyTorchVariable):
+                weights[name] = variable.tensor
+                variable.tensor = variable.tensor.clone()  # CTranslate2 scales in place.
+        super().optimize(quantization)
+        rounded = self.variables()
+        for name, variable in rounded.items():
+            if f"{name}_scale" in rounded and getattr(variable, "dtype", None) == "int8":
+                weight = weights[name].detach().float()
+                scales = 64 / weight.abs().amax(1).clamp(min=1e-30)
+                variable.array = (weight * scales[:, None]).round().to(torch.int8).numpy()
+                rounded[f"{name}_scale"].array = scales.numpy()
+
+
+class _Made(Converter):
+    """CTranslate2's converter for a specification that already exists."""
+
+    def __init__(self, spec: transformer_spec.TransformerSpec) -> None:
+        self._spec = spec
+
+    def _load(self) -> transformer_spec.TransformerSpec:
+        return self._spec
+
+
+def export_ctranslate2(model: Any, tokenizer: Any, output: Path, quantization: str = "float32") -> list[str]:
+    """Writes a directory that `ctranslate2.Translator` loads, with the tokenizer and a README.
+
+    Args:
+        quantization: A type of CTranslate2: float32, float16, bfloat16, int16, int8, int8_float32 and so on.
+
+    Raises:
+        ConversionError: CTranslate2 has no such model or no such type.
+    """
+    if quantization not in QUANTIZATIONS:
+        raise ConversionError(f"CTranslate2 has no quantization {quantization!r}; it has {', '.join(QUANTIZATIONS)}.")
+    refuse_unexportable(model)
+    refuse_settings(model.generation_config.to_diff_dict(), Path(model.name_or_path))
+    with torch.no_grad():
+        spec = _specification(model)
+    tokenizer = plain_text(tokenizer)
+    source, target = vocabularies(tokenizer, model.config.vocab_size)
+    spec.register_source_vocabulary(source)
+    spec.register_target_vocabulary(target)
+    spec.config.bos_token = tokenizer.bos_token or tokenizer.eos_token
+    spec.config.eos_token = tokenizer.eos_token
+    spec.config.unk_token = tokenizer.unk_token
+    spec.config.decoder_start_token = target[model.config.decoder_start_token_id]
+    spec.config.layer_norm_epsilon = model.config.layer_norm_eps
+    _Made(spec).convert(str(output), quantization=quantization, force=True)
+    savable(model.generation_config).save_pretrained(output)
+    alone = save_tokenizer(tokenizer, output)
+    (output / "README.md").write_text(_readme(model, tokenizer, target, alone, quantization), encoding="utf-8")
+    return []
+
+
+def _readme(model: Any, tokenizer: Any, target: list[str], alone: bool, quantization: str) -> str:
+    """Explains how to run the export, with the settings with which the model decodes."""
+    settings = model.generation_config
+    options = f"beam_size={settings.num_beams or 1}, length_penalty={settings.length_penalty or 0}"
+    # Without these limits CTranslate2 cuts sources after 1024 tokens and translations after 256.
+    positions = _positions(model.config)
+    options += f", max_input_length={positions}, max_decoding_length={positions}"
+    if settings.bad_words_ids:
+        never = [[target[index] for index in words] for words in settings.bad_words_ids]
+        options += f", suppress_sequences={never}"
+    example = (_WITH_TOKENIZERS if alone else _WITH_TRANSFORMERS).format(
+        options=options,
+        # Where CTranslate2 has no int16 it would use int8 instead.
+        compute_type=_INT16_OR_FLOAT32 if quantization == "int16" else "",
+        split_special_tokens=tokenizer.split_special_tokens,
+        tokenizer_class=type(tokenizer).__name__,
+    )
+    return _README.format(
+        packages="tokenizers" if alone else "transformers sentencepiece sacremoses",
+        example=example,
+        positions=positions,
+        processors=_IN_8_BITS if quantization.startswith("int8") else _NOT_IN_8_BITS,
+    )
+
+
+def _specification(model: Any) -> transformer_spec.TransformerSpec:
+    """Returns the model in CTranslate2's terms: post-norm, no other norm, stored positions."""
+    config: VanillaTransformerConfig = model.config
+    refuse_other_widths(config, "CTranslate2")
+    if config.activation_function not in _ACTIVATIONS:
+        raise ConversionError(
+            f"CTranslate2 has no activation {config.activation_function!r}; it has {', '.join(_ACTIVATIONS)}."
+        )
+    spec = _Specification.from_config(
+        (config.encoder_layers, config.decoder_layers),
+        config.num_heads,
+        pre_norm=False,
+        activation=_ACTIVATIONS[config.activation_function],
+    )
+    spec.encoder.embeddings[0].weight = model.model.encoder.embed_tokens.weight
+    spec.decoder.embeddings.weight = model.model.decoder.embed_tokens.weight
+    _set_linear(spec.decoder.projection, model.lm_head)
+    for ours, theirs in ((model.model.encoder, spec.encoder), (model.model.decoder, spec.decoder)):
+        theirs.position_encodings.encodings = ours.positional_encoding(_positions(config))
+        theirs.scale_embeddings = True
+        for layer, layer_spec in zip(ours.layers, theirs.layer, strict=True):
+            _set_layer(layer_spec, layer)
+    return spec
+
+
+def _positions(config: VanillaTransformerConfig) -> int:
+    return config.max_position_embeddings if config.positional_encoding == "learned" else _POSITIONS
+
+
+def _set_layer(spec: Any, layer: Any) -> None:
+    _set_attention(spec.self_attention, layer.self_attention, shared=3)
+    _set_norm(spec.self_attention.layer_norm, layer.self_attention_norm)
+    if hasattr(layer, "cross_attention"):
+        _set_attention(spec.attention, layer.cross_attention, shared=1)
+        _set_norm(spec.attention.layer_norm, layer.cross_attention_norm)
+    _set_linear(spec.ffn.linear_0, layer.feed_forward.w_1)
+    _set_linear(spec.ffn.linear_1, layer.feed_forward.w_2)
+    _set_norm(spec.ffn.layer_norm, layer.feed_forward_norm)
+
+
+def _set_attention(spec: Any, attention: Any, shared: int) -> None:
+    """Fuses the projections of the same states into one matrix: all three, or keys and values without the queries."""
+    projections = [common_spec.LinearSpec() for _ in range(3)]
+    for projection, ours in zip(projections, (attention.q_proj, attention.k_proj, attention.v_proj), strict=True):
+        _set_linear(projection, ours)
+    utils.fuse_linear(spec.linear[0], projections[:shared])
+    if projections[shared:]:
+        utils.fuse_linear(spec.linear[1], projections[shared:])
+    _set_linear(spec.linear[-1], attention.out_proj)
+
+
+def _set_linear(spec: Any, linear: nn.Linear) -> None:
+    spec.weight = linear.weight
+    if linear.bias is not None:
+        spec.bias = linear.bias
+
+
+def _set_norm(spec: Any, norm: nn.LayerNorm) -> None:
+    spec.gamma, spec.beta = norm.weight, norm.bias

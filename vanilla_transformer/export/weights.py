@@ -1,0 +1,179 @@
+"""Weights of Marian models: their names, and the paper's layers with biases everywhere.
+
+Every change is exact up to the rounding of a product: reordered dimensions, units that are always zero, factors that
+cancel.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+from transformers import PreTrainedConfig
+from transformers.activations import ACT2FN
+
+from vanilla_transformer.engine.known import unknown
+from vanilla_transformer.export.errors import ConversionError
+from vanilla_transformer.model.configuration_vanilla_transformer import VanillaTransformerConfig
+
+Weights = dict[str, torch.Tensor]
+
+# The default epsilon of `torch.nn.LayerNorm`, which Marian uses.
+LAYER_NORM_EPS = 1e-5
+
+_PARTS = {
+    "self_attention.": "self_attn.",
+    "self_attention_norm.": "self_attn_layer_norm.",
+    "cross_attention.": "encoder_attn.",
+    "cross_attention_norm.": "encoder_attn_layer_norm.",
+    "feed_forward.w_1.": "fc1.",
+    "feed_forward.w_2.": "fc2.",
+    "feed_forward_norm.": "final_layer_norm.",
+}
+
+# The axis of a weight that goes along d_model, by the end of the weight's name.
+_ROWS = ("out_proj.weight", "out_proj.bias", "w_2.weight", "w_2.bias", "_norm.weight", "_norm.bias")
+_EMBEDDINGS = ("shared.weight", "embed_tokens.weight", "lm_head.weight")
+_COLUMNS = ("q_proj.weight", "k_proj.weight", "v_proj.weight", "w_1.weight", *_EMBEDDINGS)
+
+
+@dataclass(frozen=True)
+class Embeddings:
+    """The three matrices of section 3.4, (types, d_model) each; a single tensor where they are tied."""
+
+    source: torch.Tensor
+    target: torch.Tensor
+    output: torch.Tensor
+
+    @property
+    def tied(self) -> bool:
+        """True if the three matrices are one."""
+        return self.source.data_ptr() == self.target.data_ptr() == self.output.data_ptr()
+
+    def scaled(self, factor: float) -> "Embeddings":
+        """Returns the embeddings with the input matrices, but not the output, multiplied by a factor."""
+        return Embeddings(self.source * factor, self.target * factor, self.output)
+
+    def weights(self, vocab_size: int) -> Weights:
+        """Returns the matrices under our names, padded with rows of zeros to `vocab_size`."""
+        named = {"model.shared.weight": self.source, "lm_head.weight": self.output}
+        if not self.tied:
+            named["model.decoder.embed_tokens.weight"] = self.target
+        return {name: _with_zeros(weight, vocab_size) for name, weight in named.items()}
+
+
+def their_name(name: str) -> str:
+    """Returns Marian's name for a weight of our layers."""
+    layer, dot, rest = name.partition(".layers.")
+    for ours, theirs in _PARTS.items():
+        rest = rest.replace(f".{ours}", f".{theirs}")
+    return layer + dot + rest
+
+
+def layer_weights(names: list[str], theirs: Mapping[str, torch.Tensor], d_ff: int) -> Weights:
+    """Returns the layers' weights under our names; narrower feed-forward layers get units that are always zero."""
+    weights = {name: theirs[their_name(name)].clone() for name in names if ".layers." in name}
+    for name, weight in weights.items():
+        if ".w_1." in name:
+            weights[name] = _with_zeros(weight, d_ff)
+        elif name.endswith(".w_2.weight"):
+            weights[name] = _with_zeros(weight.T, d_ff).T.contiguous()
+    return weights
+
+
+def reordered(weights: Weights, order: torch.Tensor) -> Weights:
+    """Reorders the model dimensions of every weight that has them."""
+    result = {}
+    for name, weight in weights.items():
+        if name.endswith(_COLUMNS):
+            result[name] = weight[:, order]
+        else:
+            result[name] = weight[order] if name.endswith(_ROWS) else weight
+    return result
+
+
+def blocked_bias(bias: torch.Tensor, types: int, vocab_size: int) -> torch.Tensor | None:
+    """Returns the bias on the logits, extended so that types beyond the target vocabulary get no probability."""
+    if types == vocab_size:
+        return bias if bool(bias.any()) else None
+    # Not -inf, because a smoothed loss must be finite. In float32 the exponential of this is zero.
+    blocked = torch.full((vocab_size - types,), -1e4)
+    return torch.cat((bias, blocked))
+
+
+def common_config(theirs: PreTrainedConfig, vocab_size: int, **settings: Any) -> VanillaTransformerConfig:
+    """Returns our configuration of a Marian model.
+
+    Raises:
+        ConversionError: Encoder and decoder differ in a setting that ours has only once.
+    """
+    heads = theirs.encoder_attention_heads
+    if heads != theirs.decoder_attention_heads:
+        raise ConversionError(
+            f"The encoder has {heads} attention heads but the decoder {theirs.decoder_attention_heads}: "
+            "num_heads must be the same for both."
+        )
+    narrow, d_ff = sorted((theirs.encoder_ffn_dim, theirs.decoder_ffn_dim))
+    if narrow != d_ff and ACT2FN[theirs.activation_function](torch.zeros(1)).item() != 0:
+        raise ConversionError(
+            f"The feed-forward layers are {narrow} and {d_ff} wide, and {theirs.activation_function} of zero is not "
+            "zero: d_ff must be the same for both."
+        )
+    return VanillaTransformerConfig(
+        vocab_size=vocab_size,
+        d_model=theirs.d_model,
+        d_ff=d_ff,
+        num_heads=heads,
+        encoder_layers=theirs.encoder_layers,
+        decoder_layers=theirs.decoder_layers,
+        dropout=theirs.dropout,
+        label_smoothing=0.0,
+        layer_norm_eps=LAYER_NORM_EPS,
+        attention_bias=True,
+        activation_function=theirs.activation_function,
+        max_position_embeddings=theirs.max_position_embeddings,
+        pad_token_id=theirs.pad_token_id,
+        bos_token_id=theirs.bos_token_id,
+        eos_token_id=theirs.eos_token_id,
+        decoder_start_token_id=theirs.decoder_start_token_id,
+        **settings,
+    )
+
+
+def refuse_other_widths(config: VanillaTransformerConfig, system: str) -> None:
+    """Raises ConversionError if d_k or d_v is not d_model / h."""
+    if not config.d_k == config.d_v == config.d_model / config.num_heads:
+        raise ConversionError(
+            f"{system} requires d_k = d_v = d_model / num_heads: this model has {config.num_heads} heads with d_k "
+            f"{config.d_k} and d_v {config.d_v}, and d_model {config.d_model}."
+        )
+
+
+def refuse_unexportable(model: Any) -> None:
+    """Raises ConversionError if an export would drop a part of the model."""
+    if reason := unknown(model, may_train=True):
+        raise ConversionError(f"The model cannot be exported, because no export supports {reason}.")
+
+
+def training_settings_lost(theirs: PreTrainedConfig) -> list[str]:
+    """Returns a sentence for each of their training settings that this package's model does not have."""
+    names = ("attention_dropout", "activation_dropout", "encoder_layerdrop", "decoder_layerdrop")
+    return [
+        f"{name} {getattr(theirs, name)} is dropped: the paper's model has none, and it affects training only."
+        for name in names
+        if getattr(theirs, name, 0)
+    ]
+
+
+@torch.no_grad()
+def load(model: nn.Module, weights: Weights) -> None:
+    """Loads a complete set of weights into a model, and puts it into evaluation mode."""
+    model.load_state_dict(weights)
+    model.eval()
+
+
+def _with_zeros(weight: torch.Tensor, rows: int) -> torch.Tensor:
+    """Appends rows of zeros to a weight."""
+    missing = rows - weight.shape[0]
+    return weight if missing == 0 else torch.cat((weight, weight.new_zeros(missing, *weight.shape[1:])))

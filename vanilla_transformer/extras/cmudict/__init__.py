@@ -1,1 +1,0 @@
-"""The dictionary of Carnegie Mellon University as a corpus, and the error rates of pronunciations."""

@@ -1,1 +1,0 @@
-"""Commands that export to other runtimes and convert from other systems."""

@@ -1,1 +1,0 @@
-"""Labels of texts and of their words, by encoder-only models."""

@@ -1,9 +1,0 @@
-"""`sacrebleu` for `evaluate.load`."""
-
-from vanilla_transformer.extras.loadable_metrics.loadable_metric import LoadableMetric
-
-
-class Sacrebleu(LoadableMetric):
-    """BLEU of detokenized text with sacreBLEU's default settings."""
-
-    metric = "sacrebleu"

@@ -1,1 +1,0 @@
-"""Several corpora in one epoch, each with a share of its own."""

@@ -1,3 +1,0 @@
-"""Several corpora in one epoch, each with a share of its own."""
-
-SEAMS = {"mixture": {"weighted": "mixed_corpus:mix"}}

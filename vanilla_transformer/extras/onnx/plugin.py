@@ -1,3 +1,0 @@
-"""ONNX graphs of models: the whole search as one graph, which ONNX Runtime runs."""
-
-SEAMS = {"search": {"onnx": "graph_search:GraphSearch.of"}}

@@ -1,1 +1,0 @@
-"""Tables in text files: TSV, CSV and JSONL."""

@@ -1,1 +1,0 @@
-"""Text written by language models."""

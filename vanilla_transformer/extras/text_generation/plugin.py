@@ -1,4 +1,0 @@
-"""Continuations of prompts by language models."""
-
-GROUP = "Use"
-SEAMS = {"command": {"generate": "command:Generate"}}

@@ -1,0 +1,146 @@
+"""Chooses the heads from which a model's alignments are read, on text without labels.
+
+The reference is the prediction difference of Li et al. 2019: how much less likely a target token becomes when one
+source token is masked. It takes a forward pass per source token, too slow to align much text, so attention heads that
+agree with it are chosen instead.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from vanilla_transformer.atomic_files import atomic_write_text
+from vanilla_transformer.inspection.alignment import (
+    STEPS,
+    Aligner,
+    AlignmentError,
+    AlignmentHeads,
+    Side,
+    attention_of_heads,
+    sides,
+)
+from vanilla_transformer.inspection.recording import eager_attention
+
+# The agreement that one more head must add: the pairs are few, and gains by chance are smaller than this.
+_GAIN = 0.01
+# Masked copies of a source that are computed together.
+_ROWS = 64
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The heads that were chosen.
+
+    Attributes:
+        heads: The heads.
+        agreement: The share of the prediction difference that they point at; 1 if they always point at the source
+            token without which the target token is least likely.
+        pairs: The number of pairs on which they were chosen.
+    """
+
+    heads: AlignmentHeads
+    agreement: float
+    pairs: int
+
+
+def choose_alignment_heads(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, sources: Sequence[str], targets: Sequence[str]
+) -> Choice:
+    """Chooses the heads, and the step, whose mean attention agrees most with the prediction difference on these pairs.
+
+    For each step, starts with the head that agrees most, and adds the head that raises the agreement most as long as
+    it rises by more than a hundredth.
+
+    Raises:
+        AlignmentError: The model has no attention over the source, or no pair has anything to align.
+    """
+    aligner = Aligner(model, tokenizer)
+    pairs = sides(model, tokenizer, sources, targets)
+    pairs = [pair for pair in pairs if min(aligner.shape(pair)) > 1]
+    if not pairs:
+        raise AlignmentError("Heads are chosen on pairs of at least two tokens on each side, but there are none.")
+    differences = [prediction_difference(aligner, *pair) for pair in pairs]
+    choices = []
+    for step in STEPS:
+        every = AlignmentHeads.every(model, step)
+        chosen, agreement = _forward_selection(attention_of_heads(aligner, pairs, every), differences)
+        heads = tuple(sorted(every.heads[place] for place in chosen))
+        choices.append(Choice(AlignmentHeads(heads, step), agreement, len(pairs)))
+    return max(choices, key=lambda choice: choice.agreement)
+
+
+def _forward_selection(
+    attended: Sequence[torch.Tensor], differences: Sequence[torch.Tensor]
+) -> tuple[list[int], float]:
+    """Returns the places of the chosen heads, and their agreement."""
+    rest, best = list(range(len(attended[0]))), -1.0
+    chosen: list[int] = []
+    while rest:
+        scores = {
+            place: _agreement([weights[[*chosen, place]].mean(0) for weights in attended], differences)
+            for place in rest
+        }
+        place = max(rest, key=lambda one: scores[one])
+        if scores[place] <= best + _GAIN:
+            break
+        rest.remove(place)
+        chosen, best = [*chosen, place], scores[place]
+    return chosen, best
+
+
+def spread(pairs: Sequence[tuple[str, str]], count: int) -> list[tuple[str, str]]:
+    """Takes `count` pairs at regular intervals, because a file may be sorted by length."""
+    return [pairs[number * len(pairs) // count] for number in range(count)] if len(pairs) > count else list(pairs)
+
+
+def prediction_difference(aligner: Aligner, source: Side, target: Side) -> torch.Tensor:
+    """Returns the gain of each target token's log-probability from each source token, (target, source), at least 0."""
+    inputs, columns = aligner.inputs([(source, target)]), aligner.source_columns(source.ids)
+    rows = aligner.target_rows(target.ids)
+    written = torch.tensor([target.ids[row] for row in rows], device=aligner.model.device)
+    masks = inputs["attention_mask"].repeat(len(columns) + 1, 1)
+    masks[torch.arange(len(columns)) + 1, columns] = 0
+    likely = []
+    with eager_attention(aligner.model), torch.no_grad():
+        for some in masks.split(_ROWS):
+            count = len(some)
+            logits = aligner.model(
+                input_ids=inputs["input_ids"].expand(count, -1),
+                attention_mask=some,
+                decoder_input_ids=inputs["decoder_input_ids"].expand(count, -1),
+                use_cache=False,
+            ).logits[:, rows]
+            likely.append(logits.float().log_softmax(-1).gather(2, written.expand(count, -1)[..., None])[..., 0].cpu())
+    whole, *without = torch.cat(likely)
+    return (whole - torch.stack(without)).T.clamp(min=0)
+
+
+def _agreement(weights: Sequence[torch.Tensor], differences: Sequence[torch.Tensor]) -> float:
+    """Returns the share of the largest differences that lies where the weights are largest."""
+    got = sum(
+        difference.gather(1, one.argmax(1, keepdim=True)).sum()
+        for one, difference in zip(weights, differences, strict=True)
+    )
+    return float(got / sum(difference.max(1).values.sum() for difference in differences))
+
+
+def save_alignment_heads(directory: str | Path, model: PreTrainedModel, heads: AlignmentHeads) -> None:
+    """Saves the heads in the generation config of a directory, and in that of the loaded model.
+
+    Raises:
+        OSError: The file cannot be written.
+    """
+    settings: Any = model.generation_config
+    settings.alignment_heads, settings.alignment_step = [list(head) for head in heads.heads], heads.step
+    file = Path(directory, "generation_config.json")
+    if not file.is_file():
+        settings.save_pretrained(directory)
+        return
+    values = json.loads(file.read_text(encoding="utf-8"))
+    values |= {"alignment_heads": settings.alignment_heads, "alignment_step": settings.alignment_step}
+    atomic_write_text(file, json.dumps(values, indent=2, sort_keys=True) + "\n")

@@ -1,0 +1,173 @@
+"""Attention as matplotlib axes."""
+
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from unicodedata import east_asian_width
+
+import numpy as np
+
+from vanilla_transformer.inspection.lettering import lettering
+from vanilla_transformer.inspection.recording import TITLES, Attention, InspectionError, Kind
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.image import AxesImage
+
+# Weights below this would be drawn as invisible lines.
+_FAINTEST = 0.02
+# Inches: the space of a page for a grid of heads, and about the width of a letter for each point of its size.
+_PAGE_WIDTH, _PAGE_HEIGHT = 7.5, 9.0
+_LETTER = 0.0085
+
+
+def plot_attention(
+    attention: Attention,
+    kind: Kind = "cross",
+    layer: int | Literal["mean"] = -1,
+    head: int | Literal["mean", "all"] = "mean",
+    view: Literal["heatmap", "lines"] = "heatmap",
+    axes: "Axes | None" = None,
+) -> "Axes":
+    """Plots one layer's attention, as a heat map or as lines between two columns of words as in figures 3 to 5.
+
+    Args:
+        attention: The result of `vanilla_transformer.inspection.attention()`, or its `words()`.
+        kind: `encoder` (self-attention), `decoder` (self-attention) or `cross`.
+        layer: Counted from 0, -1 for the last, or the `mean` of all.
+        head: Counted from 0, or the `mean` of all; with lines also `all`, each head in a colour of its own.
+        view: `heatmap` or `lines`.
+        axes: The axes to draw on (default: new axes).
+
+    Raises:
+        InspectionError: There is no such layer or head.
+    """
+    attention.check(kind)
+    words = _lettered(attention, kind)
+    layers, heads_there = attention.weights[kind].shape[:2]
+    named = "all heads" if head == "all" else _named("head", head, heads_there)
+    title = f"{TITLES[kind]}, {_named('layer', layer, layers)}, {named}"
+    if view == "heatmap":
+        if head == "all":
+            raise InspectionError("A heat map shows one head or the mean: head='all' is for view='lines'.")
+        weights = attention.select(kind, layer, head)
+        axes = axes or _new_axes(*_size(words, title))
+        image = _heatmap(axes, weights.numpy(), words, 8, float(weights.max()), _cell(words.keys))
+        attending, attended = attention.sides(kind)
+        axes.set_ylabel(f"{attending}: attends")
+        axes.set_xlabel(f"{attended}: attended to")
+        axes.figure.colorbar(image, ax=axes, label="attention weight")
+    else:
+        axes = axes or _new_axes(4.5, 1 + 0.28 * max(len(words.queries), len(words.keys)))
+        heads = range(attention.weights[kind].shape[1]) if head == "all" else [head]
+        _lines(axes, [attention.select(kind, layer, one).numpy() for one in heads], words, attention.sides(kind))
+    axes.set_title(title, fontsize=9)
+    return axes
+
+
+def plot_heads(attention: Attention, kind: Kind = "cross", layer: int | Literal["mean"] = -1) -> "np.ndarray":
+    """Plots all heads of a layer as heat maps on one scale, in a grid that fits a page; returns the axes."""
+    from matplotlib.figure import Figure
+
+    attention.select(kind, layer, "mean")  # Refuses a missing layer or kind.
+    heads = attention.weights[kind].shape[1]
+    words = _lettered(attention, kind)
+    across, down = len(words.keys), len(words.queries)
+    columns = min(heads, 4 if heads > 4 else 2)
+    rows = -(-heads // columns)
+    cell = min(0.2, (_PAGE_WIDTH - 1.5) / (columns * across), (_PAGE_HEIGHT - 1.5) / (rows * down))
+    fontsize = max(3.0, min(7.0, 60 * cell))
+    size = 1.5 + columns * (cell * across + 0.15), 1.5 + rows * (cell * down + 0.3)
+    figure = Figure(figsize=(max(4.0, size[0]), max(2.5, size[1])), layout="constrained")
+    grid = figure.subplots(rows, columns, squeeze=False, sharex=True, sharey=True)
+    strongest = max(float(attention.select(kind, layer, head).max()) for head in range(heads))
+    for head, axes in enumerate(grid.flat):
+        if head < heads:
+            weights = attention.select(kind, layer, head).numpy()
+            image = _heatmap(axes, weights, words, fontsize, strongest, cell)
+            axes.set_title(f"head {head}", fontsize=8)
+        else:
+            axes.set_axis_off()
+    attending, attended = attention.sides(kind)
+    figure.supylabel(f"{attending}: attends", fontsize=9)
+    figure.supxlabel(f"{attended}: attended to", fontsize=9)
+    figure.colorbar(image, ax=grid, label="attention weight", shrink=0.6)
+    figure.suptitle(f"{TITLES[kind]}, {_named('layer', layer, len(attention.weights[kind]))}", fontsize=9)
+    return grid
+
+
+def _named(what: str, number: int | str, count: int) -> str:
+    """Names `layer 5`, counted from 0, or `mean of layers`."""
+    return f"mean of {what}s" if isinstance(number, str) else f"{what} {number % count}"
+
+
+def _new_axes(width: float, height: float) -> "Axes":
+    """Returns axes of a new figure, which no global list of figures keeps alive."""
+    from matplotlib.figure import Figure
+
+    return Figure(figsize=(width, height), layout="constrained").subplots()
+
+
+class _Words(NamedTuple):
+    """The words of both sides as matplotlib draws them, and the families of their fonts."""
+
+    queries: list[str]
+    keys: list[str]
+    families: list[str]
+
+
+def _lettered(attention: Attention, kind: Kind) -> _Words:
+    queries, keys = attention.queries(kind).texts, attention.keys(kind).texts
+    families, shown = lettering([*queries, *keys])
+    return _Words([shown[text] for text in queries], [shown[text] for text in keys], families)
+
+
+def _letters(text: str) -> int:
+    """Counts the letters of a text by their width: Chinese, Japanese and Korean ones and emoji take two places."""
+    return sum(2 if east_asian_width(letter) in "WF" else 1 for letter in text)
+
+
+def _cell(keys: list[str]) -> float:
+    """Returns the width of a key's column in inches: that of the widest key, unless the picture gets too wide."""
+    return max(0.3, min(8 * _LETTER * max(map(_letters, keys)) + 0.08, 8 / len(keys)))
+
+
+def _size(words: _Words, title: str) -> tuple[float, float]:
+    """Returns the inches of a heat map with room for its words, axis names, title and colour bar."""
+    queries, keys, _ = words
+    widest, cell = 8 * _LETTER * max(map(_letters, keys)), _cell(keys)
+    below = 1.1 + (0.7 * widest if widest > cell else 0)
+    across = 1.8 + 8 * _LETTER * max(map(_letters, queries)) + cell * len(keys)
+    return max(across, 1 + 9 * _LETTER * len(title)), below + 0.3 * len(queries)
+
+
+def _heatmap(
+    axes: "Axes", weights: np.ndarray, words: _Words, fontsize: float, strongest: float, cell: float
+) -> "AxesImage":
+    """Draws weights as colours from 0 to the strongest; words on the x axis slant where they do not fit."""
+    queries, keys, families = words
+    image = axes.imshow(weights, cmap="viridis", vmin=0, vmax=strongest, aspect="auto", interpolation="nearest")
+    room = cell / (fontsize * _LETTER)
+    fits = all((_letters(one) + _letters(other)) / 2 < room for one, other in pairwise(keys))
+    lean: dict[str, Any] = {} if fits else {"rotation": 45, "ha": "right", "rotation_mode": "anchor"}
+    for axis, texts, turned in ((axes.xaxis, keys, lean), (axes.yaxis, queries, {})):
+        axis.set_ticks(range(len(texts)), texts, fontsize=fontsize, fontfamily=families, **turned)
+    return image
+
+
+def _lines(axes: "Axes", heads: list[np.ndarray], words: _Words, sides: tuple[str, str]) -> None:
+    from matplotlib import colormaps
+
+    colours = colormaps["tab10"](range(10))
+    queries, keys, families = words
+    for number, weights in enumerate(heads):
+        for query, key in zip(*np.nonzero(weights >= _FAINTEST), strict=True):
+            colour = colours[number % len(colours)]
+            alpha = float(weights[query, key]) / (1 if len(heads) == 1 else 1.5)
+            axes.plot([0, 1], [query, key], color=colour, alpha=min(alpha, 1), linewidth=2, solid_capstyle="round")
+    for place, texts, alignment, side in ((-0.03, queries, "right", sides[0]), (1.03, keys, "left", sides[1])):
+        axes.text(place, -0.9, side, ha=alignment, va="center", fontsize=8, color="#666666")
+        for row, text in enumerate(texts):
+            axes.text(place, row, text, ha=alignment, va="center", fontsize=9, fontfamily=families)
+    axes.set_xlim(-0.6, 1.6)
+    axes.set_ylim(max(len(queries), len(keys)) - 0.5, -1.3)
+    axes.set_axis_off()

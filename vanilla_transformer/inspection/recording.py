@@ -1,0 +1,308 @@
+"""Attention weights (section 3.2) of every head of a model, for one source and its target.
+
+Shapes in names: Q query positions · L key positions · H heads · N layers.
+"""
+
+import base64
+import json
+import textwrap
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from importlib.resources import files
+from typing import Any, Literal, get_args
+
+import torch
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from vanilla_transformer.inspection.pieces import Pieces
+from vanilla_transformer.model.configuration_vanilla_transformer_decoder import VanillaTransformerDecoderConfig
+from vanilla_transformer.plain_text import plain_text
+
+# The three places of section 3.2.3.
+Kind = Literal["encoder", "decoder", "cross"]
+KINDS: tuple[Kind, ...] = get_args(Kind)
+TITLES: dict[Kind, str] = {
+    "encoder": "encoder self-attention",
+    "decoder": "decoder self-attention",
+    "cross": "cross-attention",
+}
+# Attention weights of one pass, 4 bytes each: eager attention holds all of them at once.
+LARGEST_PASS = 250_000_000
+
+
+class InspectionError(ValueError):
+    """A layer, head or kind of attention that does not exist, or text that cannot be inspected."""
+
+
+@dataclass(frozen=True)
+class Attention:
+    """The attention weights of one forward pass of a model, with the tokens they connect.
+
+    A decoder position reads one token and predicts the next. Its self-attention is therefore shown between the tokens
+    it read, and its cross-attention from the tokens it predicted.
+
+    Attributes:
+        source: The encoder's input, up to and including `</s>`; empty in a decoder-only model.
+        read: The decoder's input, beginning with `<s>`; empty in an encoder-only model.
+        written: The token that the decoder predicts after each of these, `</s>` last; empty unless the model is an
+            encoder-decoder.
+        weights: For each kind (layers, heads, query positions, key positions), float32; each row of keys sums to 1.
+    """
+
+    source: Pieces
+    read: Pieces
+    written: Pieces
+    weights: dict[Kind, torch.Tensor]
+
+    def queries(self, kind: Kind) -> Pieces:
+        """Returns the pieces that attend."""
+        return {"encoder": self.source, "decoder": self.read, "cross": self.written}[kind]
+
+    def keys(self, kind: Kind) -> Pieces:
+        """Returns the pieces that are attended to."""
+        return {"encoder": self.source, "decoder": self.read, "cross": self.source}[kind]
+
+    def sides(self, kind: Kind) -> tuple[str, str]:
+        """Names the side that attends and the side that is attended to: `target as written`, `source`."""
+        if not self.written.texts and not (self.source.texts and self.read.texts):
+            return "text", "text"
+        return {
+            "encoder": ("source", "source"),
+            "decoder": ("target as read", "target as read"),
+            "cross": ("target as written", "source"),
+        }[kind]
+
+    def words(self) -> "Attention":
+        """Merges pieces into words: the mean over the pieces of a query word, the sum over those of a key word.
+
+        A side that is a single word keeps its pieces.
+        """
+        merged = {}
+        for kind, weights_NHQL in self.weights.items():
+            queries, keys = self.queries(kind).membership(), self.keys(kind).membership()
+            merged[kind] = (queries / queries.sum(1, keepdim=True)) @ weights_NHQL @ keys.T
+        return replace(
+            self,
+            source=self.source.as_words(),
+            read=self.read.as_words(),
+            written=self.written.as_words(),
+            weights=merged,
+        )
+
+    def select(self, kind: Kind, layer: int | Literal["mean"], head: int | Literal["mean"]) -> torch.Tensor:
+        """Returns the weights of one layer and head, or their mean over all, (query positions, key positions).
+
+        Layers and heads count from 0; -1 is the last one.
+
+        Raises:
+            InspectionError: The model has no such layer or head, or no attention of that kind.
+        """
+        self.check(kind)
+        weights_NHQL = self.weights[kind]
+        weights_HQL = _one_or_mean(weights_NHQL, layer, "layer")
+        return _one_or_mean(weights_HQL, head, "head")
+
+    def check(self, kind: Kind) -> None:
+        """Raises InspectionError where the model has no attention of that kind."""
+        if kind not in self.weights:
+            there = " and ".join(TITLES[one] for one in self.weights)
+            raise InspectionError(f"This model has no {TITLES[kind]}, only {there}.")
+
+    def _repr_html_(self) -> str:
+        # A notebook puts its outputs into its own page; a frame keeps this page's styles and names apart from it.
+        page = attention_page([self]).encode()
+        source = base64.b64encode(page).decode()
+        return f'<iframe src="data:text/html;base64,{source}" style="width: 100%; height: 640px; border: 0"></iframe>'
+
+
+def attention(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, source: str, target: str | None = None
+) -> Attention:
+    """Returns a model's attention while it reads `source` and writes `target` (None: the model's own translation).
+
+    Encoder-only and decoder-only models read `source` alone. A recurrent model has cross-attention, of one layer and
+    one head. The pass uses eager attention, whichever implementation the model was loaded with, because the others
+    never store the weights. Dropout is off, even for a model in training mode.
+
+    Raises:
+        InspectionError: A text is empty, or too long to show or for the model's positions; the tokenizer cannot
+            produce the target; or the model has no attention.
+    """
+    inputs = encode(model, tokenizer, source, "source")
+    if not model.config.is_encoder_decoder:
+        return _of_one_stack(model, tokenizer, inputs, target)
+    source_ids = inputs["input_ids"][0].tolist()
+    # A translation is about as long as its source.
+    _check_size(model, len(source_ids), len(source_ids) if target is None else 0)
+    with eager_attention(model), torch.no_grad():
+        if target is None:
+            generated: Any = model.generate(**inputs, num_return_sequences=1, return_dict_in_generate=False)  # type: ignore[operator]
+            read_and_written = generated[0].tolist()
+            end = _end_of(tokenizer, read_and_written)
+            read_and_written = read_and_written[:end]
+        else:
+            labels = encode(model, tokenizer, target, "target")["input_ids"][0].tolist()
+            read_and_written = [first_token(model), *labels]
+        _check_size(model, len(source_ids), len(read_and_written) - 1)
+        read = torch.tensor([read_and_written[:-1]], device=model.device)
+        outputs = model(**inputs, decoder_input_ids=read, output_attentions=True, use_cache=False)
+    weights: dict[Kind, Any] = {
+        "encoder": outputs.encoder_attentions,
+        "decoder": outputs.decoder_attentions,
+        "cross": outputs.cross_attentions,
+    }
+    return Attention(
+        source=Pieces.from_ids(tokenizer, source_ids),
+        read=Pieces.from_ids(tokenizer, read_and_written[:-1]),
+        written=Pieces.from_ids(tokenizer, read_and_written[1:]),
+        weights=_found(weights),
+    )
+
+
+def _of_one_stack(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, inputs: dict[str, torch.Tensor], target: str | None
+) -> Attention:
+    """Returns the self-attention of an encoder-only or decoder-only model."""
+    if target is not None:
+        raise InspectionError("An encoder-only or decoder-only model reads one text: give no target.")
+    ids = inputs["input_ids"][0].tolist()
+    _check_size(model, len(ids), 0)
+    with eager_attention(model), torch.no_grad():
+        weights = model(**inputs, output_attentions=True).attentions
+    pieces, nothing = Pieces.from_ids(tokenizer, ids), Pieces((), (), ())
+    config = model.config
+    if isinstance(config, VanillaTransformerDecoderConfig) or getattr(config, "is_decoder", False):
+        return Attention(source=nothing, read=pieces, written=nothing, weights=_found({"decoder": weights}))
+    return Attention(source=pieces, read=nothing, written=nothing, weights=_found({"encoder": weights}))
+
+
+def _found(weights: dict[Kind, Any]) -> dict[Kind, torch.Tensor]:
+    """Returns the kinds of attention that the model has, each (layers, heads, query positions, key positions)."""
+    found: dict[Kind, torch.Tensor] = {
+        kind: torch.cat(list(layers)).float().cpu() for kind, layers in weights.items() if layers
+    }
+    if not found:
+        raise InspectionError("This model has no attention: there is nothing to look at.")
+    return found
+
+
+def _check_size(model: PreTrainedModel, source: int, target: int) -> None:
+    """Refuses texts whose weights would not fit into memory, before the weights are computed."""
+    layers, heads = (getattr(model.config, name, None) or 1 for name in ("num_hidden_layers", "num_attention_heads"))
+    numbers = layers * heads * (source * source + target * target + source * target)
+    if numbers > LARGEST_PASS:
+        raise InspectionError(
+            f"A text of {max(source, target):,} tokens is too long to show: its {numbers:,} attention "
+            f"weights are more than the {LARGEST_PASS:,} that fit at once."
+        )
+
+
+def encode(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, text: str, name: Literal["source", "target"]
+) -> dict[str, torch.Tensor]:
+    """Returns a model's inputs for a source or a target, each tensor (1, length).
+
+    Raises:
+        InspectionError: The text is empty or too long for the model, or is a target that the tokenizer cannot produce.
+    """
+    if not text.strip():
+        raise InspectionError(f"The {name} is empty.")
+    tokenizer, is_target = plain_text(tokenizer), name == "target"
+    encoded = tokenizer(text_target=text, return_tensors="pt") if is_target else tokenizer(text, return_tensors="pt")
+    ids = encoded["input_ids"][0].tolist()
+    limit = getattr(model.config, "max_position_embeddings", None)
+    if getattr(model.config, "positional_encoding", None) == "learned" and limit is not None and len(ids) > limit:
+        raise InspectionError(
+            f"The {name} has {len(ids):,} tokens and the model learned {limit:,} positions: give a shorter one."
+        )
+    if is_target and tokenizer.unk_token_id in ids:
+        tokens = textwrap.shorten(" ".join(tokenizer.convert_ids_to_tokens(ids)), 200)
+        raise InspectionError(f"The tokenizer cannot represent the target: it becomes {tokens}.")
+    names = ("input_ids",) if is_target else ("input_ids", "attention_mask")
+    return {key: encoded[key].to(model.device) for key in names}
+
+
+def first_token(model: PreTrainedModel) -> int:
+    """Returns the token that the decoder reads first."""
+    return int(model.config.decoder_start_token_id)
+
+
+def _end_of(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> int:
+    """Returns the length of a generated sequence up to its first `</s>` after the token that starts the decoder."""
+    return next((place + 1 for place in range(1, len(ids)) if ids[place] == tokenizer.eos_token_id), len(ids))
+
+
+@contextmanager
+def eager_attention(model: PreTrainedModel) -> Iterator[None]:
+    """Puts the model into evaluation mode with eager attention, and restores it afterwards."""
+    implementation, was_training = model.config._attn_implementation, model.training
+    model.set_attn_implementation("eager")
+    model.eval()
+    try:
+        yield
+    finally:
+        model.set_attn_implementation(implementation)
+        model.train(was_training)
+
+
+def _one_or_mean(weights: torch.Tensor, number: int | Literal["mean"], what: str) -> torch.Tensor:
+    if number == "mean":
+        return weights.mean(0)
+    if not -len(weights) <= number < len(weights):
+        raise InspectionError(f"There is no {what} {number}: there are {len(weights)}, counted from 0.")
+    return weights[number]
+
+
+# Weights on a page, 2 bytes each: with more, a browser takes seconds to show it.
+LARGEST_PAGE = 12_000_000
+_FULL = 65535
+
+
+def attention_page(attentions: Sequence[Attention], title: str = "Attention") -> str:
+    """Returns the page: attention by sentence, kind, layer and head, as lines between words, a heat map or all heads.
+
+    Raises:
+        InspectionError: There are more weights than a browser can show.
+    """
+    numbers = sum(weights.numel() for one in attentions for weights in one.weights.values())
+    if numbers > LARGEST_PAGE:
+        raise InspectionError(
+            f"A page of {numbers:,} attention weights is more than a browser shows ({LARGEST_PAGE:,}): "
+            "give shorter or fewer sentences."
+        )
+    data = json.dumps({"title": title, "sentences": [_sentence(one) for one in attentions]}, ensure_ascii=False)
+    template = files("vanilla_transformer.inspection").joinpath("page.html").read_text(encoding="utf-8")
+    # Keeps text from ending the element that holds it.
+    return template.replace("{{data}}", data.replace("<", "\\u003c"))
+
+
+def _sentence(attention: Attention) -> dict[str, Any]:
+    return {
+        "text": " ".join((attention.source or attention.read).words),
+        "sides": {
+            "source": _side(attention.source),
+            "read": _side(attention.read),
+            "written": _side(attention.written),
+        },
+        "weights": {kind: _packed(weights) for kind, weights in attention.weights.items()},
+        "between": {kind: _between(kind) for kind in attention.weights},
+        "names": {kind: attention.sides(kind) for kind in attention.weights},
+    }
+
+
+def _side(pieces: Pieces) -> dict[str, Any]:
+    words = pieces.as_words()
+    word_of = pieces.word_of if words is not pieces else tuple(range(len(pieces)))
+    return {"pieces": pieces.texts, "words": words.texts, "wordOf": word_of}
+
+
+def _between(kind: Kind) -> list[str]:
+    """Names the side that attends and the side that is attended to."""
+    return {"encoder": ["source", "source"], "decoder": ["read", "read"], "cross": ["written", "source"]}[kind]
+
+
+def _packed(weights_NHQL: torch.Tensor) -> dict[str, Any]:
+    """Packs weights as multiples of 1/65,535 in base64, a fifth of the size of decimal text."""
+    shares = (weights_NHQL * _FULL).round().to(torch.int32).numpy().astype("<u2")
+    return {"shape": list(weights_NHQL.shape), "numbers": base64.b64encode(shares.tobytes()).decode("ascii")}

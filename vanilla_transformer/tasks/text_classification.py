@@ -1,0 +1,125 @@
+"""A label for each text, or for each pair of texts, by an encoder-only model."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import chain
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import torch
+from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerFast
+
+from vanilla_transformer.data.batching import Lengths, pad
+from vanilla_transformer.data.columns import TEXTS, Column, TextForm
+from vanilla_transformer.data.preparation import token_ids
+from vanilla_transformer.data.token_corpus import Rows
+from vanilla_transformer.model.configuration_vanilla_transformer_encoder import VanillaTransformerEncoderConfig
+from vanilla_transformer.model.modeling_vanilla_transformer_encoder import (
+    VanillaTransformerEncoderForSequenceClassification,
+)
+from vanilla_transformer.recipe.defaults import SizePreset
+from vanilla_transformer.recipe.schema import Recipe
+from vanilla_transformer.tasks.encoders import Row, Texts
+from vanilla_transformer.tasks.interface import Batch, Prediction, RowRandom
+from vanilla_transformer.tasks.label_task import LabelPredictor, LabelTask, number_of
+
+LABELLED_TEXTS = TextForm(
+    (
+        *TEXTS.columns,
+        Column("text_pair", "text_pair_column", ("text_pair", "sentence2", "hypothesis", "question2"), optional=True),
+        Column("label", "label_column", ("label", "labels"), numbers=True),
+    ),
+    "texts",
+    "without a text or a label",
+)
+
+
+def one_or_two(rows: Iterable[Row]) -> list[Any]:
+    """Returns the text of each row, paired with its second text if there is one."""
+    return [(text, pair) if pair else text for text, pair in rows]
+
+
+class TextClassifier(LabelPredictor):
+    """Gives each text its likeliest label, with the probability of each."""
+
+    nothing: Mapping[str, Any] = MappingProxyType({"label": None})
+
+    def __init__(
+        self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, batch_tokens: int | None = None
+    ) -> None:
+        if model.config.problem_type not in (None, "single_label_classification"):
+            raise ValueError(
+                f"This model was trained for {model.config.problem_type}, not to give a text one label: use it with "
+                'pipeline("text-classification") of transformers.'
+            )
+        super().__init__(model, tokenizer, batch_tokens)
+
+    def read(self, line: str) -> Row:
+        """Returns the text of a line; there is no second text."""
+        return line, ""
+
+    def predictions(self, rows: Sequence[Row], progress: Callable[[int], object]) -> Iterator[tuple[int, Prediction]]:
+        """Predicts a label for each text."""
+        ids = token_ids(one_or_two(rows), self.tokenizer)
+        for place, answer in self.answers([self.cut(row) for row in ids], progress):
+            label = self.labels[int(answer.argmax())]
+            scores = {name: round(float(share), 6) for name, share in zip(self.labels, answer, strict=True)}
+            values = {"label": label, "score": scores[label], "scores": scores}
+            line, truncated = f"{label}\t{answer.max():.4f}", len(ids[place]) > self.longest
+            yield place, Prediction(label, line, values, truncated=truncated)
+
+
+class TextClassification(LabelTask):
+    """Each text is an item of the loss; its label is one of those in `train`."""
+
+    name = "text-classification"
+    form = LABELLED_TEXTS
+    columns: tuple[str, ...] = ("label", "text")
+    auto_class = "AutoModelForSequenceClassification"
+    pipeline = "text-classification"
+    verb = "classify"
+    label_options = ("labels", "classifier_pooling")
+    model_class = VanillaTransformerEncoderForSequenceClassification
+    predictor_class = TextClassifier
+    known_metrics = "vanilla_transformer.evaluation.label_metrics:LABEL_METRICS"
+    metrics: tuple[str, ...] = ("accuracy", "macro_f1")
+    item = "texts"
+    use = "Classifying texts"
+    size_presets: tuple[SizePreset, ...] = (
+        SizePreset(20_000, 4_000, "tiny", "tiny", 0.3, 2_048, 40),
+        SizePreset(100_000, 8_000, "tiny", "tiny", 0.3, 4_096, 20),
+        SizePreset(1_000_000, 16_000, "small", "small", 0.1, 8_192, 10),
+        SizePreset(float("inf"), 32_000, "base", "small", 0.1, 25_000, 5),
+    )
+
+    def labels_in(self, text: str) -> list[str]:
+        """Returns the labels that a text of the column names."""
+        return [text.strip()] if text.strip() else []
+
+    def text_ids(self, texts: Texts, tokenizer: PreTrainedTokenizerFast) -> list[list[int]]:
+        """Returns the ids of texts, or of pairs of texts."""
+        return token_ids(one_or_two(zip(texts["text"], texts["text_pair"], strict=True)), tokenizer)
+
+    def label_ids(self, text: str, numbers: Mapping[str, int]) -> list[int]:
+        """Returns the id of the label."""
+        return [number_of(text.strip(), numbers)]
+
+    def config(self, recipe: Recipe) -> VanillaTransformerEncoderConfig:
+        """Returns the sizes of the model, its labels, and the pooling of its states."""
+        config: VanillaTransformerEncoderConfig = super().config(recipe)
+        config.classifier_pooling = recipe["classifier_pooling"] or config.classifier_pooling
+        return config
+
+    def head(self, recipe: Recipe) -> dict[str, Any]:
+        """Returns the labels, one of which is right."""
+        return {**super().head(recipe), "problem_type": "single_label_classification"}
+
+    def items(self, *lengths: Lengths) -> Lengths:
+        """Counts each text as one item."""
+        return np.ones_like(lengths[0])
+
+    def collate(self, rows: Rows, rng: RowRandom, config: PreTrainedConfig) -> Batch:
+        """Pads texts to `input_ids` and `attention_mask`; `labels` are the label of each, (rows,)."""
+        input_ids, attention_mask = pad(rows["text"], config.pad_token_id)
+        labels = np.fromiter(chain.from_iterable(rows["label"]), np.int64)
+        return {"input_ids": input_ids, "attention_mask": attention_mask, "labels": torch.from_numpy(labels)}

@@ -1,0 +1,128 @@
+"""A tag for each word of a sentence, by an encoder-only model that reads it off the word's first piece."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import chain
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from transformers import PreTrainedConfig, PreTrainedTokenizerFast
+
+from vanilla_transformer.data.batching import LABEL_PADDING, Lengths, pad
+from vanilla_transformer.data.columns import BETWEEN_WORDS
+from vanilla_transformer.data.conll import TAGGED_SENTENCES
+from vanilla_transformer.data.preparation import reading_backend
+from vanilla_transformer.data.token_corpus import Rows
+from vanilla_transformer.model.modeling_vanilla_transformer_encoder import (
+    VanillaTransformerEncoderForTokenClassification,
+)
+from vanilla_transformer.recipe.defaults import SizePreset
+from vanilla_transformer.recipe.schema import Recipe
+from vanilla_transformer.tasks.encoders import Row, Texts
+from vanilla_transformer.tasks.interface import Batch, Prediction, RowRandom
+from vanilla_transformer.tasks.label_task import LabelPredictor, LabelTask
+
+if TYPE_CHECKING:
+    from vanilla_transformer.data.text_streams import TextStream
+
+
+def pieces_of_words(
+    sentences: Sequence[Sequence[str]], tokenizer: PreTrainedTokenizerFast
+) -> list[tuple[list[int], list[int]]]:
+    """Returns the ids of each sentence, and the places among them where its words begin."""
+    found = []
+    for encoding in reading_backend(tokenizer).encode_batch(list(sentences), is_pretokenized=True):
+        words = encoding.word_ids
+        begins = [
+            place for place, word in enumerate(words) if word is not None and (place == 0 or word != words[place - 1])
+        ]
+        found.append((encoding.ids, begins))
+    return found
+
+
+class Tagger(LabelPredictor):
+    """Gives each word its likeliest tag, with its probability."""
+
+    nothing = MappingProxyType({"words": [], "tags": [], "scores": []})
+
+    def read(self, line: str) -> Row:
+        """Splits a line into words at white space."""
+        return (BETWEEN_WORDS.join(line.split()),)
+
+    def predictions(self, rows: Sequence[Row], progress: Callable[[int], object]) -> Iterator[tuple[int, Prediction]]:
+        """Tags each sentence; words beyond the tokens that the model reads get `_`."""
+        words = [sentence.split(BETWEEN_WORDS) for (sentence,) in rows]
+        pieces = pieces_of_words(words, self.tokenizer)
+        for place, shares in self.answers([self.cut(ids) for ids, _ in pieces], progress):
+            begins = [begin for begin in pieces[place][1] if begin < len(shares) - 1]
+            left_out = len(words[place]) - len(begins)
+            best = shares[begins].argmax(-1)
+            tags = [*(self.labels[number] for number in best), *["_"] * left_out]
+            scores = [round(float(share), 6) for share in shares[begins].max(-1)]
+            values = {"words": words[place], "tags": tags, "scores": [*scores, *[None] * left_out]}
+            yield place, Prediction(" ".join(tags), " ".join(tags), values, truncated=left_out > 0)
+
+
+class TokenClassification(LabelTask):
+    """Each word is an item of the loss; its tag is one of those in `train`."""
+
+    name = "token-classification"
+    form = TAGGED_SENTENCES
+    columns: tuple[str, ...] = ("tags", "words")
+    auto_class = "AutoModelForTokenClassification"
+    pipeline = "token-classification"
+    verb = "tag"
+    model_class = VanillaTransformerEncoderForTokenClassification
+    predictor_class = Tagger
+    known_metrics = "vanilla_transformer.evaluation.tag_metrics:TAG_METRICS"
+    metrics: tuple[str, ...] = ("token_accuracy",)
+    item = "words"
+    use = "Tagging the words of sentences"
+    size_presets: tuple[SizePreset, ...] = (
+        SizePreset(20_000, 4_000, "tiny", "tiny", 0.3, 2_048, 40),
+        SizePreset(100_000, 8_000, "tiny", "tiny", 0.2, 4_096, 20),
+        SizePreset(float("inf"), 16_000, "small", "small", 0.1, 8_192, 10),
+    )
+
+    def complete(self, recipe: Recipe, corpora: "Mapping[str, Sequence[TextStream]]") -> Recipe:
+        """Returns the recipe with the labels of `train`, and for span tags with their metric."""
+        recipe = super().complete(recipe, corpora)
+        spans = all(label == "O" or label[:2] in ("B-", "I-") for label in recipe["labels"])
+        return (
+            recipe.with_options(metrics=("seqeval", "token_accuracy"))
+            if spans and recipe.evaluation.metrics is None
+            else recipe
+        )
+
+    def labels_in(self, text: str) -> list[str]:
+        """Returns the tag of each word."""
+        return text.split(BETWEEN_WORDS)
+
+    def text_ids(self, texts: Texts, tokenizer: PreTrainedTokenizerFast) -> list[list[int]]:
+        """Returns the ids of words as pieces, each id doubled, plus one where a word begins.
+
+        So the number of tags of a row is the length of their column.
+        """
+        marked = []
+        for ids, begins in pieces_of_words([row.split(BETWEEN_WORDS) for row in texts["words"]], tokenizer):
+            doubled = [2 * one for one in ids]
+            for place in begins:
+                doubled[place] += 1
+            marked.append(doubled)
+        return marked
+
+    def text_size(self, tokenizer: PreTrainedTokenizerFast) -> int:
+        """Returns how many numbers there are, because ids are doubled."""
+        return 2 * len(tokenizer)
+
+    def items(self, *lengths: Lengths) -> Lengths:
+        """Counts each word as one item."""
+        return lengths[0]
+
+    def collate(self, rows: Rows, rng: RowRandom, config: PreTrainedConfig) -> Batch:
+        """Pads sentences to `input_ids`, `attention_mask` and `labels`, which are -100 except where a word begins."""
+        marked, attention_mask = pad(rows["words"], 2 * config.pad_token_id)
+        labels = torch.full_like(marked, LABEL_PADDING)
+        labels[marked % 2 == 1] = torch.from_numpy(np.fromiter(chain.from_iterable(rows["tags"]), np.int64))
+        return {"input_ids": marked // 2, "attention_mask": attention_mask, "labels": labels}
