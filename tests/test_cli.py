@@ -219,7 +219,7 @@ def test_translate_does_what_the_library_does_with_the_same_settings(run, model,
     (tmp_path / "in").write_text("a b\n\nc", encoding="utf-8")
     loaded = load_model(model, device="cpu")
     expected = translate_lines(*loaded, lines, num_beams=2, length_penalty=0.0, max_length_beyond_source=3)
-    options = ["--num-beams", 2, "--length-penalty", 0.0, *SHORT, "--batch-tokens", 10, "--threads", 1]
+    options = ["--num-beams", 2, "--length-penalty", 0.0, *SHORT, "--batch-tokens", 10]
     code, out, err = run("translate", model, tmp_path / "in", "--output", tmp_path / "out", *options)
     assert (code, out, err) == (0, "", "")
     assert (tmp_path / "out").read_text(encoding="utf-8") == "".join(f"{line.text}\n" for line in expected)
@@ -244,12 +244,6 @@ def test_a_misspelt_second_model_is_named(run, model, tmp_path):
     (tmp_path / "in").write_text("a\n")
     code, _, err = run("translate", model, tmp_path / "modle", tmp_path / "in", "--output", tmp_path / "out")
     assert code == 2 and f"{tmp_path / 'modle'} is neither a file nor a model directory" in err
-
-
-def test_progress_is_shown_on_standard_error_where_it_was_asked_for(run, model):
-    code, out, err = run("translate", model, "--progress", *SHORT, stdin=b"a\nb\n")
-    assert code == 0 and out.count("\n") == 2
-    assert "2 lines" in err
 
 
 def test_translate_lists_several_hypotheses_with_scores(run, model):

@@ -121,7 +121,6 @@ def test_the_command_refuses_what_it_cannot_serve(models, capsys):
     for words, code, sentence in (
         ([], 2, "Name a model"),
         ([models["tag"], "--port", "0"], 2, "--port must be between 1 and 65535, not 0."),
-        ([models["tag"], "--max-characters", "0"], 2, "--max-characters must be at least 1, not 0."),
         (["/nowhere"], 1, "There is no model directory /nowhere."),
     ):
         assert main(["demo", *words]) == code

@@ -13,32 +13,28 @@ FIRST_LINE, LONGEST_SILENCE = 10.0, 600.0
 
 @contextlib.contextmanager
 def progress_bar(
-    asked: bool,
     unit: str,
     *,
     total: int | Callable[[], int | None] | None = None,
     done: int = 0,
-    quiet: bool = False,
     in_the_way: bool = False,
 ) -> "Iterator[Progress]":
-    """Shows progress on standard error, as a bar in a terminal and as occasional lines elsewhere.
+    """Shows progress on standard error: as a bar in a terminal, elsewhere as lines, for work of more than seconds.
 
     Args:
-        asked: Whether to show it even if standard error is not a terminal, or a bar would be in the way.
         unit: Name of the items counted, in the plural.
         total: Number of items, or a function that counts them in the background.
         done: Number of items done before.
-        quiet: Whether to print no lines for work that takes only seconds.
         in_the_way: Whether lines are typed or printed at the same terminal.
     """
     progress: Progress = Progress()
-    if sys.stderr.isatty() and (asked or not in_the_way):
+    if not sys.stderr.isatty():
+        progress = ProgressLines(unit, done)
+    elif not in_the_way:
         from tqdm import tqdm
 
         # Rate and time left come from the mean since the start.
         progress = cast(Progress, tqdm(unit=f" {unit}", initial=done, dynamic_ncols=True, smoothing=0))
-    elif asked:
-        progress = ProgressLines(unit, done, quiet=quiet)
 
     def count() -> None:
         progress.total = total() if callable(total) else total
@@ -75,11 +71,9 @@ class Progress:
 class ProgressLines(Progress):
     """Lines for a log: the first after some seconds, then whenever the elapsed time has grown by a tenth."""
 
-    def __init__(
-        self, unit: str, done: int, clock: Callable[[], float] = time.monotonic, *, quiet: bool = False
-    ) -> None:
+    def __init__(self, unit: str, done: int, clock: Callable[[], float] = time.monotonic) -> None:
         self._unit, self._before, self._done = unit, done, 0
-        self._quiet = quiet
+        self._printed = False
         self._clock = clock
         self._start = clock()
         self._next = FIRST_LINE
@@ -93,15 +87,14 @@ class ProgressLines(Progress):
             self._print(seconds)
 
     def close(self) -> None:
-        """See `Progress`; the last line gives the total."""
-        if not self._quiet:
+        """See `Progress`; the last line gives the total, if there was one before."""
+        if self._printed:
             self._print(self._clock() - self._start)
 
     def _print(self, seconds: float) -> None:
         from tqdm import tqdm
 
-        self._quiet = False
-
+        self._printed = True
         now = self._before + self._done
         of_all = "" if self.total is None else f" of {self.total:,}"
         rate = self._done / seconds if seconds else 0.0

@@ -111,7 +111,6 @@ def test_windows_that_end_with_long_lines_are_resumed_too(run, break_off, tmp_pa
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--threads", 9999], "--threads must be at most"),
         (["--length-penalty", "nan"], "--length-penalty must be at least -10 and at most 10, not nan"),
         (["--num-beams", "1" + "0" * 30], "--num-beams must be at most 10,000, not 1000"),
         (["--max-length-beyond-source", str(2**63)], "--max-length-beyond-source must be at most 1,000,000, not 922"),

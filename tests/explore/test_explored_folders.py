@@ -140,7 +140,7 @@ def test_settings_of_generate_that_the_search_lacks_are_told():
 
 @pytest.mark.parametrize(
     ("options", "named"),
-    [(["--training", "nowhere"], "--training nowhere"), (["--training", ".", "--no-training"], "--no-training")],
+    [(["--training", "nowhere"], "--training nowhere")],
 )
 def test_options_that_do_not_fit_are_refused(saved, tmp_path, capsys, options: list[str], named: str):
     assert main(["explore", str(saved), "--output", str(tmp_path / "page"), *options]) == 2

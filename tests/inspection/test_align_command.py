@@ -7,7 +7,7 @@ import pytest
 
 from tests.inspection.conftest import model, model_directory, tokenizer  # noqa: F401
 from vanilla_transformer.cli import main
-from vanilla_transformer.inspection import AlignmentHeads, alignments
+from vanilla_transformer.inspection import AlignmentHeads, alignments, save_alignment_heads
 
 SETTINGS = ["--max-length-beyond-source", "1", "--precision", "float32", "--device", "cpu"]
 HEADS = ["--alignment-heads", "output 1:0 2:3"]
@@ -51,10 +51,17 @@ def test_heads_are_chosen_once_and_kept_with_the_model(here, capsys):
     assert [line.rsplit(" ||| ", 1)[0] for line in aligned] == plain
 
 
+@pytest.fixture
+def chosen(here, model):  # noqa: F811
+    """The model, with heads chosen."""
+    save_alignment_heads("model", model, AlignmentHeads(((1, 0), (2, 3)), "output"))
+
+
 @pytest.mark.parametrize("form", ["words", "pieces"])
+@pytest.mark.usefixtures("chosen")
 def test_translations_are_the_same_with_their_alignments_after_them(here, capsys, form):
     plain = out(capsys, "translate", "model", "in.en", *SETTINGS)
-    aligned = out(capsys, "translate", "model", "in.en", *SETTINGS, *HEADS, "--alignment", form)
+    aligned = out(capsys, "translate", "model", "in.en", *SETTINGS, "--alignment", form)
     assert [line.rsplit(" ||| ", 1)[0] for line in aligned] == plain and aligned[1] == " ||| "
     for line, source, target in zip(aligned, (here / "in.en").read_text().splitlines(), plain, strict=True):
         entries = line.rsplit(" ||| ", 1)[1].split()
@@ -62,14 +69,14 @@ def test_translations_are_the_same_with_their_alignments_after_them(here, capsys
             links = [tuple(map(int, entry.split("-"))) for entry in entries]
             assert all(i < len(source.split()) and j < len(target.split()) for i, j in links)
             assert {j for _, j in links} == set(range(len(target.split())))
-    best = out(capsys, "translate", "model", "in.en", *SETTINGS, *HEADS, "--alignment", form, "--nbest", "2")
+    best = out(capsys, "translate", "model", "in.en", *SETTINGS, "--alignment", form, "--nbest", "2")
     assert [line.split(" ||| ")[0] for line in best] == ["0", "0", "1", "1", "2", "2"]
     for line, expected in zip(best[::2], aligned, strict=True):
         assert line.split(" ||| ", 1)[1].rsplit(" ||| ", 1)[0] == expected
 
 
 def test_alignments_are_whole_after_resuming(here, capsys):
-    options = [*SETTINGS, *HEADS, "--alignment", "words"]
+    options = [*SETTINGS, "--alignment", "words"]
     assert main(["translate", "model", "in.en", "--output", "whole", *options]) == 0
     (here / "out").write_bytes((here / "whole").read_bytes()[:-2])
     assert main(["translate", "model", "in.en", "--output", "out", *options, "--resume"]) == 0
@@ -84,7 +91,6 @@ def test_alignments_are_whole_after_resuming(here, capsys):
         (["align", "model", "in.en", "in.de", "--choose-heads", *HEADS], "cannot be combined with --alignment-heads"),
         (["align", "model", "in.en", "in.de", "--alignment-heads", "9"], "no head 9"),
         (["align", "model", "empty", "empty", "--choose-heads"], "no line with text on both sides"),
-        (["translate", "model", "in.en", *HEADS], "--alignment-heads is for --alignment."),
         (["translate", "model", "in.en", "--alignment", "words"], "No alignment heads have been chosen"),
     ],
 )

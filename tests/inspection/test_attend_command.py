@@ -14,18 +14,15 @@ def test_a_sentence_becomes_a_page(model_directory, tmp_path, monkeypatch, capsy
     assert '"Ein' not in (tmp_path / "attention.html").read_text(encoding="utf-8")
 
 
-def test_lines_with_targets_become_one_page(model_directory, tmp_path, capsys):  # noqa: F811
+def test_lines_become_one_page(model_directory, tmp_path, capsys):  # noqa: F811
     (tmp_path / "in.en").write_text("A dog runs.\n\nTwo men wait.\n")
-    (tmp_path / "in.de").write_text("Ein Hund läuft.\n\nZwei Männer warten.\n")
-    inputs = ["--input", str(tmp_path / "in.en"), "--target-input", str(tmp_path / "in.de")]
-    assert main(["attend", model_directory, *inputs, "--output", str(tmp_path / "page.html")]) == 0
+    words = ["--input", str(tmp_path / "in.en"), "--output", str(tmp_path / "page.html")]
+    assert main(["attend", model_directory, *words]) == 0
     html = (tmp_path / "page.html").read_text(encoding="utf-8")
-    assert '"Ein", "Hund"' in html and '"Zwei", "Männer"' in html
+    assert '"A", "dog"' in html and '"Two", "men"' in html
 
 
-@pytest.mark.parametrize(
-    "options", [[], ["--head", "all"], ["--head", "all", "--view", "lines"], ["--pieces", "--layer", "mean"]]
-)
+@pytest.mark.parametrize("options", [[], ["--head", "all"], ["--head", "all", "--view", "lines"], ["--layer", "mean"]])
 def test_a_picture_alone_or_beside_the_page(model_directory, tmp_path, options):  # noqa: F811
     picture = tmp_path / "picture.png"
     assert main(["attend", model_directory, "A dog runs.", "--picture", str(picture), *options]) == 0
@@ -60,7 +57,7 @@ def test_a_model_of_one_stack_has_a_page_and_no_cross_attention(tokenizer, tmp_p
     [
         ([], "Give either one sentence"),
         (["A", "--input", "x"], "Give either one sentence"),
-        (["A", "--target-input", "x"], "--target-input requires --input"),
+        (["--input", "x", "--target", "A"], "--target is for one sentence"),
         (["A", "--picture", "a.txt"], "must end with .png"),
         (["A", "--picture", "a.png", "--head", "nine"], "--head must be a number or mean or all, not 'nine'"),
         (["A", "--picture", "a.png", "--layer", "7"], "no layer 7"),

@@ -30,8 +30,6 @@ MAY_STAY_OPEN = {
     "cell",
     "attention",
     "attention_window",
-    "description",
-    "license",
     "classifier_pooling",
     "from_model",
     "learning_rate",

@@ -1,6 +1,7 @@
 """Several models that decode together: the mean of their distributions, at the cost of its members."""
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -257,28 +258,12 @@ def test_translate_and_evaluate_take_several_models(run, directories, tmp_path):
     models = [load_model(name)[0] for name in ("one", "two")]
     tokenizer = load_model("one")[1]
     lines = (directories / "in").read_text().splitlines()
-    for mean in ("probabilities", "log-probabilities"):
-        expected = [
-            one.text for one in translate_lines(EnsembleForConditionalGeneration(models, mean), tokenizer, lines)
-        ]
-        code, out, err = run("translate", "one", "two", "in", *FLOAT32, "--ensemble-mean", mean)
-        assert (code, out.splitlines()) == (0, expected), err
-        code, out, err = run(
-            "evaluate",
-            "one",
-            "two",
-            "--data",
-            "in",
-            "out",
-            "--json",
-            "--ensemble-mean",
-            mean,
-            "--output",
-            str(tmp_path / "found"),
-        )
-        result = json.loads(out)
-        assert result["model"] == ["one", "two"] and result["settings"]["ensemble_mean"] == mean
-        assert (tmp_path / "found").read_text().splitlines() == expected
+    expected = [one.text for one in translate_lines(EnsembleForConditionalGeneration(models), tokenizer, lines)]
+    code, out, err = run("translate", "one", "two", "in", *FLOAT32)
+    assert (code, out.splitlines()) == (0, expected), err
+    code, out, err = run("evaluate", "one", "two", "--data", "in", "out", "--json", "--output", "found")
+    assert json.loads(out)["model"] == ["one", "two"]
+    assert Path("found").read_text().splitlines() == expected
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from tyro.conf import arg
 
-from vanilla_transformer.cli.arguments import OptionalText, UsageError
+from vanilla_transformer.cli.arguments import UsageError
 
 if TYPE_CHECKING:
     from vanilla_transformer.translation.lines import Translator
@@ -19,16 +19,11 @@ class AlignmentOptions:
     """Add the source words that each translated word comes from, as `translation ||| 0-0 1-2`
     (source-target, counted from 0; with --nbest, before the score).
     words are separated by spaces, pieces are the model's sub-words."""
-    alignment_heads: OptionalText = None
-    """Attention heads to read the alignment from, such as `output 2:0 2:1`: the step, then layer:head,
-    or a layer alone for all its heads (default: those chosen by `align --choose-heads`)."""
 
     def check(self, models: int) -> None:
-        """Raises UsageError for several models, and for heads from which nothing is read."""
+        """Raises UsageError for several models."""
         if self.alignment is not None and models > 1:
             raise UsageError("--alignment reads the attention of one model, so it cannot be given with several.")
-        if self.alignment_heads is not None and self.alignment is None:
-            raise UsageError("--alignment-heads is for --alignment.")
 
     def translator(self, translator: Any) -> "Translator":
         """Returns a translator that aligns each translation; the given one without --alignment."""
@@ -36,4 +31,4 @@ class AlignmentOptions:
             return translator
         from vanilla_transformer.inspection.aligning_translator import AligningTranslator
 
-        return AligningTranslator.from_translator(translator, self.alignment_heads, unit=self.alignment)
+        return AligningTranslator.from_translator(translator, unit=self.alignment)

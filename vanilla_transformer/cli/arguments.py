@@ -32,9 +32,6 @@ Resume = Annotated[
         "Everything else in the command must be as before: it is not compared."
     ),
 ]
-ShowProgress = Annotated[
-    Flag, arg(help="Show progress on standard error even if it is not a terminal, as occasional lines.")
-]
 
 
 class UsageError(ValueError):

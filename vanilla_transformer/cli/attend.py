@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from tyro.conf import Positional, arg
 
 from vanilla_transformer.atomic_files import atomic_write_text
-from vanilla_transformer.cli.arguments import Flag, Model, OptionalPath, OptionalText, UsageError
+from vanilla_transformer.cli.arguments import Model, OptionalPath, OptionalText, UsageError
 from vanilla_transformer.cli.streams import check_new_file, read_input, warn
 
 if TYPE_CHECKING:
@@ -33,8 +33,6 @@ class Attend:
     target: OptionalText = None
     """Target sentence for the decoder (default: the model's own translation);
     not for models without an encoder or without a decoder."""
-    target_input: OptionalPath = None
-    """File with one target sentence for each line of --input."""
     output: OptionalPath = None
     """HTML page to write (default: attention.html, or none if --picture is given)."""
     picture: OptionalPath = None
@@ -49,10 +47,8 @@ class Attend:
     head: Annotated[str, arg(metavar="INT|mean|all")] = "mean"
     """Picture: head number from 0, the mean over heads, or all heads."""
     view: Literal["heatmap", "lines"] = "heatmap"
-    """Picture: a heat map, or lines between words as in figures 3 to 5 of the paper."""
-    pieces: Flag = False
-    """Picture: show sub-words instead of whole words.
-    Whole words show the mean over a query's sub-words and the sum over a key's. The page has a checkbox for this."""
+    """Picture: a heat map, or lines between words as in figures 3 to 5 of the paper. A word has the mean over its
+    sub-words as a query, and their sum as a key; the page has a checkbox for sub-words."""
 
     def run(self) -> None:
         """Writes the page, the picture or both, and prints their paths."""
@@ -76,25 +72,14 @@ class Attend:
         if (self.text is None) == (self.input is None):
             raise UsageError('Give either one sentence, `attend MODEL "A dog runs."`, or a file with --input.')
         if self.target is not None and self.input is not None:
-            raise UsageError(
-                "--target cannot be combined with --input: give a file of target lines with --target-input."
-            )
-        if self.target_input is not None and self.input is None:
-            raise UsageError("--target-input requires --input: for one sentence use --target.")
+            raise UsageError("--target is for one sentence, so it cannot be combined with --input.")
         if self.text is not None:
             return [self.text], [self.target]
         sources = list(read_input(self.input))
         if not any(map(str.strip, sources)):
             raise UsageError(f"{self.input} contains no text.")
-        targets: list[str | None] = [None] * len(sources)
-        if self.target_input is not None:
-            targets = list(read_input(self.target_input))
-        if len(targets) != len(sources):
-            raise UsageError(
-                f"{self.input} has {len(sources)} lines but {self.target_input} has {len(targets)}: they must match."
-            )
-        pairs = [(source, target) for source, target in zip(sources, targets, strict=True) if source.strip()]
-        return [source for source, _ in pairs], [target for _, target in pairs]
+        sources = [source for source in sources if source.strip()]
+        return sources, [None] * len(sources)
 
     def _check(self, page: Path | None, sources: list[str]) -> None:
         """Checks paths and options before the model is loaded."""
@@ -111,7 +96,7 @@ class Attend:
         from vanilla_transformer.inspection import plot_attention, plot_heads
         from vanilla_transformer.reporting.curves import save_figure
 
-        seen = seen if self.pieces else seen.words()
+        seen = seen.words()
         layer, head = self._which()
         kind = self.kind or list(seen.weights)[-1]
         with warnings.catch_warnings(record=True) as caught:

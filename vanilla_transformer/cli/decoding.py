@@ -3,9 +3,9 @@
 import gc
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from vanilla_transformer.cli.arguments import (
@@ -14,9 +14,7 @@ from vanilla_transformer.cli.arguments import (
     OptionalText,
     UsageError,
     as_options,
-    at_least_one,
 )
-from vanilla_transformer.cores import usable_cores
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerFast
@@ -24,7 +22,7 @@ if TYPE_CHECKING:
 # Kinds of products, by shape, whose code oneDNN caches, up to half a megabyte each. Decoding has a new one for each
 # number of rows: with oneDNN's own limit of 1,024 a process grows for tens of thousands of lines.
 PRIMITIVES = 32
-# What differs between processors counts as another precision when a translation is resumed.
+# Scores name a precision in which processors differ.
 _INT8_OF_7_BITS = "int8 with weights of 7 bits"
 _BFLOAT16_IN_FLOAT32 = "bfloat16 multiplied in float32"
 
@@ -54,14 +52,11 @@ class Computing:
     """Type of parameters and arithmetic; auto uses bfloat16 on CPUs that are faster with it, and otherwise float32."""
     device: OptionalText = None
     """cpu, cuda, cuda:1, mps, ... (default: an accelerator if there is one)."""
-    threads: OptionalInt = None
-    """CPU threads (default: OMP_NUM_THREADS, or one per available core)."""
 
     def check(self) -> None:
         """Raises UsageError for an invalid option, before a model is loaded."""
         from vanilla_transformer.translation.lines import check_search
 
-        at_least_one(threads=self.threads)
         if int(os.environ.get("WORLD_SIZE", "1")) > 1:
             raise UsageError(
                 "Only `train` shares its work among the processes of a launcher such as torchrun: start this "
@@ -69,9 +64,6 @@ class Computing:
             )
         with as_options():
             check_search(**vars(self))
-        if self.threads is not None and self.threads > usable_cores():
-            limit = f"{usable_cores()}, the cores that this process may use"
-            raise UsageError(f"--threads must be at most {limit}, not {self.threads}.")
 
     @loading_libraries()
     def load(self, model: str, *, translates: bool = True) -> "tuple[PreTrainedModel, PreTrainedTokenizerFast]":
@@ -88,8 +80,6 @@ class Computing:
         keep_freed_memory()
         # Must be set before the first matrix product.
         os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", str(PRIMITIVES))
-        if self.threads is not None:
-            torch.set_num_threads(self.threads)
         if self.device is not None:
             _check_device(self.device)
         dtype = torch.bfloat16 if self.precision == "bfloat16" else torch.float32
@@ -158,6 +148,25 @@ class Decoding(BatchedComputing):
         """Returns the options of the search, and these others, that are given."""
         names = "num_beams", "length_penalty", "max_length_beyond_source", *others
         return {name: getattr(self, name) for name in names if getattr(self, name) is not None}
+
+
+def load_models(
+    models: Sequence[str], computing: Computing, *, translates: bool = True
+) -> "tuple[PreTrainedModel, PreTrainedTokenizerFast]":
+    """Loads the model and its tokenizer, or the ensemble of several, with the first one's tokenizer.
+
+    Args:
+        translates: Whether to refuse a single model of the package that does not translate.
+    """
+    if len(models) == 1:
+        return computing.load(models[0], translates=translates)
+    found = [computing.load(model) for model in models]
+    if len({model.dtype for model, _ in found}) > 1:
+        # The fastest type differs, and all must compute in one.
+        found = [replace(computing, precision="float32").load(model) for model in models]
+    from vanilla_transformer.translation.ensemble import as_ensemble
+
+    return as_ensemble([(name, *model_of) for name, model_of in zip(models, found, strict=True)]), found[0][1]
 
 
 def _check_device(device: str) -> None:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 from tyro.conf import Positional, arg
 
-from vanilla_transformer.cli.arguments import UsageError, at_least_one
+from vanilla_transformer.cli.arguments import UsageError
 from vanilla_transformer.cli.decoding import Computing
 
 
@@ -15,25 +15,20 @@ from vanilla_transformer.cli.decoding import Computing
 class Demo:
     """Open a web page to try models: a text in, each model's answer out, several models side by side.
 
-    "Use via API" on the page gives the address for programs. The page is visible to this machine only, unless --host
-    says otherwise; nothing leaves the machine, and no usage statistics are collected.
+    "Use via API" on the page gives the address for programs. The page is visible to this machine only, unless the
+    environment has GRADIO_SERVER_NAME=0.0.0.0; nothing leaves the machine, and no usage statistics are collected.
     """
 
     models: Annotated[tuple[str, ...], Positional, arg(metavar="MODEL [MODEL ...]", help_behavior_hint="")]
     """Directories or Hub ids of models."""
-    host: Annotated[str, arg(metavar="ADDRESS")] = "127.0.0.1"
-    """Address to listen on; 0.0.0.0 lets others on your network in."""
     port: int = 7860
     """Port to listen on."""
-    max_characters: int = 1000
-    """Maximum characters of a text that a visitor may send."""
     computing: Computing = Computing()
 
     def run(self) -> None:
         """Serves the page until Ctrl-C."""
         if not self.models:
             raise UsageError("Name a model: `demo MODEL`.")
-        at_least_one(max_characters=self.max_characters)
         if not 1 <= self.port <= 65535:
             raise UsageError(f"--port must be between 1 and 65535, not {self.port}.")
         self.computing.check()
@@ -42,7 +37,6 @@ class Demo:
         from vanilla_transformer.demo import build_page, open_page
 
         models = [(path, *self.computing.load(path, translates=False)) for path in self.models]
-        page = build_page(models, max_characters=self.max_characters)
-        print(open_page(page, host=self.host, port=self.port), flush=True)
+        print(open_page(page := build_page(models), port=self.port), flush=True)
         print("Ctrl-C ends.", file=sys.stderr)
         page.block_thread()

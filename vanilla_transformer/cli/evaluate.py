@@ -13,12 +13,9 @@ from vanilla_transformer.cli.arguments import (
     Model,
     OptionalInt,
     OptionalPath,
-    OptionalText,
-    ShowProgress,
     UsageError,
 )
-from vanilla_transformer.cli.decoding import Decoding
-from vanilla_transformer.cli.ensemble_options import EnsembleOptions
+from vanilla_transformer.cli.decoding import Decoding, load_models
 from vanilla_transformer.cli.minimum_bayes_risk_options import MinimumBayesRiskOptions
 from vanilla_transformer.cli.streams import (
     check_output,
@@ -29,7 +26,7 @@ from vanilla_transformer.cli.streams import (
     warn,
     write_whole,
 )
-from vanilla_transformer.data.columns import COLUMN_SETTINGS, TextForm
+from vanilla_transformer.data.columns import TextForm
 from vanilla_transformer.data.sources import CorpusSpec, locate, parse_corpus, split_off
 from vanilla_transformer.data.text_lines import CorpusError, RowError
 from vanilla_transformer.progress import progress_bar
@@ -51,7 +48,7 @@ class Evaluate:
     """Model directory or Hub id."""
     data: Annotated[tuple[str, ...], arg(metavar="CORPUS ...")]
     """Two line-aligned files, one table (TSV, CSV, JSONL, Parquet), a Hub id or cmudict:test
-    (built in); source_column= and target_column= may follow, as in `train`.
+    (built in); source_column=, target_column=, text_column= and so on may follow, as in `train`.
     For a classifier, a table of texts and labels; for a tagger, a file of CoNLL columns."""
     models: Annotated[tuple[str, ...], Positional, arg(metavar="[MODEL ...]", help_behavior_hint="")] = ()
     """Further models of the same vocabulary, which form an ensemble with the first one."""
@@ -61,16 +58,6 @@ class Evaluate:
     Classifiers: accuracy, macro_f1.
     Taggers: token_accuracy, seqeval.
     Language models: perplexity, bits_per_character, bits_per_byte."""
-    source_column: OptionalText = None
-    """Source column, or source language of a `translation` column (default: as in --data, or the first)."""
-    target_column: OptionalText = None
-    """Reference column, or target language of a `translation` column (default: as in --data, or the second)."""
-    text_column: OptionalText = None
-    """Column of the text, or of the words (default: as in --data, or as in the model's recipe)."""
-    text_pair_column: OptionalText = None
-    """Column of the second text, for pairs of texts (default: as for --text-column)."""
-    label_column: OptionalText = None
-    """Column of the label, or of the tags (default: as for --text-column)."""
     stride: OptionalInt = None
     """For a language model: number of new tokens in each further block of a long text.
     A smaller stride gives tokens more context but needs more blocks (default: a whole block, as in training)."""
@@ -81,10 +68,8 @@ class Evaluate:
     """Add the scores to the model card, README.md in the model directory."""
     json: Flag = False
     """Print the result as one JSON object."""
-    progress: ShowProgress = False
     decoding: Decoding = Decoding(precision="float32")
     """The search. The default precision is float32, because scores are compared across machines."""
-    ensemble: EnsembleOptions = EnsembleOptions()
     risk: MinimumBayesRiskOptions = MinimumBayesRiskOptions()
 
     def run(self) -> None:
@@ -93,7 +78,7 @@ class Evaluate:
         from vanilla_transformer.data.corpus import read_corpus
 
         corpus = read_corpus(self._source(task.form), form=task.form)
-        model, tokenizer = self.ensemble.load(self._all_models, self.decoding, translates=False)
+        model, tokenizer = load_models(self._all_models, self.decoding, translates=False)
         self._report(self._evaluate(task, corpus, model, tokenizer, metrics), model)
 
     def _check(self) -> "tuple[Task, tuple[str, ...]]":
@@ -143,7 +128,7 @@ class Evaluate:
         if self.risk.mbr:
             settings["chosen"] = self.risk.translator
         try:
-            with progress_bar(self.progress, unit, total=task.examples(corpus)) as bar:
+            with progress_bar(unit, total=task.examples(corpus)) as bar:
                 return task.evaluate(model, tokenizer, corpus, metrics, progress=bar.update, **settings)
         except RowError as error:
             from vanilla_transformer.data.corpus import row_place
@@ -183,13 +168,11 @@ class Evaluate:
         return (self.model, *self.models)
 
     def _source(self, form: TextForm | None = None) -> CorpusSpec:
-        """Returns the corpus of --data, with the columns of the options, or for a form of text those of training."""
+        """Returns the corpus of --data, or for a form of text with the columns of training where it names none."""
         try:
             source = parse_corpus(self.data)
         except CorpusError as error:
             raise UsageError(f"--data: {error}") from error
-        named = {name: getattr(self, name) or getattr(source, name) for name in COLUMN_SETTINGS}
-        source = dataclasses.replace(source, **named)
         if form is None:
             return source
         from vanilla_transformer.tasks import as_in_training
@@ -202,7 +185,6 @@ class Evaluate:
             "data": self.data,
             "settings": {
                 **self.decoding.settings(model),
-                **self.ensemble.settings(self._all_models),
                 **self.risk.settings(),
             },
             "scores": [dataclasses.asdict(score) for score in evaluation.scores],

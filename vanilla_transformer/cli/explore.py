@@ -7,7 +7,6 @@ from typing import Annotated
 from tyro.conf import arg
 
 from vanilla_transformer.cli.arguments import (
-    Flag,
     Model,
     OptionalPath,
     OptionalText,
@@ -35,15 +34,11 @@ class Explore:
     """Texts to offer on the page, which starts with the first (default: the examples in the model's card)."""
     training: OptionalPath = None
     """Directory of the run whose training is replayed (default: MODEL, if its checkpoints are there)."""
-    no_training: Flag = False
-    """Leave out the training, which makes the folder smaller."""
     documentation: OptionalText = None
     """URL of this documentation, so that each number links to its chapter (default: none)."""
 
     def run(self) -> None:
         """Writes the folder and prints it."""
-        if self.training is not None and self.no_training:
-            raise UsageError("--training and --no-training exclude each other: choose one of them.")
         if self.training is not None and not (self.training / "checkpoints").is_dir():
             raise UsageError(f"--training {self.training} has no folder checkpoints: name the directory of a run.")
         output = self.output or Path(f"{Path(self.model).name}-explore")
@@ -54,7 +49,7 @@ class Explore:
             self.model,
             output,
             examples=self.text,
-            training=None if self.no_training else self.training or Path(self.model),
+            training=self.training or Path(self.model),
             documentation=self.documentation,
             report=warn,
         )

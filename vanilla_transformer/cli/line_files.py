@@ -44,7 +44,6 @@ class Answering:
         work: Answers lines, in order, and reports how many are done.
         chunk_lines: Number of lines best answered together.
         render: Returns the output for a line, given its number from 0.
-        progress: Whether to show progress if standard error is not a terminal.
         unit: Name of the lines in it.
         answer_lines: Number of lines that `render` gives for each.
     """
@@ -52,7 +51,6 @@ class Answering:
     work: Callable[[list[str], Callable[[int], object]], Sequence[Answer]]
     chunk_lines: int
     render: Callable[[int, Any], str]
-    progress: bool
     unit: str = "lines"
     answer_lines: int = 1
 
@@ -126,7 +124,6 @@ class LineSource:
         with (
             open_output(self.output, "ab" if resume else "wb") as file,
             progress_bar(
-                answering.progress,
                 answering.unit,
                 total=self.total,
                 done=number,

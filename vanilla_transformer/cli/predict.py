@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from tyro.conf import Positional, arg
 
-from vanilla_transformer.cli.arguments import Flag, Model, OptionalPath, OptionalText, Resume, ShowProgress, UsageError
+from vanilla_transformer.cli.arguments import Flag, Model, OptionalPath, OptionalText, Resume, UsageError
 from vanilla_transformer.cli.decoding import BatchedComputing
 from vanilla_transformer.cli.line_files import Answering, LineSource, check_paths, check_resume
 
@@ -40,7 +40,6 @@ class Predict:
     (default: as in the model's recipe)."""
     text_pair_column: OptionalText = None
     """Column of the second text in a table, for pairs of texts."""
-    progress: ShowProgress = False
     computing: BatchedComputing = BatchedComputing()
     resume: Resume = False
 
@@ -65,7 +64,6 @@ class Predict:
             work=lambda lines, progress: predictor.predict([tuple(read(line)) for line in lines], progress),
             chunk_lines=predictor.chunk_lines,
             render=lambda _, answer: json.dumps(answer.values, ensure_ascii=False) if self.json else answer.line,
-            progress=self.progress,
             unit="lines" if table is None else "rows",
         )
         self.computing.announce(model)

@@ -13,12 +13,10 @@ from vanilla_transformer.cli.arguments import (
     OptionalInt,
     OptionalText,
     Resume,
-    ShowProgress,
     UsageError,
     at_least_one,
 )
-from vanilla_transformer.cli.decoding import Decoding
-from vanilla_transformer.cli.ensemble_options import EnsembleOptions
+from vanilla_transformer.cli.decoding import Decoding, load_models
 from vanilla_transformer.cli.line_files import Answering, LineSource, check_paths, check_resume
 from vanilla_transformer.cli.minimum_bayes_risk_options import MinimumBayesRiskOptions
 
@@ -46,10 +44,8 @@ class Translate:
     """File to write to, plain or compressed like the input (default: standard output)."""
     nbest: OptionalInt = None
     """Write this many translations per line, best first, as `line ||| translation ||| score`; lines count from 0."""
-    progress: ShowProgress = False
     resume: Resume = False
     decoding: Decoding = Decoding()
-    ensemble: EnsembleOptions = EnsembleOptions()
     risk: MinimumBayesRiskOptions = MinimumBayesRiskOptions()
     aligning: Annotated[AlignmentOptions, arg(name="alignment")] = AlignmentOptions()
 
@@ -78,9 +74,7 @@ class Translate:
             check_resume(self._input, self._output)
         source = LineSource(self._input, self._output)
         translator = self.translator()
-        answering = Answering(
-            translator.translate, translator.chunk_lines, self.format, self.progress, answer_lines=self.nbest or 1
-        )
+        answering = Answering(translator.translate, translator.chunk_lines, self.format, answer_lines=self.nbest or 1)
         self.decoding.announce(translator.model)
         source.answer(answering, resume=self.resume)
 
@@ -107,7 +101,7 @@ class Translate:
         """Loads the models, and returns a translator with these options."""
         from vanilla_transformer.translation.lines import translator_of
 
-        model, tokenizer = self.ensemble.load(self.models, self.decoding)
+        model, tokenizer = load_models(self.models, self.decoding)
         translator = translator_of(model, tokenizer, **self._arguments(model))
         return self.aligning.translator(self.risk.translator(translator, self.nbest or 1))
 

@@ -20,18 +20,13 @@ class AligningTranslator(LineTranslator):
     unit: Unit
 
     @classmethod
-    def from_translator(cls, translator: LineTranslator, heads: str | None, *, unit: Unit) -> "AligningTranslator":
-        """Takes another translator's model and settings.
-
-        Args:
-            heads: Text for `AlignmentHeads.from_text` (default: the heads chosen for the model).
+    def from_translator(cls, translator: LineTranslator, *, unit: Unit) -> "AligningTranslator":
+        """Takes another translator's model and settings, and the heads chosen for the model.
 
         Raises:
-            AlignmentError: The model does not have these heads, or none were chosen.
+            AlignmentError: None were chosen.
         """
-        model = translator.model
-        chosen = AlignmentHeads.from_model(model) if heads is None else AlignmentHeads.from_text(model, heads)
-        return cls(**vars(translator), heads=chosen, unit=unit)
+        return cls(**vars(translator), heads=AlignmentHeads.from_model(translator.model), unit=unit)
 
     def translate(self, lines: list[str], progress: Callable[[int], object] | None = None) -> list[Translation]:
         """Translates like any `LineTranslator`; each hypothesis has its `alignment`."""

@@ -286,10 +286,6 @@ class Run(Block):
 
     output: str | None = setting(metavar="DIR")
     """Output directory, which becomes the model; an unfinished run of the same recipe there is resumed."""
-    description: str | None = None
-    """Purpose of the model for its card, in a sentence or two; by default derived from the task."""
-    license: str | None = None
-    """Licence of the model for its card, as its Hub identifier, such as apache-2.0."""
     save_steps: int | None = setting(least=1)
     """Steps between checkpoints."""
     average_checkpoints: int = setting(5, least=1)

@@ -67,7 +67,6 @@ def write_model_card(
         metadata={
             "language": [re.split("[_-]", language)[0] for language in known],
             "datasets": [name for name in map(_dataset_id, parts) if name],
-            "license": recipe.run.license,
             "base_model": _hub_id(recipe.start.model),
         },
         examples=recipe.evaluation.examples,

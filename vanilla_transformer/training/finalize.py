@@ -102,7 +102,7 @@ def _score(
     if texts > most:
         corpus = task.sample(corpus, most)
     total = task.examples(corpus)
-    with _all_cores(model.device), progress_bar(True, f"sentences of {name}", total=total, quiet=True) as bar:
+    with _all_cores(model.device), progress_bar(f"sentences of {name}", total=total) as bar:
         scores = task.evaluate(model, inputs.tokenizer, corpus, recipe.evaluation.metrics, progress=bar.update).scores
     if total < texts:
         part = f"{total:,} of {texts:,} texts"

@@ -25,7 +25,7 @@ _NO_LOCKS = {getattr(errno, name, None) for name in ("ENOLCK", "ENOSYS", "ENOTSU
 
 # These change what is reported or how the model searches, but no weights.
 _REPORT_FIELDS = (
-    *("test", "metrics", "examples", "description", "license"),
+    *("test", "metrics", "examples"),
     *("num_beams", "length_penalty", "length_penalty_type", "max_length_beyond_source"),
 )
 # These change neither weights nor the final model.

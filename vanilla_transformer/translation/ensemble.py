@@ -170,7 +170,7 @@ def mean_logits(logits: Sequence[torch.Tensor], mean: Mean) -> torch.Tensor:
 
 
 def as_ensemble(
-    found: Sequence[tuple[str, PreTrainedModel, PreTrainedTokenizerBase]], mean: Mean
+    found: Sequence[tuple[str, PreTrainedModel, PreTrainedTokenizerBase]],
 ) -> EnsembleForConditionalGeneration:
     """Combines loaded models, each with its name and its tokenizer.
 
@@ -184,7 +184,7 @@ def as_ensemble(
             raise ValueError(
                 f"{first} and {name} have different vocabularies, so they cannot decode together: {difference}."
             )
-    return EnsembleForConditionalGeneration([model for _, model, _ in found], mean)
+    return EnsembleForConditionalGeneration([model for _, model, _ in found])
 
 
 def _check(members: list[Any], mean: str) -> None:
