@@ -75,6 +75,7 @@ def test_translations_are_the_same_with_their_alignments_after_them(here, capsys
         assert line.split(" ||| ", 1)[1].rsplit(" ||| ", 1)[0] == expected
 
 
+@pytest.mark.usefixtures("chosen")
 def test_alignments_are_whole_after_resuming(here, capsys):
     options = [*SETTINGS, "--alignment", "words"]
     assert main(["translate", "model", "in.en", "--output", "whole", *options]) == 0

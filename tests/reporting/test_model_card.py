@@ -226,13 +226,13 @@ def test_scores_of_other_columns_are_other_scores(directory: Path) -> None:
     corpus.write_text('{"en": "a cat", "de": "eine Katze", "fr": "un chat"}\n')
     evaluate = ["evaluate", str(directory), "--card", "--metrics", "chrf", "--data", str(corpus)]
     assert main([*evaluate, "source_column=en", "target_column=de"]) == 0
-    assert main([*evaluate, "--source-column", "en", "--target-column", "fr"]) == 0
+    assert main([*evaluate, "source_column=en", "target_column=fr"]) == 0
     names = [result.dataset_name for result in card_of(directory).data.eval_results]
     assert names == ["test.jsonl (en to de)", "test.jsonl (en to fr)"]
     recipe = RECIPE.with_options(train=(str(corpus),), test=(str(corpus),), source_column="en", target_column="fr")
     write_model_card(directory, recipe, replace(SUMMARY, scores={"test": [BLEU]}), ("en", "fr"))
     assert "Trained on test.jsonl (en to fr): " in card_of(directory).text
-    assert main([*evaluate[:-3], "sacrebleu", *evaluate[-2:], "--source-column", "en", "--target-column", "fr"]) == 0
+    assert main([*evaluate[:-3], "sacrebleu", *evaluate[-2:], "source_column=en", "target_column=fr"]) == 0
     (result,) = card_of(directory).data.eval_results
     assert result.dataset_name == "test.jsonl (en to fr)" and result.metric_value != round(BLEU.value, 2)
 
