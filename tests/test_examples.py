@@ -76,7 +76,8 @@ def text(tmp_path):
 
 
 def test_all_examples_are_tested():
-    tested = re.findall(r'(?:example|small)\("([\w/]+)"', Path(__file__).read_text("utf-8"))
+    tests = "".join(path.read_text("utf-8") for path in Path(__file__).parent.glob("test_*example*.py"))
+    tested = re.findall(r'(?:example|small)\("([\w/]+)"', tests)
     assert {path.relative_to(EXAMPLES).with_suffix("").as_posix() for path in EXAMPLES.rglob("*.py")} == set(tested)
 
 

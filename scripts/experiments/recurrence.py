@@ -30,7 +30,7 @@ from vanilla_transformer.cli.train import RecipeOptions, options_of
 from vanilla_transformer.cli.train import recipe_of as as_recipe
 from vanilla_transformer.recipe.reading import load_recipe
 from vanilla_transformer.recipe.schema import Recipe
-from vanilla_transformer.tasks import get_task
+from vanilla_transformer.tasks import task_for
 from vanilla_transformer.training.run_directory import output_path
 
 TRANSFORMER = "transformer"
@@ -202,7 +202,7 @@ def parameters(recipe: Recipe) -> int:
     from transformers import AutoModelForSeq2SeqLM
 
     with torch.device("meta"):
-        return AutoModelForSeq2SeqLM.from_config(get_task(recipe.task).config(recipe)).num_parameters()
+        return AutoModelForSeq2SeqLM.from_config(task_for(recipe).config(recipe)).num_parameters()
 
 
 def stop_after(seconds: float) -> None:
@@ -245,7 +245,7 @@ def _result(experiment: Experiment, run: Run, name: str, options: Recurrence, co
     model, tokenizer = AutoModelForSeq2SeqLM.from_pretrained(path).eval(), AutoTokenizer.from_pretrained(path)
     recipe = load_recipe(path / "recipe.yaml")
     metrics = list(recipe.evaluation.metrics or ())
-    rows = read_corpus(corpus, form=get_task(recipe.task).form)
+    rows = read_corpus(corpus, form=task_for(recipe).form)
     start = time.process_time()
     evaluation = evaluate_model(model, tokenizer, rows, metrics)
     seconds = time.process_time() - start

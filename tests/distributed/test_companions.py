@@ -86,7 +86,7 @@ def test_one_command_trains_with_two_processes_stops_and_goes_on_with_two(recipe
     assert again.code() == 0, again.said.read_text()
     said = again.said.read_text()
     assert "Going on from the checkpoint of step 2." in said and "number of processes" not in said
-    assert said.count("step 6 · epoch 1.50 · loss") == 1 and said.count(str(output)) == 1, said
+    assert said.count("step 6 · epoch 1.50 · loss") == 1 and said.count(f"\n{output}\n") == 1, said
     assert json.loads((output / "summary.json").read_text())["processes"] == 2
 
 

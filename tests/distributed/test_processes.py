@@ -25,7 +25,6 @@ from vanilla_transformer.data.preparation import prepare_corpus
 from vanilla_transformer.distributed import peers, processes
 from vanilla_transformer.distributed.peers import LaunchError
 from vanilla_transformer.recipe.reading import load_recipe
-from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.tasks import get_task
 from vanilla_transformer.training import loop, setup
 
@@ -193,20 +192,20 @@ def test_process_without_its_companions_is_refused(monkeypatch, tmp_path, enviro
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     with refused(LaunchError, *named.split()):
-        processes.check_launch(Recipe(), tmp_path)
+        processes.check_launch()
 
 
 @pytest.mark.parametrize("environment", [{}, {"ACCELERATE_MIXED_PRECISION": "no"}, {"MASTER_ADDR": "127.0.0.1"}])
 def test_a_process_that_was_to_be_alone_is_not_stopped(monkeypatch, tmp_path, environment):
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
-    processes.check_launch(Recipe(), tmp_path)
+    processes.check_launch()
 
 
 def test_weights_are_not_divided_among_processes(monkeypatch, tmp_path):
     monkeypatch.setenv("ACCELERATE_USE_FSDP", "true")
     with refused(LaunchError, "FSDP", "--multi_gpu"):
-        processes.check_launch(Recipe(), tmp_path)
+        processes.check_launch()
 
 
 @pytest.mark.parametrize("rank", [0, 1])

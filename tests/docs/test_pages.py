@@ -86,7 +86,7 @@ def test_every_public_name_and_command_stands_in_the_reference():
     python = (DOCS / "reference" / "python.md").read_text("utf-8")
     assert not [name for name in vanilla_transformer.__all__ if f"vanilla_transformer.{name}\n" not in python]
     line = (DOCS / "reference" / "command-line.md").read_text("utf-8")
-    names = [name for group in program.command_names().values() for name in group]
+    names = [name for group in program.COMMANDS.values() for name in group]
     assert not [name for name in names if f"\n## {name}\n" not in line]
 
 

@@ -14,7 +14,7 @@ from vanilla_transformer.explore.static_site import write_page
 
 playwright = pytest.importorskip("playwright.sync_api", reason="the package playwright is not installed")
 
-DOCS = Path(__file__).parents[3] / "docs"
+DOCS = Path(__file__).parents[2] / "docs"
 MARKUP = '<img src=x onerror="window.hurt=1"> & {value} </s> <script>window.hurt=1</script>'
 
 

@@ -5,7 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-GUIDE = Path(__file__).parents[3] / "docs" / "guides" / "deploy.md"
+GUIDE = Path(__file__).parents[2] / "docs" / "guides" / "deploy.md"
 
 
 def guide_client(package: str) -> str:

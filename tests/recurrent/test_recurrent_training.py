@@ -17,7 +17,7 @@ from vanilla_transformer.recipe.defaults import RECURRENT_LEARNING_RATE
 from vanilla_transformer.recipe.reading import load_recipe
 from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.recurrent.cost import training_flops
-from vanilla_transformer.tasks import get_task
+from vanilla_transformer.tasks import task_for
 from vanilla_transformer.training.loop import train
 
 
@@ -124,7 +124,8 @@ def test_a_killed_run_goes_on_to_the_same_weights(recipe, trained, tmp_path, tra
 @pytest.mark.parametrize("attention", ["none", "bahdanau", "luong-dot", "luong-general", "luong-concat"])
 def test_counted_operations_are_those_of_the_real_model(recipe, cell, attention):
     """Torch counts every product of steps by hand, and none of its fused recurrence, which the encoder is."""
-    model = get_task("translation").build(recipe.with_options(attention=attention, cell=cell)).eval()
+    recipe = recipe.with_options(attention=attention, cell=cell)
+    model = task_for(recipe).build(recipe).eval()
     source, target = torch.randint(3, 99, (2, 7)), torch.randint(3, 99, (2, 5))
     encoded = model.get_encoder()(source)
     # The mask says nothing but that the decoder has to step by hand.

@@ -8,7 +8,7 @@ from refusals import refused
 from scripts.experiments import recurrence
 from scripts.experiments.runs import ExperimentError
 from vanilla_transformer.recipe.schema import Recipe
-from vanilla_transformer.tasks import get_task
+from vanilla_transformer.tasks import task_for
 
 SIZES = {"vocab_size": 270, "d_model": 16, "d_ff": 32, "num_heads": 2, "encoder_layers": 1, "decoder_layers": 1}
 
@@ -25,7 +25,7 @@ def test_each_architecture_has_about_the_transformers_parameters(name):
     base = base.with_options(encoder_layers=4, decoder_layers=4, positional_encoding="sinusoidal")
     recipe = recurrence.recipe_of(name, base, layers=2)
     assert recurrence.parameters(recipe) == pytest.approx(recurrence.parameters(base), rel=0.05)
-    config = get_task("translation").config(recipe)
+    config = task_for(recipe).config(recipe)
     if name != recurrence.TRANSFORMER:
         _, fields = recurrence.ARCHITECTURES[name]
         assert {field: getattr(config, field) for field in fields} == fields

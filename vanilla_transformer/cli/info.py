@@ -10,7 +10,6 @@ from tyro.conf import Positional, arg
 
 from vanilla_transformer.cli.arguments import Flag, OptionalInt, UsageError, at_least_one
 from vanilla_transformer.cli.streams import print_result
-from vanilla_transformer.inspection.info_page import info_page
 
 if TYPE_CHECKING:
     from vanilla_transformer.inspection.parameters import OwnConfig
@@ -45,6 +44,8 @@ class Info:
 
     def run(self) -> None:
         """Prints the sizes, their cost, and why the paper's figures differ."""
+        from vanilla_transformer.inspection.info_page import info_page
+
         report = self._report()
         print_result(json.dumps(report) if self.json else "\n".join(info_page(report)))
 
