@@ -47,7 +47,7 @@ def test_heads_are_chosen_once_and_kept_with_the_model(here, capsys):
     named = out(capsys, "align", "model", "in.en", "in.de", "--alignment-heads", printed.out.strip())
     assert out(capsys, "align", "model", "in.en", "in.de") == named
     plain = out(capsys, "translate", "model", "in.en", *SETTINGS)
-    aligned = out(capsys, "translate", "model", "in.en", *SETTINGS, "--alignment", "words")
+    aligned = out(capsys, "translate", "model", "in.en", *SETTINGS, "--alignment")
     assert [line.rsplit(" ||| ", 1)[0] for line in aligned] == plain
 
 
@@ -57,19 +57,16 @@ def chosen(here, model):  # noqa: F811
     save_alignment_heads("model", model, AlignmentHeads(((1, 0), (2, 3)), "output"))
 
 
-@pytest.mark.parametrize("form", ["words", "pieces"])
 @pytest.mark.usefixtures("chosen")
-def test_translations_are_the_same_with_their_alignments_after_them(here, capsys, form):
+def test_translations_are_the_same_with_their_alignments_after_them(here, capsys):
     plain = out(capsys, "translate", "model", "in.en", *SETTINGS)
-    aligned = out(capsys, "translate", "model", "in.en", *SETTINGS, "--alignment", form)
+    aligned = out(capsys, "translate", "model", "in.en", *SETTINGS, "--alignment")
     assert [line.rsplit(" ||| ", 1)[0] for line in aligned] == plain and aligned[1] == " ||| "
     for line, source, target in zip(aligned, (here / "in.en").read_text().splitlines(), plain, strict=True):
-        entries = line.rsplit(" ||| ", 1)[1].split()
-        if form == "words":
-            links = [tuple(map(int, entry.split("-"))) for entry in entries]
-            assert all(i < len(source.split()) and j < len(target.split()) for i, j in links)
-            assert {j for _, j in links} == set(range(len(target.split())))
-    best = out(capsys, "translate", "model", "in.en", *SETTINGS, "--alignment", form, "--nbest", "2")
+        links = [tuple(map(int, entry.split("-"))) for entry in line.rsplit(" ||| ", 1)[1].split()]
+        assert all(i < len(source.split()) and j < len(target.split()) for i, j in links)
+        assert {j for _, j in links} == set(range(len(target.split())))
+    best = out(capsys, "translate", "model", "in.en", *SETTINGS, "--alignment", "--nbest", "2")
     assert [line.split(" ||| ")[0] for line in best] == ["0", "0", "1", "1", "2", "2"]
     for line, expected in zip(best[::2], aligned, strict=True):
         assert line.split(" ||| ", 1)[1].rsplit(" ||| ", 1)[0] == expected
@@ -77,7 +74,7 @@ def test_translations_are_the_same_with_their_alignments_after_them(here, capsys
 
 @pytest.mark.usefixtures("chosen")
 def test_alignments_are_whole_after_resuming(here, capsys):
-    options = [*SETTINGS, "--alignment", "words"]
+    options = [*SETTINGS, "--alignment"]
     assert main(["translate", "model", "in.en", "--output", "whole", *options]) == 0
     (here / "out").write_bytes((here / "whole").read_bytes()[:-2])
     assert main(["translate", "model", "in.en", "--output", "out", *options, "--resume"]) == 0
@@ -90,9 +87,9 @@ def test_alignments_are_whole_after_resuming(here, capsys):
         (["align", "model", "in.en", "one"], "in.en has 3 lines and one has 1: they must match."),
         (["align", "model", "in.en", "in.de", "--output", "one"], "one exists"),
         (["align", "model", "in.en", "in.de", "--choose-heads", *HEADS], "cannot be combined with --alignment-heads"),
-        (["align", "model", "in.en", "in.de", "--alignment-heads", "9"], "no head 9"),
+        (["align", "model", "in.en", "in.de", "--alignment-heads", "9:0"], "no head 9:0"),
         (["align", "model", "empty", "empty", "--choose-heads"], "no line with text on both sides"),
-        (["translate", "model", "in.en", "--alignment", "words"], "No alignment heads have been chosen"),
+        (["translate", "model", "in.en", "--alignment"], "No alignment heads have been chosen"),
     ],
 )
 def test_align_refuses_impossible_requests_in_one_sentence(here, capsys, words, sentence):

@@ -11,7 +11,6 @@ from vanilla_transformer import (
     RecurrentEncoderDecoderConfig,
     RecurrentEncoderDecoderForConditionalGeneration,
     VanillaTransformerForConditionalGeneration,
-    VanillaTransformerTokenizer,
 )
 from vanilla_transformer.inspection import (
     AlignmentError,
@@ -23,7 +22,7 @@ from vanilla_transformer.inspection import (
     save_alignment_heads,
     spread,
 )
-from vanilla_transformer.inspection.alignment import Aligner, Units, attention_of_heads, sides
+from vanilla_transformer.inspection.alignment import Aligner, every_head, sides, word_of_each
 from vanilla_transformer.inspection.alignment_heads import _agreement, prediction_difference
 
 SOURCES = ["A dog waits in the parks.", "Two men wait.", "A dog runs in the park."]
@@ -38,28 +37,22 @@ def test_weights_are_those_of_the_step_at_which_a_token_is_input_or_output(model
         expected = torch.stack([cross[0, 1], cross[2, 3]]).mean(0)
         tokens = len(tokenizer(text_target=target)["input_ids"]) - 1
         rows = expected[later : later + tokens, :-1]
-        (found,) = alignments(model, tokenizer, [source], [target], unit="pieces", heads=heads)
+        (found,) = Aligner(model, tokenizer).attention(sides(model, tokenizer, [source], [target]), heads)
         # Heads are normalised one by one, so that none that looks at </s> counts less.
         parts = torch.stack([cross[0, 1], cross[2, 3]])[:, later : later + tokens, :-1]
-        torch.testing.assert_close(found.weights, (parts / parts.sum(-1, keepdim=True)).mean(0))
-        assert found.weights.shape == rows.shape == (len(found.target), len(found.source))
-        assert found.links == tuple((int(row.argmax()), place) for place, row in enumerate(found.weights))
+        torch.testing.assert_close(found, parts / parts.sum(-1, keepdim=True))
+        assert found.shape[1:] == rows.shape
 
 
-def test_words_are_linked_where_their_pieces_are(model, tokenizer):
-    heads = AlignmentHeads(((1, 0),))
-    words = alignments(model, tokenizer, SOURCES, TARGETS, heads=heads)
-    pieces = alignments(model, tokenizer, SOURCES, TARGETS, unit="pieces", heads=heads)
-    for source, target, one, other in zip(SOURCES, TARGETS, words, pieces, strict=True):
+def test_words_are_linked_where_their_pieces_attend_most(model, tokenizer):
+    heads, aligner = AlignmentHeads(((1, 0),)), Aligner(model, tokenizer)
+    attended = aligner.attention(sides(model, tokenizer, SOURCES, TARGETS), heads)
+    found = alignments(model, tokenizer, SOURCES, TARGETS, heads=heads)
+    for source, target, one, (weights,) in zip(SOURCES, TARGETS, found, attended, strict=True):
         assert one.source == tuple(source.split()) and one.target == tuple(target.split())
-        sides_of = [
-            Units.from_pieces(tokenizer, tokenizer(text)["input_ids"][:-1], text, r"\S+").of_piece
-            for text in (source, target)
-        ]
-        assert set(one.links) == {(sides_of[0][i], sides_of[1][j]) for i, j in other.links}
-        torch.testing.assert_close(one.weights.sum(1), torch.ones(len(one.target)))
+        columns, rows = (word_of_each(tokenizer, tokenizer(text)["input_ids"][:-1], text) for text in (source, target))
+        assert set(one.links) == {(columns[int(row.argmax())], rows[place]) for place, row in enumerate(weights)}
         assert one.pharaoh() == " ".join(f"{i}-{j}" for i, j in one.links)
-        assert one.weights.shape == (len(one.target), len(one.source))
 
 
 def test_pairs_together_are_aligned_as_each_alone(model, tokenizer):
@@ -67,23 +60,17 @@ def test_pairs_together_are_aligned_as_each_alone(model, tokenizer):
     together = alignments(model, tokenizer, SOURCES, TARGETS, heads=heads)
     for number, pair in enumerate(zip(SOURCES, TARGETS, strict=True)):
         (alone,) = alignments(model, tokenizer, *([text] for text in pair), heads=heads)
-        assert alone.links == together[number].links
-        torch.testing.assert_close(alone.weights, together[number].weights)
+        assert alone == together[number]
 
 
-def test_words_are_the_texts_own_though_pieces_spell_another():
-    tokenizer = VanillaTransformerTokenizer.train(["wal@@ king do@@ gs"] * 3, algorithm="presplit")
-    text = "wal@@ king do@@ gs"
-    assert Units.from_pieces(tokenizer, tokenizer(text)["input_ids"][:-1], text, r"\S+").texts == tuple(text.split())
+def test_each_piece_begins_in_a_word_of_the_text_though_pieces_spell_another():
     unigram = unigram_tokenizer(["Zwei Männer warten."] * 9, 270)
     for text in ("ﬁne  wine \u00b4a\u00b4 12½", "  a\u00a0b ", "日本 ☃ x", "Zwei Männer"):
         ids = unigram(text)["input_ids"][:-1]
-        units = Units.from_pieces(unigram, ids, text, r"\S+")
-        assert units.texts == tuple(text.split())
-        assert len(units.of_piece) == len(ids) and list(units.of_piece) == sorted(units.of_piece)
-        assert set(units.of_piece) == set(range(len(units.texts)))
-    cut = Units.from_pieces(unigram, unigram("Zwei xyz")["input_ids"][:-2], "Zwei xyz", r"\S+")
-    assert set(cut.of_piece) == {0, 1} and cut.texts == ("Zwei", "xyz")
+        words = word_of_each(unigram, ids, text)
+        assert len(words) == len(ids) and words == sorted(words)
+        assert set(words) == set(range(len(text.split())))
+    assert set(word_of_each(unigram, unigram("Zwei xyz")["input_ids"][:-2], "Zwei xyz")) == {0, 1}
 
 
 def test_prediction_difference_is_the_loss_from_masking_a_source_token(model, tokenizer):
@@ -112,9 +99,9 @@ def test_chosen_heads_beat_each_alone_and_are_saved_with_the_model(model_directo
     aligner, pairs = Aligner(model, tokenizer), sides(model, tokenizer, SOURCES, TARGETS)
     differences = [prediction_difference(aligner, *pair) for pair in pairs]
     for step in ("input", "output"):
-        for head in AlignmentHeads.every(model, step).heads:
-            alone = attention_of_heads(aligner, pairs, AlignmentHeads((head,), step), mean=True)
-            assert _agreement(alone, differences) <= choice.agreement + 1e-6
+        for head in every_head(model):
+            alone = aligner.attention(pairs, AlignmentHeads((head,), step))
+            assert _agreement([weights[0] for weights in alone], differences) <= choice.agreement + 1e-6
     model.save_pretrained(tmp_path)
     before = json.loads((tmp_path / "generation_config.json").read_text())
     save_alignment_heads(tmp_path, model, choice.heads)
@@ -129,19 +116,18 @@ def test_chosen_heads_beat_each_alone_and_are_saved_with_the_model(model_directo
 
 def test_a_head_that_looks_where_the_prediction_comes_from_is_chosen(model, tokenizer, monkeypatch):
     """Attention that is made to equal the difference in one head, and to be uniform in all others."""
-    from vanilla_transformer.inspection import alignment_heads
 
-    def planted(aligner, pairs, heads, **_):
+    def planted(aligner, pairs, heads):
         found = []
         for pair in pairs:
-            weights = torch.full((len(heads.heads), *aligner.shape(pair)), 1.0)
+            weights = torch.full((len(heads.heads), len(aligner.rows(pair[1])), len(aligner.columns(pair[0]))), 1.0)
             weights[:, :, 0] += 1
             if heads.step == "output":
                 weights[heads.heads.index((1, 2))] = 100 * prediction_difference(aligner, *pair)
             found.append(weights)
         return found
 
-    monkeypatch.setattr(alignment_heads, "attention_of_heads", planted)
+    monkeypatch.setattr(Aligner, "attention", planted)
     choice = choose_alignment_heads(model, tokenizer, SOURCES, TARGETS)
     assert (1, 2) in choice.heads.heads and choice.heads.step == "output" and choice.agreement > 0.99
 
@@ -151,7 +137,7 @@ def test_a_recurrent_model_has_one_head_and_needs_no_choice(tokenizer):
     model = RecurrentEncoderDecoderForConditionalGeneration(config).eval()
     assert AlignmentHeads.from_model(model) == AlignmentHeads(((0, 0),), "output")
     (found,) = alignments(model, tokenizer, ["A dog runs."], ["Ein Hund läuft."])
-    assert found.weights.shape == (3, 3)
+    assert {row for _, row in found.links} == {0, 1, 2}
     without = RecurrentEncoderDecoderConfig(vocab_size=len(tokenizer), d_model=16, attention="none")
     with refused(AlignmentError, "attention", "source"):
         alignments(RecurrentEncoderDecoderForConditionalGeneration(without), tokenizer, ["A"], ["B"])
@@ -165,15 +151,15 @@ def test_one_text_is_not_taken_for_its_letters(model, tokenizer):
 
 def test_wrong_alignment_heads_are_refused(model, tokenizer):
     for text, named in (
-        ("7", "7 0 2 3"),
-        ("0:4", "0:4"),
+        ("7", "2:0"),
+        ("0:4", "0:4 2:3"),
         ("last", "last 2:0"),
         ("", "2:0"),
         ("output", "output 2:0"),
     ):
         with refused(AlignmentError, *named.split()):
             AlignmentHeads.from_text(model, text)
-    assert AlignmentHeads.from_text(model, "output 2 0:1").heads == ((2, 0), (2, 1), (2, 2), (2, 3), (0, 1))
+    assert AlignmentHeads.from_text(model, "output 2:0 0:1 2:0") == AlignmentHeads(((2, 0), (0, 1)), "output")
     with refused(AlignmentError, "3 sources", "2 targets"):
         alignments(model, tokenizer, SOURCES, TARGETS[:2])
     with refused(InspectionError, "target", "empty"):

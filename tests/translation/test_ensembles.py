@@ -272,7 +272,7 @@ def test_translate_and_evaluate_take_several_models(run, directories, tmp_path):
         (["translate", "one", "three", "in"], "one and three have different vocabularies"),
         (["translate", "one", "three", "in"], "one has 260 entries and the other 261"),
         (["translate", "one", "split", "in"], "they split text in different ways"),
-        (["translate", "one", "two", "in", "--alignment", "words"], "--alignment reads the attention of one model"),
+        (["translate", "one", "two", "in", "--alignment"], "--alignment reads the attention of one model"),
         (["translate", "one", "two", "in", "--precision", "int8"], "which has no 8-bit weights"),
         (["evaluate", "one", "two", "--data", "in", "out", "--card"], "--card is for a single model"),
         (["translate", "one", "two", "in", "--output", "two/config.json"], "a file of the model two"),
@@ -317,7 +317,7 @@ def test_minimum_bayes_risk_of_an_ensemble_is_the_same_when_scored(run, director
     [
         (["--mbr", "bleu", "--num-beams", 1], "--mbr needs --num-beams 2"),
         (["--mbr", "bleu", "--num-beams", 4, "--nbest", 5], "--mbr needs --num-beams 5"),
-        (["--mbr", "bleu", "--alignment", "words"], "--mbr cannot be combined with --alignment"),
+        (["--mbr", "bleu", "--alignment"], "--mbr cannot be combined with --alignment"),
     ],
 )
 def test_candidates_that_cannot_be_are_refused(run, words, message):

@@ -4,7 +4,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 from tyro.conf import Positional, arg
 
@@ -38,11 +38,9 @@ class Align:
     """Choose heads on 100 of the pairs, and save them in the model's directory."""
     output: OptionalPath = None
     """File to write to (default: standard output)."""
-    form: Literal["words", "pieces"] = "words"
-    """Units to align: words, separated by spaces, or pieces, the model's sub-words."""
     alignment_heads: OptionalText = None
-    """Heads to read the alignment from, such as `output 2:0 2:1`: the step, then layer:head,
-    or a layer alone for all its heads (default: those that were chosen)."""
+    """Heads to read the alignment from, such as `output 2:0 2:1`: the step, then layer:head
+    (default: those that were chosen)."""
 
     def run(self) -> None:
         """Writes the alignments, or chooses heads and prints them."""
@@ -90,9 +88,7 @@ class Align:
             for start in range(0, len(pairs), _TOGETHER):
                 some = pairs[start : start + _TOGETHER]
                 full = [pair for pair in some if all(map(str.strip, pair))]
-                found = iter(
-                    alignments(model, tokenizer, *zip(*full, strict=True), unit=self.form, heads=heads) if full else []
-                )
+                found = iter(alignments(model, tokenizer, *zip(*full, strict=True), heads=heads) if full else [])
                 for pair in some:
                     one = next(found) if all(map(str.strip, pair)) else None
                     yield "" if one is None else one.pharaoh()

@@ -3,12 +3,12 @@
 from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 from tyro.conf import Positional, arg
 
-from vanilla_transformer.cli.alignment_options import AlignmentOptions
 from vanilla_transformer.cli.arguments import (
+    Flag,
     Model,
     OptionalInt,
     OptionalText,
@@ -23,7 +23,7 @@ from vanilla_transformer.cli.minimum_bayes_risk_options import MinimumBayesRiskO
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-    from vanilla_transformer.translation import Hypothesis, Translation
+    from vanilla_transformer.translation import Hypothesis, LineTranslator, Translation
     from vanilla_transformer.translation.lines import Translator
 
 
@@ -45,9 +45,11 @@ class Translate:
     nbest: OptionalInt = None
     """Write this many translations per line, best first, as `line ||| translation ||| score`; lines count from 0."""
     resume: Resume = False
+    alignment: Flag = False
+    """Add the source words that each translated word comes from, as `translation ||| 0-0 1-2`: source-target, counted
+    from 0 (with --nbest, before the score). `align --choose-heads` chooses the heads to read them from, once."""
     decoding: Decoding = Decoding()
     risk: MinimumBayesRiskOptions = MinimumBayesRiskOptions()
-    aligning: Annotated[AlignmentOptions, arg(name="alignment")] = AlignmentOptions()
 
     def check(self) -> None:
         """Refuses options that are invalid, alone or together, before anything is read or written."""
@@ -61,9 +63,10 @@ class Translate:
             raise UsageError("translate reads one file: give others to calls of their own, or join them before.")
         self.decoding.arguments()
         self.risk.check(self.decoding.num_beams, self.nbest)
-        if self.risk.mbr and self.aligning.alignment:
+        if self.risk.mbr and self.alignment:
             raise UsageError("--mbr cannot be combined with --alignment.")
-        self.aligning.check(len(self.models))
+        if self.alignment and len(self.models) > 1:
+            raise UsageError("--alignment reads the attention of one model, so it cannot be given with several.")
 
     def run(self) -> None:
         """Translates from the input to the output, and warns of each line that was too long."""
@@ -103,7 +106,11 @@ class Translate:
 
         model, tokenizer = load_models(self.models, self.decoding)
         translator = translator_of(model, tokenizer, **self._arguments(model))
-        return self.aligning.translator(self.risk.translator(translator, self.nbest or 1))
+        if self.alignment:
+            from vanilla_transformer.inspection.alignment import AligningTranslator
+
+            return AligningTranslator.from_translator(cast("LineTranslator", translator))
+        return self.risk.translator(translator, self.nbest or 1)
 
     def _arguments(self, model: "PreTrainedModel") -> dict[str, Any]:
         """Returns the arguments of the translation; the model's own settings apply otherwise."""

@@ -1,12 +1,15 @@
-"""Word alignments: the source words of each translated word, read from the decoder's attention.
+"""Word alignments: the source words of each target word, read from chosen heads of the decoder's cross-attention.
 
-Shapes in names: B pairs · N layers · H heads · T target pieces · S source pieces.
+A target token is aligned at the step at which it is the decoder's input, or its output (Chen et al. 2020).
+
+Shapes in names: B pairs · H heads · T target pieces · S source pieces.
 """
 
 import difflib
+import os.path
 import re
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
 import torch
@@ -14,11 +17,9 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from vanilla_transformer.inspection.recording import InspectionError, eager_attention, encode, first_token
 from vanilla_transformer.limits import refuse_one_text
-from vanilla_transformer.recurrent.configuration_recurrent_encoder_decoder import (
-    RecurrentEncoderDecoderConfig,
-)
+from vanilla_transformer.recurrent.configuration_recurrent_encoder_decoder import RecurrentEncoderDecoderConfig
+from vanilla_transformer.translation import LineTranslator, Translation
 
-Unit = Literal["words", "pieces"]
 Step = Literal["input", "output"]
 STEPS: tuple[Step, ...] = get_args(Step)
 # Attention weights of a batch, 4 bytes each: larger batches no longer fit into the processor's caches.
@@ -31,12 +32,7 @@ class AlignmentError(InspectionError):
 
 @dataclass(frozen=True)
 class AlignmentHeads:
-    """The cross-attention from which alignments are read: the mean of some heads at one of two steps.
-
-    Attributes:
-        heads: (layer, head) of each, counted from 0.
-        step: The step at which a target token is the decoder's `input` (Chen et al. 2020), or its `output`.
-    """
+    """The cross-attention from which alignments are read: some heads, (layer, head), at one of two steps."""
 
     heads: tuple[tuple[int, int], ...]
     step: Step = "input"
@@ -48,96 +44,62 @@ class AlignmentHeads:
         Raises:
             AlignmentError: None were chosen, or the model has no attention over the source.
         """
-        if _layers(model) * _heads(model) == 1:
+        if len(every_head(model)) == 1:
             # A recurrent model attends to the source before it reads its input.
             return cls(((0, 0),), "output" if isinstance(model.config, RecurrentEncoderDecoderConfig) else "input")
         chosen = getattr(model.generation_config, "alignment_heads", None)
         if chosen is None:
             raise AlignmentError(
-                "No alignment heads have been chosen for this model: choose them once, on some hundred "
-                "lines of text, with `vanilla-transformer align MODEL SOURCE TARGET --choose-heads`, or "
-                "name them."
+                "No alignment heads have been chosen for this model: choose them once, on some hundred lines of text, "
+                "with `vanilla-transformer align MODEL SOURCE TARGET --choose-heads`, or name them."
             )
-        return cls.from_layers(model, chosen, getattr(model.generation_config, "alignment_step", "input"))
-
-    @classmethod
-    def from_layers(
-        cls, model: PreTrainedModel, chosen: Iterable[int | Sequence[int]], step: Step = "input"
-    ) -> "AlignmentHeads":
-        """Makes heads from layer numbers, each standing for all of its heads, or from pairs of layer and head.
-
-        Raises:
-            AlignmentError: The model has no such layer or head.
-        """
-        layers, heads = _layers(model), _heads(model)
-        pairs: list[tuple[int, int]] = []
-        for one in chosen:
-            layer, *head = (one,) if isinstance(one, int) else tuple(one)
-            if not 0 <= layer < layers or len(head) > 1 or any(not 0 <= number < heads for number in head):
-                raise AlignmentError(
-                    f"The decoder has no head {':'.join(map(str, (layer, *head)))}: its layers are 0 to {layers - 1}, "
-                    f"with heads 0 to {heads - 1} each."
-                )
-            pairs += [(layer, number) for number in head or range(heads)]
-        if not pairs:
-            raise AlignmentError("An alignment needs at least one head.")
-        return cls(tuple(dict.fromkeys(pairs)), step)
+        step = getattr(model.generation_config, "alignment_step", "input")
+        return cls.from_text(model, " ".join([step, *(f"{layer}:{head}" for layer, head in chosen)]))
 
     @classmethod
     def from_text(cls, model: PreTrainedModel, text: str) -> "AlignmentHeads":
-        """Parses `output 2:0 2:1`: a step (default `input`), then layers or heads of layers.
+        """Parses `output 2:0 2:1`: a step (default `input`), then heads of layers, counted from 0.
 
         Raises:
-            AlignmentError: The text has another form, or the model has no such layer or head.
+            AlignmentError: The text has another form, or the model has no such head.
         """
-        words = text.split()
+        words, there = text.split(), every_head(model)
         step: Step = words.pop(0) if words[:1] in (["input"], ["output"]) else "input"  # type: ignore[assignment]
-        if not words or not all(re.fullmatch(r"\d+(:\d+)?", word) for word in words):
-            raise AlignmentError(
-                f"Alignment heads are given as `output 2:0 2:1` or `3`, layer and head, not {text!r}."
-            )
-        return cls.from_layers(model, [tuple(map(int, word.split(":"))) for word in words], step)
-
-    @classmethod
-    def every(cls, model: PreTrainedModel, step: Step) -> "AlignmentHeads":
-        """Returns all heads of the model."""
-        return cls.from_layers(model, range(_layers(model)), step)
+        if not words or not all(re.fullmatch(r"\d+:\d+", word) for word in words):
+            raise AlignmentError(f"Alignment heads are given as `output 2:0 2:1`, layer and head, not {text!r}.")
+        heads = [(int(layer), int(head)) for layer, head in (word.split(":") for word in dict.fromkeys(words))]
+        for layer, head in heads:
+            if (layer, head) not in there:
+                raise AlignmentError(
+                    f"The decoder has no head {layer}:{head}: the last is {there[-1][0]}:{there[-1][1]}."
+                )
+        return cls(tuple(heads), step)
 
     def __str__(self) -> str:
         return " ".join([self.step, *(f"{layer}:{head}" for layer, head in self.heads)])
 
 
-def _layers(model: PreTrainedModel) -> int:
-    if isinstance(model.config, RecurrentEncoderDecoderConfig):
-        if model.config.attention == "none":
-            raise AlignmentError("This model has no attention over the source, and so no alignments.")
-        return 1
-    if not model.config.is_encoder_decoder:
-        raise AlignmentError("This model has no cross-attention, and so no alignments.")
-    return int(model.config.decoder_layers)
+def every_head(model: PreTrainedModel) -> tuple[tuple[int, int], ...]:
+    """Returns (layer, head) of each head that attends to the source.
 
-
-def _heads(model: PreTrainedModel) -> int:
-    if isinstance(model.config, RecurrentEncoderDecoderConfig):
-        return 1
-    return int(getattr(model.config, "num_heads", None) or model.config.decoder_attention_heads)
+    Raises:
+        AlignmentError: There is none.
+    """
+    config: Any = model.config
+    if isinstance(config, RecurrentEncoderDecoderConfig) and config.attention != "none":
+        return ((0, 0),)
+    if isinstance(config, RecurrentEncoderDecoderConfig) or not config.is_encoder_decoder:
+        raise AlignmentError("This model has no attention from a decoder to the source, and so no alignments.")
+    heads = getattr(config, "num_heads", None) or config.decoder_attention_heads
+    return tuple((layer, head) for layer in range(config.decoder_layers) for head in range(heads))
 
 
 @dataclass(frozen=True)
 class Alignment:
-    """The alignment of a source and its target.
-
-    Attributes:
-        source: The words or pieces of the source, without `</s>`.
-        target: The words or pieces of the target, without `</s>`.
-        weights: The attention of each target unit to each source unit, (target, source); rows sum to 1.
-        links: (source, target), in the target's order. A piece is linked with the piece to which it attends most, a
-            word with all words with which its pieces are linked.
-    """
+    """The words of a source and of its target, and their links, (source, target), in the target's order."""
 
     source: tuple[str, ...]
     target: tuple[str, ...]
-    weights: torch.Tensor
     links: tuple[tuple[int, int], ...]
 
     def pharaoh(self) -> str:
@@ -159,12 +121,9 @@ def alignments(
     sources: Sequence[str],
     targets: Sequence[str],
     *,
-    unit: Unit = "words",
     heads: AlignmentHeads | None = None,
 ) -> list[Alignment]:
-    """Aligns each source with its target, in one forward pass over the given targets.
-
-    Words are those of `str.split`.
+    """Aligns each source with its target, in one forward pass over the given targets; words are those of `str.split`.
 
     Args:
         heads: The heads from which alignments are read (default: `AlignmentHeads.from_model`).
@@ -173,43 +132,26 @@ def alignments(
         AlignmentError: The model has no cross-attention, or the numbers of sources and targets differ.
         InspectionError: A text is empty, or the tokenizer cannot produce a target.
     """
-    pairs = sides(model, tokenizer, sources, targets)
-    aligner, heads = Aligner(model, tokenizer), heads or AlignmentHeads.from_model(model)
-    return [
-        aligner.read(source, target, weights, unit)
-        for (source, target), weights in zip(pairs, attention_of_heads(aligner, pairs, heads, mean=True), strict=True)
-    ]
+    return Aligner(model, tokenizer).align(sides(model, tokenizer, sources, targets), heads)
 
 
 def sides(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, sources: Sequence[str], targets: Sequence[str]
 ) -> list[tuple[Side, Side]]:
-    """Returns sources and targets with their tokens.
-
-    Raises:
-        AlignmentError: The numbers of sources and targets differ.
-        InspectionError: A text is empty, or the tokenizer cannot produce a target.
-        SettingError: A single text is given instead of several.
-    """
+    """Returns sources and targets with their tokens; raises as `alignments` does."""
     refuse_one_text("sources", sources)
     refuse_one_text("targets", targets)
     if len(sources) != len(targets):
         raise AlignmentError(f"There are {len(sources)} sources and {len(targets)} targets: they must match.")
-    return [
-        (
-            Side(source, _ids(encode(model, tokenizer, source, "source"))),
-            Side(target, _ids(encode(model, tokenizer, target, "target"))),
-        )
-        for source, target in zip(sources, targets, strict=True)
-    ]
 
+    def side(text: str, name: Literal["source", "target"]) -> Side:
+        return Side(text, tuple(encode(model, tokenizer, text, name)["input_ids"][0].tolist()))
 
-def _ids(inputs: dict[str, torch.Tensor]) -> tuple[int, ...]:
-    return tuple(inputs["input_ids"][0].tolist())
+    return [(side(s, "source"), side(t, "target")) for s, t in zip(sources, targets, strict=True)]
 
 
 class Aligner:
-    """Aligns translations with their sources by a model's attention, many in one pass."""
+    """A model and its tokenizer, to align many pairs in few passes."""
 
     def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
         self.model, self.tokenizer = model, tokenizer
@@ -217,159 +159,116 @@ class Aligner:
         # An unknown token stands for a word of the source, but for nothing that is written in a target.
         self._not_source = self._special - {tokenizer.unk_token_id}
 
-    def read(self, source: Side, target: Side, weights_TS: torch.Tensor, unit: Unit) -> Alignment:
-        """Returns the alignment of a pair from its weights."""
-        links = {(column, row) for row, column in enumerate(_best(weights_TS))}
-        if unit == "pieces":
-            names = (self._pieces(source, self._not_source), self._pieces(target, self._special))
-            return Alignment(*names, weights_TS, _in_order(links))
-        sources = self.units(source, self._not_source)
-        targets = self.units(target, self._special)
-        words = {(sources.of_piece[column], targets.of_piece[row]) for column, row in links}
-        return Alignment(sources.texts, targets.texts, merge(weights_TS, sources, targets), _in_order(words))
+    def align(self, pairs: Sequence[tuple[Side, Side]], heads: AlignmentHeads | None = None) -> list[Alignment]:
+        """Returns the alignment of each pair: a word is linked with each word that a piece of it attends to most."""
+        found = []
+        attended = self.attention(pairs, heads or AlignmentHeads.from_model(self.model))
+        for (source, target), weights_HTS in zip(pairs, attended, strict=True):
+            best = weights_HTS.mean(0).argmax(1).tolist() if weights_HTS.numel() else []
+            columns = word_of_each(self.tokenizer, [source.ids[place] for place in self.columns(source)], source.text)
+            rows = word_of_each(self.tokenizer, [target.ids[place] for place in self.rows(target)], target.text)
+            links = sorted({(rows[row], columns[column]) for row, column in enumerate(best)})
+            words = tuple(source.text.split()), tuple(target.text.split())
+            found.append(Alignment(*words, tuple((column, row) for row, column in links)))
+        return found
 
-    def _pieces(self, side: Side, special: set[int]) -> tuple[str, ...]:
-        return tuple(self.tokenizer.convert_ids_to_tokens([token for token in side.ids if token not in special]))
+    def columns(self, source: Side) -> list[int]:
+        """Returns the places of source tokens that can be aligned."""
+        return [place for place, token in enumerate(source.ids) if token not in self._not_source]
 
-    def units(self, side: Side, special: set[int], pattern: str = r"\S+") -> "Units":
-        """Returns the stretches of a text that match; the pattern must leave out nothing but white space."""
-        pieces = [token for token in side.ids if token not in special]
-        return Units.from_pieces(self.tokenizer, pieces, side.text, pattern)
+    def rows(self, target: Side) -> list[int]:
+        """Returns the places of target tokens that can be aligned."""
+        return [place for place, token in enumerate(target.ids) if token not in self._special]
 
     def inputs(self, pairs: Sequence[tuple[Side, Side]]) -> dict[str, torch.Tensor]:
         """Returns the model's inputs: targets as the decoder reads them, up to the last token that can be aligned."""
         start = first_token(self.model)
-        read = [[start, *target.ids[: self.target_rows(target.ids)[-1] + 1]] for _, target in pairs]
-        ids, mask = self._padded([source.ids for source, _ in pairs])
-        return {"input_ids": ids, "attention_mask": mask, "decoder_input_ids": self._padded(read)[0]}
+        read = [(start, *target.ids[: self.rows(target)[-1] + 1]) for _, target in pairs]
+        sources = [source.ids for source, _ in pairs]
+        ids, decoder_ids = (
+            torch.nn.utils.rnn.pad_sequence(list(map(torch.tensor, some)), True, self.tokenizer.pad_token_id)
+            for some in (sources, read)
+        )
+        mask = torch.arange(ids.shape[1]) < torch.tensor([[len(source)] for source in sources])
+        inputs = {"input_ids": ids, "attention_mask": mask.long(), "decoder_input_ids": decoder_ids}
+        return {name: tensor.to(self.model.device) for name, tensor in inputs.items()}
 
-    def _padded(self, rows: Sequence[Sequence[int]]) -> tuple[torch.Tensor, torch.Tensor]:
-        """Returns rows with padding at the end, and a mask that is 1 where there is none."""
-        longest = max(map(len, rows))
-        ids = torch.full((len(rows), longest), self.tokenizer.pad_token_id)
-        for row, tokens in enumerate(rows):
-            ids[row, : len(tokens)] = torch.tensor(tokens)
-        mask = torch.arange(longest) < torch.tensor([[len(tokens)] for tokens in rows])
-        return ids.to(self.model.device), mask.long().to(self.model.device)
+    def attention(self, pairs: Sequence[tuple[Side, Side]], heads: AlignmentHeads) -> list[torch.Tensor]:
+        """Returns each head's attention in each pair, (heads, target pieces, source pieces).
 
-    def shape(self, pair: tuple[Side, Side]) -> tuple[int, int]:
-        """Counts the target and source pieces of a pair that can be aligned."""
-        return len(self.target_rows(pair[1].ids)), len(self.source_columns(pair[0].ids))
+        `</s>` is left out, and rows sum to 1 without it.
+        """
+        model: Any = self.model.base_model  # Without the projection to the vocabulary, which is most of the work.
+        shapes = [(len(heads.heads), len(self.rows(target)), len(self.columns(source))) for source, target in pairs]
+        found = [torch.zeros(shape) for shape in shapes]
+        with eager_attention(self.model), torch.no_grad():
+            for batch in self._batches(pairs, [index for index, weights in enumerate(found) if weights.numel()]):
+                inputs = self.inputs([pairs[index] for index in batch])
+                attended = model(**inputs, output_attentions=True, use_cache=False).cross_attentions
+                weights_BHTS = torch.stack([attended[layer][:, head] for layer, head in heads.heads], 1).float().cpu()
+                for index, weights_HTS in zip(batch, weights_BHTS, strict=True):
+                    source, target = pairs[index]
+                    rows = [row + (heads.step == "input") for row in self.rows(target)]
+                    weights = weights_HTS[:, rows][..., self.columns(source)]
+                    found[index] = weights / weights.sum(-1, keepdim=True).clamp(min=torch.finfo(weights.dtype).tiny)
+        return found
 
-    def source_columns(self, ids: Sequence[int]) -> list[int]:
-        """Returns the places of source tokens that can be aligned."""
-        return [place for place, token in enumerate(ids) if token not in self._not_source]
+    def _batches(self, pairs: Sequence[tuple[Side, Side]], left: list[int]) -> Iterator[list[int]]:
+        """Yields batches of pairs of about equal length, within the limit on attention weights of a pass."""
+        left.sort(key=lambda index: -len(pairs[index][0].ids) - len(pairs[index][1].ids))
+        while left:
+            source, target = (len(side.ids) + 1 for side in pairs[left[0]])
+            weights = len(every_head(self.model)) * (source * source + target * target + source * target)
+            count = max(1, _BATCH_WEIGHTS // weights)
+            yield left[:count]
+            left = left[count:]
 
-    def target_rows(self, ids: Sequence[int]) -> list[int]:
-        """Returns the places of target tokens that can be aligned."""
-        return [place for place, token in enumerate(ids) if token not in self._special]
+
+def word_of_each(tokenizer: PreTrainedTokenizerBase, pieces: Sequence[int], text: str) -> list[int]:
+    """Returns the word of a text in which each piece of it begins, for any tokenizer.
+
+    The text of a piece is found by decoding all pieces up to it; spaces do not count. Where the pieces spell another
+    text, as after a normalizer or a cut, the two texts are matched.
+    """
+    words = text.split()
+    word_of_letter, letters = [number for number, word in enumerate(words) for _ in word], "".join(words)
+    beginnings = [list(pieces[:end]) for end in range(len(pieces) + 1)]
+    # One call where the tokenizer has a backend: others decode each in Python.
+    backend: Any = getattr(tokenizer, "backend_tokenizer", None)
+    decoded = backend.decode_batch(beginnings) if backend is not None else tokenizer.batch_decode(beginnings)
+    spelled = ["".join(beginning.split()) for beginning in decoded]
+    place_of = list(range(len(spelled[-1]) + 1))
+    if not letters.startswith(spelled[-1]):
+        matcher = difflib.SequenceMatcher(None, spelled[-1], letters, autojunk=False)
+        for _, i, i_end, j, j_end in matcher.get_opcodes():
+            place_of[i:i_end] = [min(j + letter, max(j, j_end - 1)) for letter in range(i_end - i)]
+    # Where a piece is less than a letter, the pieces up to it do not spell a prefix of the whole.
+    starts = [len(os.path.commonprefix([before, spelled[-1]])) for before in spelled[:-1]]
+    last = len(letters) - 1
+    return [word_of_letter[min(place_of[min(start, len(spelled[-1]) - 1)], last)] for start in starts if letters]
 
 
 @dataclass(frozen=True)
-class Units:
-    """Stretches of a text, such as its words: their spans, and the stretch in which each piece begins."""
+class AligningTranslator(LineTranslator):
+    """Translates lines and aligns each translation with its line, after the search, so that it stays fast."""
 
-    text: str
-    spans: tuple[tuple[int, int], ...]
-    of_piece: tuple[int, ...]
+    heads: AlignmentHeads
 
     @classmethod
-    def from_pieces(
-        cls, tokenizer: PreTrainedTokenizerBase, pieces: Sequence[int], text: str, pattern: str
-    ) -> "Units":
-        """Finds the text of each piece of any tokenizer by decoding all pieces up to it; spaces do not count.
+    def from_translator(cls, translator: LineTranslator) -> "AligningTranslator":
+        """Takes another translator's model and settings, and the heads chosen for the model."""
+        return cls(**vars(translator), heads=AlignmentHeads.from_model(translator.model))
 
-        Where the pieces spell another text, as after a normalizer or a cut, the two texts are matched.
-        """
-        spans = tuple(match.span() for match in re.finditer(pattern, text))
-        unit_of_letter = [unit for unit, (start, end) in enumerate(spans) for _ in range(start, end)]
-        letters = "".join(text[start:end] for start, end in spans)
-        beginnings = [list(pieces[:end]) for end in range(len(pieces) + 1)]
-        # One call where the tokenizer has a backend: others decode each in Python.
-        backend = getattr(tokenizer, "backend_tokenizer", None)
-        prefixes = backend.decode_batch(beginnings) if backend is not None else tokenizer.batch_decode(beginnings)
-        spelled = ["".join(prefix.split()) for prefix in prefixes]
-        # Where a piece is less than a letter, the pieces up to it do not spell a prefix of the whole.
-        starts = [_common(before, spelled[-1]) for before in spelled[:-1]]
-        place_of = _places(spelled[-1], letters) if starts else []
-        last = max(0, len(letters) - 1)
-        of_piece = [unit_of_letter[min(place_of[min(start, len(place_of) - 1)], last)] for start in starts if letters]
-        return cls(text, spans, tuple(of_piece))
-
-    @property
-    def texts(self) -> tuple[str, ...]:
-        """Returns the text of each stretch."""
-        return tuple(self.text[start:end] for start, end in self.spans)
-
-    def membership(self) -> torch.Tensor:
-        """Returns 1 where a unit has a piece, (units, pieces)."""
-        return (torch.arange(len(self.spans))[:, None] == torch.tensor(self.of_piece, dtype=torch.long)).float()
-
-
-def _common(first: str, second: str) -> int:
-    """Returns the length of the common prefix of two texts."""
-    length = min(len(first), len(second))
-    if first[:length] == second[:length]:
-        return length
-    return next(place for place in range(length) if first[place] != second[place])
-
-
-def _places(spelled: str, letters: str) -> list[int]:
-    """Maps each letter of `spelled`, and its end, to a place in `letters`."""
-    if letters.startswith(spelled):
-        return list(range(len(spelled) + 1))
-    places = [0] * (len(spelled) + 1)
-    for _, i, i_end, j, j_end in difflib.SequenceMatcher(None, spelled, letters, autojunk=False).get_opcodes():
-        for letter in range(i, i_end):
-            places[letter] = min(j + letter - i, max(j, j_end - 1))
-    places[-1] = len(letters)
-    return places
-
-
-def merge(weights_TS: torch.Tensor, sources: Units, targets: Units) -> torch.Tensor:
-    """Takes the mean over a target's pieces and the sum over a source's; a target without pieces gets no weights."""
-    rows, columns = targets.membership(), sources.membership()
-    return (rows / rows.sum(1, keepdim=True).clamp(min=1)) @ weights_TS @ columns.T
-
-
-def _best(weights_TS: torch.Tensor) -> list[int]:
-    return weights_TS.argmax(1).tolist() if weights_TS.numel() else []
-
-
-def _in_order(links: set[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
-    return tuple(sorted(links, key=lambda link: (link[1], link[0])))
-
-
-def attention_of_heads(
-    aligner: Aligner, pairs: Sequence[tuple[Side, Side]], heads: AlignmentHeads, *, mean: bool = False
-) -> list[torch.Tensor]:
-    """Returns each head's attention in each pair, (heads, target pieces, source pieces), or the heads' mean.
-
-    `</s>` is left out, and rows sum to 1 without it.
-    """
-    model = aligner.model.base_model  # Without the projection to the vocabulary, which is most of the work.
-    found = [torch.zeros(1 if mean else len(heads.heads), *aligner.shape(pair)) for pair in pairs]
-    there = [index for index, weights in enumerate(found) if weights.numel()]
-    order = sorted(there, key=lambda index: -len(pairs[index][0].ids) - len(pairs[index][1].ids))
-    with eager_attention(aligner.model), torch.no_grad():
-        for batch in _batches(model, pairs, order):
-            inputs = aligner.inputs([pairs[index] for index in batch])
-            attended: Any = model(**inputs, output_attentions=True, use_cache=False).cross_attentions
-            weights_BHTS = torch.stack([attended[layer][:, head] for layer, head in heads.heads], 1).float().cpu()
-            for index, weights_HTS in zip(batch, weights_BHTS, strict=True):
-                source, target = pairs[index]
-                rows = [row + (heads.step == "input") for row in aligner.target_rows(target.ids)]
-                weights = weights_HTS[:, rows][..., aligner.source_columns(source.ids)]
-                weights = weights / weights.sum(-1, keepdim=True).clamp(min=torch.finfo(weights.dtype).tiny)
-                found[index] = weights.mean(0) if mean else weights
-    return [weights.mean(0) if mean and weights.ndim == 3 else weights for weights in found]
-
-
-def _batches(model: Any, pairs: Sequence[tuple[Side, Side]], order: list[int]) -> Iterator[list[int]]:
-    """Yields batches of pairs of about equal length, within the limit on attention weights of a pass."""
-    heads = _layers(model) * _heads(model)
-    while order:
-        source, target = (len(side.ids) + 1 for side in pairs[order[0]])
-        count = max(1, _BATCH_WEIGHTS // (heads * (source * source + target * target + source * target)))
-        yield order[:count]
-        order = order[count:]
+    def translate(self, lines: list[str], progress: Callable[[int], object] | None = None) -> list[Translation]:
+        """Translates like any `LineTranslator`; each hypothesis has its `alignment`."""
+        translations = super().translate(lines, progress)
+        pairs = [
+            (Side(line, translation.source_ids), Side(hypothesis.text, hypothesis.ids))
+            for line, translation in zip(lines, translations, strict=True)
+            for hypothesis in translation.hypotheses
+        ]
+        found = iter(Aligner(self.model, self.tokenizer).align(pairs, self.heads))
+        return [
+            replace(one, hypotheses=tuple(replace(each, alignment=next(found).pharaoh()) for each in one.hypotheses))
+            for one in translations
+        ]

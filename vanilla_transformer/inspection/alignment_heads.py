@@ -21,7 +21,7 @@ from vanilla_transformer.inspection.alignment import (
     AlignmentError,
     AlignmentHeads,
     Side,
-    attention_of_heads,
+    every_head,
     sides,
 )
 from vanilla_transformer.inspection.recording import eager_attention
@@ -61,15 +61,16 @@ def choose_alignment_heads(
     """
     aligner = Aligner(model, tokenizer)
     pairs = sides(model, tokenizer, sources, targets)
-    pairs = [pair for pair in pairs if min(aligner.shape(pair)) > 1]
+    pairs = [pair for pair in pairs if len(aligner.columns(pair[0])) > 1 and len(aligner.rows(pair[1])) > 1]
     if not pairs:
         raise AlignmentError("Heads are chosen on pairs of at least two tokens on each side, but there are none.")
     differences = [prediction_difference(aligner, *pair) for pair in pairs]
     choices = []
     for step in STEPS:
-        every = AlignmentHeads.every(model, step)
-        chosen, agreement = _forward_selection(attention_of_heads(aligner, pairs, every), differences)
-        heads = tuple(sorted(every.heads[place] for place in chosen))
+        every = every_head(model)
+        attended = aligner.attention(pairs, AlignmentHeads(every, step))
+        chosen, agreement = _forward_selection(attended, differences)
+        heads = tuple(sorted(every[place] for place in chosen))
         choices.append(Choice(AlignmentHeads(heads, step), agreement, len(pairs)))
     return max(choices, key=lambda choice: choice.agreement)
 
@@ -100,8 +101,8 @@ def spread(pairs: Sequence[tuple[str, str]], count: int) -> list[tuple[str, str]
 
 def prediction_difference(aligner: Aligner, source: Side, target: Side) -> torch.Tensor:
     """Returns the gain of each target token's log-probability from each source token, (target, source), at least 0."""
-    inputs, columns = aligner.inputs([(source, target)]), aligner.source_columns(source.ids)
-    rows = aligner.target_rows(target.ids)
+    inputs = aligner.inputs([(source, target)])
+    columns, rows = aligner.columns(source), aligner.rows(target)
     written = torch.tensor([target.ids[row] for row in rows], device=aligner.model.device)
     masks = inputs["attention_mask"].repeat(len(columns) + 1, 1)
     masks[torch.arange(len(columns)) + 1, columns] = 0
