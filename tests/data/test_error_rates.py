@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from refusals import refused
 
-from vanilla_transformer.evaluation import score
+from vanilla_transformer.evaluation import MetricError, score
 
 phonemes = st.lists(st.sampled_from(["AH", "B", "K", "T"]), min_size=1, max_size=6).map(" ".join)
 items = st.lists(st.tuples(phonemes, st.lists(phonemes, min_size=1, max_size=3)), min_size=1, max_size=6)
@@ -58,5 +58,5 @@ def test_error_rate_signature_counts_items_and_references():
 
 
 def test_references_that_are_all_empty_are_refused():
-    with refused(ValueError, "empty"):
+    with refused(MetricError, "empty"):
         score(["per"], ["A"], [[""]])

@@ -62,7 +62,7 @@ def test_every_option_has_one_place():
     assert len(places()) == len(fields) == len(Recipe().options) - 1
 
 
-def test_a_flat_recipe_of_earlier_versions_and_one_in_blocks_are_the_same(tmp_path):
+def test_a_flat_recipe_and_one_in_blocks_are_the_same(tmp_path):
     flat = """
 task: translation
 train: [a.en, a.de]

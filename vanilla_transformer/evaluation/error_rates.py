@@ -7,6 +7,10 @@ from rapidfuzz.distance import Levenshtein
 from vanilla_transformer import __version__
 
 
+class MetricError(ValueError):
+    """A metric that does not exist, or texts that cannot be scored."""
+
+
 def word_error_rate(predictions: Sequence[str], references: Sequence[Sequence[str]]) -> tuple[float, str]:
     """Grapheme-to-phoneme word error rate: the share of items that match none of their references."""
     wrong = sum(
@@ -24,7 +28,7 @@ def phoneme_error_rate(predictions: Sequence[str], references: Sequence[Sequence
         edits += distance
         length -= negative_length
     if not length:
-        raise ValueError("per cannot be computed: all references are empty.")
+        raise MetricError("per cannot be computed: all references are empty.")
     return 100 * edits / length, _signature("edits-per-token-of-nearest-reference", references)
 
 

@@ -1,4 +1,4 @@
-"""Recipes by name or from YAML files, in blocks or in the older flat form."""
+"""Recipes by name or from YAML files, in blocks or as options with flat names."""
 
 import dataclasses
 import importlib.resources
