@@ -19,7 +19,18 @@ PACKAGE = Path(vanilla_transformer.__file__).parent
 LAYERS = [
     *("cli", "demo", "explore", "inspection", "hub", "export"),
     *("training", "distributed", "reporting", "tasks", "evaluation", "translation", "recipe", "data"),
-    *("analysis", "tokenizer", "atomic_files", "compression", "cores", "fingerprints", "limits", "links", "malloc"),
+    *(
+        "analysis",
+        "tokenizer",
+        "atomic_files",
+        "compression",
+        "cores",
+        "errors",
+        "fingerprints",
+        "limits",
+        "links",
+        "malloc",
+    ),
     *("network", "progress", "suggestions", "registration", "recurrent", "import_hooks", "plain_text"),
     *("model", "engine"),
 ]
