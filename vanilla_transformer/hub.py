@@ -9,9 +9,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-import torch
 import yaml
-from huggingface_hub import CommitInfo, HfApi, RepoCard, constants, get_token, hf_hub_download
+from huggingface_hub import HfApi, RepoCard, constants, get_token, hf_hub_download
 from huggingface_hub.errors import (
     HfHubHTTPError,
     HTTPError,
@@ -22,7 +21,6 @@ from huggingface_hub.errors import (
 )
 from huggingface_hub.hf_api import ModelInfo, SpaceInfo
 from huggingface_hub.utils import filter_repo_objects
-from safetensors.torch import load_file
 
 from vanilla_transformer.links import refuse_links_out
 from vanilla_transformer.network import hub_or_cache
@@ -131,47 +129,6 @@ def push_model(
                 delete_patterns=_REPLACED,
             )
     return f"{constants.ENDPOINT}/{repo_id}" + (f"/tree/{revision}" if revision else "")
-
-
-def push_card(model: Any, pushed: CommitInfo, revision: str | None, token: str | bool | None) -> None:
-    """Replaces the card template left by the library's `push_to_hub` by the card of the run, or a short one.
-
-    Args:
-        pushed: The result of `push_to_hub`.
-        revision: The requested branch.
-    """
-    repo_id, revision = pushed.repo_url.repo_id, pushed.pr_revision or revision
-    there = hf_hub_download(repo_id, CARD, revision=revision, token=token, force_download=True)
-    if "[More Information Needed]" not in Path(there).read_text(encoding="utf-8"):
-        return
-    with TemporaryDirectory(prefix="vanilla-transformer-push-", ignore_cleanup_errors=True) as folder:
-        home = Path(model.name_or_path)
-        if (home / CARD).is_file() and _has_its_weights(home, model):
-            shutil.copyfile(home / CARD, Path(folder, CARD))
-            set_hub_name(Path(folder), repo_id)
-        else:
-            model.config.save_pretrained(folder)
-            if model.can_generate():
-                model.generation_config.save_pretrained(folder)
-            write_plain_card(Path(folder), repo_id)
-        HfApi(library_name="vanilla_transformer", token=token).upload_file(
-            path_or_fileobj=Path(folder, CARD),
-            path_in_repo=CARD,
-            repo_id=repo_id,
-            revision=revision,
-            commit_message="Say what the model is",
-        )
-
-
-def _has_its_weights(directory: Path, model: Any) -> bool:
-    """Tells whether the model still equals the one in its directory, so that the card is true of it."""
-    if not (directory / "model.safetensors").is_file():
-        return False
-    weights = model.state_dict()
-    return all(
-        (own := weights.get(name)) is not None and own.dtype == weight.dtype and torch.equal(own.cpu(), weight)
-        for name, weight in load_file(directory / "model.safetensors").items()
-    )
 
 
 def write_access() -> HfApi:

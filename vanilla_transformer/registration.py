@@ -1,7 +1,6 @@
 """Importing this module registers the package's classes with transformers' Auto classes and pipelines and PEFT."""
 
 import functools
-import importlib
 from importlib.util import find_spec
 from types import ModuleType
 from typing import Any
@@ -23,7 +22,6 @@ from transformers import pipelines as transformers_pipelines
 from transformers.utils import logging
 
 from vanilla_transformer.import_hooks import after_import
-from vanilla_transformer.model import saving
 from vanilla_transformer.model.configuration_vanilla_transformer import (
     VanillaTransformerBaseConfig,
     VanillaTransformerConfig,
@@ -170,15 +168,6 @@ def _add_default_targets(constants: ModuleType) -> None:
 
 # PEFT is not needed otherwise, and may be broken.
 after_import(_PEFT_CONSTANTS, _add_default_targets)
-
-
-def _push_card(model: Any, pushed: Any, **settings: Any) -> None:
-    # Imported by name: it is above this module, and slow to import.
-    hub = importlib.import_module("vanilla_transformer.hub")
-    hub.push_card(model, pushed, settings.get("revision"), settings.get("token"))
-
-
-saving.push_card = _push_card
 
 if find_spec("vanilla_transformer.recurrent"):
     from vanilla_transformer.recurrent.family import models as recurrent_models

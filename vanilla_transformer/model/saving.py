@@ -2,20 +2,9 @@
 
 import os
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar
-
-# Replaces the library's template of a model card after a push to the Hub; set where this package is installed.
-push_card: Callable[..., None] | None = None
-
-
-def _push_with_card(self: Any, *args: Any, **kwargs: Any) -> Any:
-    """Pushes as the library does; where this package is installed, with a card that describes the model."""
-    pushed = super(SavedWithItsCode, self).push_to_hub(*args, **kwargs)
-    if push_card is not None:
-        push_card(self, pushed, **kwargs)
-    return pushed
 
 
 class SavedWithItsCode:
@@ -27,7 +16,6 @@ class SavedWithItsCode:
     """
 
     config: Any
-    push_to_hub: Any = _push_with_card
     _tied_weights_keys: Any
     hub_classes: ClassVar[dict[str, str]] = {}
     hub_pipelines: ClassVar[dict[str, dict[str, Any]]] = {}
