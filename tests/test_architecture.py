@@ -25,14 +25,13 @@ LAYERS = [
         "atomic_files",
         "compression",
         "cores",
-        "errors",
         "fingerprints",
         "limits",
         "links",
         "malloc",
     ),
     *("network", "progress", "suggestions", "registration", "recurrent", "import_hooks", "plain_text"),
-    *("model", "engine"),
+    *("model", "engine", "errors"),
 ]
 # Rooms that the others do without.
 OPTIONAL = ("demo.py", "explore", "export", "inspection", "recurrent")
@@ -326,6 +325,6 @@ def test_decoding_needs_nothing_of_the_training_extra():
     assert heavy.isdisjoint(imported)
     loaded = {name.split(".")[1] for name in imported if name.startswith("vanilla_transformer.")}
     assert loaded == {
-        *("cores", "engine", "import_hooks", "limits", "model", "network", "plain_text"),
+        *("cores", "engine", "errors", "import_hooks", "limits", "model", "network", "plain_text"),
         *("recurrent", "registration", "translation"),
     }

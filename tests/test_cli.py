@@ -299,7 +299,7 @@ def test_text_that_is_not_utf8_is_named_by_line_after_the_lines_before_it(run, m
         (["translate", "{tmp}"], "config.json"),
         (["translate", "{model}", "{tmp}/none"], "none"),
         (["translate", "{model}", "--device", "nowhere"], "--device nowhere"),
-        (["translate", "{model}", "--num-beams", "0"], "--num-beams must be at least 1"),
+        (["translate", "{model}", "--num-beams", "0"], "num_beams must be at least 1"),
         (["translate", "{model}", "--nbest", "9"], "--num-beams 9"),
         (["translate", "{model}", "--nbest", "1", "--num-beams", "1"], "--num-beams 2"),
         (["evaluate", "{model}", "--data", "x", "--metrics", "blue"], "sacrebleu"),

@@ -14,7 +14,7 @@ from refusals import refused
 import vanilla_transformer
 from vanilla_transformer import evaluate, train
 from vanilla_transformer.cli import main
-from vanilla_transformer.recipe.blocks import RecipeError
+from vanilla_transformer.errors import RecipeError
 
 PACKAGE = Path(vanilla_transformer.__file__).parent
 SIZES = {"d_model": 16, "d_ff": 32, "num_heads": 2, "encoder_layers": 1, "decoder_layers": 1, "vocab_size": 270}

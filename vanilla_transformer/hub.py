@@ -22,9 +22,9 @@ from huggingface_hub.errors import (
 from huggingface_hub.hf_api import ModelInfo, SpaceInfo
 from huggingface_hub.utils import filter_repo_objects
 
+from vanilla_transformer.errors import RecipeError
 from vanilla_transformer.links import refuse_links_out
 from vanilla_transformer.network import hub_or_cache
-from vanilla_transformer.recipe.blocks import RecipeError
 from vanilla_transformer.recipe.reading import load_recipe
 from vanilla_transformer.registration import FAMILIES
 from vanilla_transformer.reporting.model_card import (

@@ -15,7 +15,6 @@ from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import Any
 
-from vanilla_transformer.recipe.blocks import RecipeError
 from vanilla_transformer.recipe.reading import load_recipe
 from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.reporting.summary import read_summary
@@ -158,7 +157,7 @@ def _train(recipe: Recipe, log: Path, jobs: int, before: Callable[[], object] | 
     except DivergenceError as error:
         print(error)
         sys.exit(DIVERGED)
-    except (OSError, ValueError, RuntimeError, RecipeError) as error:
+    except (OSError, ValueError, RuntimeError) as error:
         print(" ".join(str(error).split()))
         sys.exit(1)
 
@@ -188,7 +187,7 @@ def command(name: str) -> Iterator[None]:
         yield
     except KeyboardInterrupt:
         sys.exit(130)
-    except (OSError, ValueError, RecipeError) as error:
+    except (OSError, ValueError) as error:
         print(f"{name}: error: {' '.join(str(error).split())}", file=sys.stderr)
         sys.exit(1)
     finally:

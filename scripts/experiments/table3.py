@@ -14,7 +14,6 @@ from tyro.conf import OmitArgPrefixes, Positional, arg
 
 from scripts.experiments.runs import Experiment, ExperimentError, Run, cells, command, say, write
 from vanilla_transformer.cli.train import RecipeOptions, options_of, recipe_of
-from vanilla_transformer.recipe.blocks import RecipeError
 from vanilla_transformer.recipe.reading import load_recipe
 from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.training.run_directory import output_path
@@ -222,7 +221,7 @@ def _scaled(rows: Sequence[str], base: Recipe) -> dict[str, Recipe]:
             if twin is not None:
                 raise ExperimentError(f"it is {twin} as well")
             recipes[row] = recipe
-        except (ValueError, RecipeError) as error:
+        except ValueError as error:
             say(f"Row {row} is left out: {str(error).rstrip('.')}.")
     return recipes
 

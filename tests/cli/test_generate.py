@@ -98,10 +98,10 @@ def test_a_model_of_another_kind_is_sent_to_its_command(model, run, tmp_path):
 @pytest.mark.parametrize(
     ("words", "named"),
     [
-        (["--max-new-tokens", "0"], "--max-new-tokens"),
-        (["--top-p", "1.5"], "--top-p"),
-        (["--top-k", "0"], "--top-k"),
-        (["--temperature", "0"], "--temperature"),
+        (["--max-new-tokens", "0"], "max_new_tokens"),
+        (["--top-p", "1.5"], "top_p"),
+        (["--top-k", "0"], "top_k"),
+        (["--temperature", "0"], "temperature"),
         (["--top-p", "0.5", "--num-beams", "2"], "--num-beams"),
     ],
 )

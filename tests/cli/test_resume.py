@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 from refusals import refused
 
-from vanilla_transformer.cli.arguments import UsageError
 from vanilla_transformer.cli.line_files import Answering, LineSource
 from vanilla_transformer.data.text_lines import CorpusError
+from vanilla_transformer.errors import RecipeError
 from vanilla_transformer.translation import Hypothesis, Translation
 
 CHUNK = 3
@@ -57,7 +57,7 @@ def test_an_output_of_more_lines_than_the_input_is_refused_and_kept(text, whole,
     output = tmp_path / "out"
     for more in (b"another\n", b"half a li"):
         output.write_bytes(whole + more)
-        with refused(UsageError, "out", "more lines"):
+        with refused(RecipeError, "out", "more lines"):
             answer(text, output)
         assert output.read_bytes() == whole + more
 

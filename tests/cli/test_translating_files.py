@@ -111,12 +111,12 @@ def test_windows_that_end_with_long_lines_are_resumed_too(run, break_off, tmp_pa
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--length-penalty", "nan"], "--length-penalty must be at least -10 and at most 10, not nan"),
-        (["--num-beams", "1" + "0" * 30], "--num-beams must be at most 10,000, not 1000"),
-        (["--max-length-beyond-source", str(2**63)], "--max-length-beyond-source must be at most 1,000,000, not 922"),
-        (["--length-penalty", "1e9"], "--length-penalty must be at least -10 and at most 10, not 1000000000.0"),
-        (["--length-penalty", "-inf"], "--length-penalty must be at least -10 and at most 10"),
-        (["--max-length-beyond-source", -1], "--max-length-beyond-source must be at least 0, not -1"),
+        (["--length-penalty", "nan"], "length_penalty must be at least -10 and at most 10, not nan"),
+        (["--num-beams", "1" + "0" * 30], "num_beams must be at most 10,000, not 1000"),
+        (["--max-length-beyond-source", str(2**63)], "max_length_beyond_source must be at most 1,000,000, not 922"),
+        (["--length-penalty", "1e9"], "length_penalty must be at least -10 and at most 10, not 1000000000.0"),
+        (["--length-penalty", "-inf"], "length_penalty must be at least -10 and at most 10"),
+        (["--max-length-beyond-source", -1], "max_length_beyond_source must be at least 0, not -1"),
     ],
 )
 @pytest.mark.parametrize("command", ["translate", "evaluate"])

@@ -15,7 +15,7 @@ from refusals import refused
 
 from vanilla_transformer.cli.program import main
 from vanilla_transformer.distributed import companions
-from vanilla_transformer.recipe.blocks import RecipeError
+from vanilla_transformer.errors import RecipeError
 from vanilla_transformer.recipe.reading import load_recipe
 from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.training.run_directory import RECIPE, processes_for

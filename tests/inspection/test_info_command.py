@@ -188,8 +188,8 @@ def test_the_processor_is_shown_as_its_libraries_multiply():
         (["{other}"], 1, "bert"),
         (["{broken}"], 1, "summary.json is not valid JSON"),
         (["{model}", "--vocab-size", "7"], 2, "--vocab-size applies to presets"),
-        (["base", "--vocab-size", "0"], 2, "--vocab-size must be at least 1, not 0"),
-        (["base", "--sentence-length", "0"], 2, "--sentence-length must be at least 1, not 0"),
+        (["base", "--vocab-size", "0"], 2, "vocab_size must be at least 1, not 0"),
+        (["base", "--sentence-length", "0"], 2, "sentence_length must be at least 1, not 0"),
         (
             ["base", "--vocab-size", "1" + "0" * 30],
             2,

@@ -10,7 +10,7 @@ from refusals import refused
 
 from vanilla_transformer.cli.arguments import help_of
 from vanilla_transformer.data.sources import CorpusSpec
-from vanilla_transformer.recipe.blocks import RecipeError
+from vanilla_transformer.errors import RecipeError
 from vanilla_transformer.recipe.reading import load_recipe
 from vanilla_transformer.recipe.schema import Recipe, places
 

@@ -12,7 +12,7 @@ from transformers import pipeline
 
 from vanilla_transformer import RecurrentEncoderDecoderForConditionalGeneration
 from vanilla_transformer.cli import main
-from vanilla_transformer.recipe.blocks import RecipeError
+from vanilla_transformer.errors import RecipeError
 from vanilla_transformer.recipe.defaults import RECURRENT_LEARNING_RATE
 from vanilla_transformer.recipe.reading import load_recipe
 from vanilla_transformer.recipe.schema import Recipe

@@ -10,7 +10,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from transformers import pipeline
 
 from vanilla_transformer.cli import main
-from vanilla_transformer.recipe.blocks import RecipeError
+from vanilla_transformer.errors import RecipeError
 from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.tasks import RowRandom, get_task, task_of_model
 from vanilla_transformer.tasks.masked_language_modeling import masked, tokens_masked

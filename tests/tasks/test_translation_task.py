@@ -3,8 +3,8 @@ import torch
 from datasets import Dataset
 from refusals import refused
 
+from vanilla_transformer.errors import RecipeError
 from vanilla_transformer.model.configuration_vanilla_transformer import VanillaTransformerConfig
-from vanilla_transformer.recipe.blocks import RecipeError
 from vanilla_transformer.tasks import RowRandom, get_task
 
 TASK = get_task("translation")

@@ -10,7 +10,7 @@ from transformers import PreTrainedTokenizerFast
 
 from vanilla_transformer.data.corpus import CorpusError
 from vanilla_transformer.data.sources import CorpusSpec
-from vanilla_transformer.recipe.blocks import RecipeError
+from vanilla_transformer.errors import RecipeError
 from vanilla_transformer.recipe.reading import load_recipe
 from vanilla_transformer.recipe.schema import Recipe, in_words
 from vanilla_transformer.training import inputs, vocabulary

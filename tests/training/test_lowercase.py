@@ -6,8 +6,8 @@ from refusals import refused
 
 from vanilla_transformer.cli import main
 from vanilla_transformer.cli.train import Train
+from vanilla_transformer.errors import RecipeError
 from vanilla_transformer.evaluation.scoring import evaluate_model
-from vanilla_transformer.recipe.blocks import RecipeError
 from vanilla_transformer.recipe.reading import load_recipe
 from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.training.loop import train

@@ -8,7 +8,7 @@ from accelerate import tracking
 from accelerate.tracking import GeneralTracker
 from refusals import refused
 
-from vanilla_transformer.recipe.blocks import RecipeError
+from vanilla_transformer.errors import RecipeError
 from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.training.loop import train
 from vanilla_transformer.training.trackers import final_scores, make_trackers

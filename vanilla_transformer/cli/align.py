@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 
 from tyro.conf import Positional, arg
 
-from vanilla_transformer.cli.arguments import Flag, Model, OptionalPath, OptionalText, UsageError
+from vanilla_transformer.cli.arguments import Flag, Model, OptionalPath, OptionalText
 from vanilla_transformer.cli.streams import check_new_file, read_input, write_whole
+from vanilla_transformer.errors import RecipeError
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -45,11 +46,11 @@ class Align:
     def run(self) -> None:
         """Writes the alignments, or chooses heads and prints them."""
         if self.choose_heads and (self.alignment_heads is not None or self.output is not None):
-            raise UsageError("--choose-heads cannot be combined with --alignment-heads or --output.")
+            raise RecipeError("--choose-heads cannot be combined with --alignment-heads or --output.")
         check_new_file(self.output, "--output")
         sources, targets = list(read_input(self.source)), list(read_input(self.target))
         if len(sources) != len(targets):
-            raise UsageError(
+            raise RecipeError(
                 f"{self.source} has {len(sources):,} lines and {self.target} has {len(targets):,}: they must match."
             )
         pairs = list(zip(sources, targets, strict=True))
@@ -67,7 +68,7 @@ class Align:
         from vanilla_transformer.inspection import choose_alignment_heads, save_alignment_heads, spread
 
         if not pairs:
-            raise UsageError(f"{self.source} has no line with text on both sides.")
+            raise RecipeError(f"{self.source} has no line with text on both sides.")
         choice = choose_alignment_heads(model, tokenizer, *zip(*spread(pairs, _ENOUGH), strict=True))
         print(choice.heads)
         where = "give them as --alignment-heads, or choose for a model in a directory to keep them"

@@ -5,8 +5,7 @@ import dataclasses
 import inspect
 import os
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
@@ -15,7 +14,8 @@ from typing import Annotated, Any
 from tyro.conf import FlagCreatePairsOff, Positional, arg
 
 from vanilla_transformer.atomic_files import PARTIAL
-from vanilla_transformer.limits import SettingError, check_whole
+from vanilla_transformer.errors import RecipeError
+from vanilla_transformer.limits import check_whole
 
 Model = Annotated[str, Positional, arg(metavar="MODEL")]
 Directory = Annotated[str, arg(metavar="DIR")]
@@ -34,37 +34,23 @@ Resume = Annotated[
 ]
 
 
-class UsageError(ValueError):
-    """Invalid options, or options that cannot be combined."""
-
-
-@contextmanager
-def as_options() -> Iterator[None]:
-    """Turns an error about an invalid setting in its body into one about its option."""
-    try:
-        yield
-    except SettingError as error:
-        raise UsageError(f"--{error.name.replace('_', '-')} {error.reason}") from None
-
-
 def at_least_one(**options: int | None) -> None:
-    """Raises UsageError for an option below 1."""
-    with as_options():
-        for name, value in options.items():
-            check_whole(name, value, 1)
+    """Raises RecipeError for an option below 1."""
+    for name, value in options.items():
+        check_whole(name, value, 1)
 
 
 def refuse_full_directory(output: Path) -> None:
-    """Raises UsageError if the directory cannot be written, or holds more than a killed process left there."""
+    """Raises RecipeError if the directory cannot be written, or holds more than a killed process left there."""
     if output.exists() and (
         not output.is_dir() or not all(file.name.startswith(PARTIAL) for file in output.iterdir())
     ):
-        raise UsageError(f"{output} is not empty: name another directory.")
+        raise RecipeError(f"{output} is not empty: name another directory.")
     there = next(path for path in (output.absolute(), *output.absolute().parents) if path.exists())
     if not there.is_dir():
-        raise UsageError(f"{output} cannot be created: {there} is a file.")
+        raise RecipeError(f"{output} cannot be created: {there} is a file.")
     if not os.access(there, os.W_OK | os.X_OK):
-        raise UsageError(f"{output} cannot be written: {there} is read-only.")
+        raise RecipeError(f"{output} cannot be written: {there} is read-only.")
 
 
 @cache

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from tyro.conf import Positional, arg
 
 from vanilla_transformer.atomic_files import atomic_write_text
-from vanilla_transformer.cli.arguments import Model, OptionalPath, OptionalText, UsageError
+from vanilla_transformer.cli.arguments import Model, OptionalPath, OptionalText
 from vanilla_transformer.cli.streams import check_new_file, read_input, warn
+from vanilla_transformer.errors import RecipeError
 
 if TYPE_CHECKING:
     from vanilla_transformer.inspection import Attention
@@ -70,14 +71,14 @@ class Attend:
     def _sentences(self) -> tuple[list[str], list[str | None]]:
         """Returns the sources, with a target or None for each."""
         if (self.text is None) == (self.input is None):
-            raise UsageError('Give either one sentence, `attend MODEL "A dog runs."`, or a file with --input.')
+            raise RecipeError('Give either one sentence, `attend MODEL "A dog runs."`, or a file with --input.')
         if self.target is not None and self.input is not None:
-            raise UsageError("--target is for one sentence, so it cannot be combined with --input.")
+            raise RecipeError("--target is for one sentence, so it cannot be combined with --input.")
         if self.text is not None:
             return [self.text], [self.target]
         sources = list(read_input(self.input))
         if not any(map(str.strip, sources)):
-            raise UsageError(f"{self.input} contains no text.")
+            raise RecipeError(f"{self.input} contains no text.")
         sources = [source for source in sources if source.strip()]
         return sources, [None] * len(sources)
 
@@ -85,9 +86,9 @@ class Attend:
         """Checks paths and options before the model is loaded."""
         if self.picture is not None:
             if self.picture.suffix.lower() not in (".png", ".svg", ".pdf"):
-                raise UsageError(f"{self.picture} must end with .png, .svg, .pdf.")
+                raise RecipeError(f"{self.picture} must end with .png, .svg, .pdf.")
             if len(sources) > 1:
-                raise UsageError(f"--picture shows one sentence, but {self.input} has {len(sources)}.")
+                raise RecipeError(f"--picture shows one sentence, but {self.input} has {len(sources)}.")
             self._which()
         for file, option in ((page, "--output"), (self.picture, "--picture")):
             check_new_file(file, option)
@@ -119,4 +120,4 @@ def _number(text: str, option: str, *words: str) -> int | str:
     try:
         return int(text)
     except ValueError:
-        raise UsageError(f"{option} must be a number or {' or '.join(words)}, not {text!r}.") from None
+        raise RecipeError(f"{option} must be a number or {' or '.join(words)}, not {text!r}.") from None

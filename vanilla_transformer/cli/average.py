@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 from tyro.conf import Positional, arg
 
 from vanilla_transformer.atomic_files import atomic_directory
-from vanilla_transformer.cli.arguments import OptionalInt, UsageError, at_least_one, refuse_full_directory
+from vanilla_transformer.cli.arguments import OptionalInt, at_least_one, refuse_full_directory
 from vanilla_transformer.cli.streams import warn
+from vanilla_transformer.errors import RecipeError
 from vanilla_transformer.recipe.reading import load_recipe
 
 if TYPE_CHECKING:
@@ -64,11 +65,11 @@ class Average:
 
         at_least_one(last=self.last)
         if not self.models:
-            raise UsageError("Give a run, or at least one checkpoint.")
+            raise RecipeError("Give a run, or at least one checkpoint.")
         run = RunDirectory(self.models[0])
         if len(self.models) > 1 or not run.checkpoints.is_dir():
             if self.last is not None:
-                raise UsageError("--last requires exactly one argument, the directory of a run.")
+                raise RecipeError("--last requires exactly one argument, the directory of a run.")
             return list(self.models)
         recipe = load_recipe(run.path / "recipe.yaml", lenient=True)
         last_step = (read_summary(run.summary) or {}).get("steps")

@@ -8,13 +8,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, cast
 
-from vanilla_transformer.cli.arguments import (
-    OptionalFloat,
-    OptionalInt,
-    OptionalText,
-    UsageError,
-    as_options,
-)
+from vanilla_transformer.cli.arguments import OptionalFloat, OptionalInt, OptionalText
+from vanilla_transformer.errors import RecipeError
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerFast
@@ -54,16 +49,15 @@ class Computing:
     """cpu, cuda, cuda:1, mps, ... (default: an accelerator if there is one)."""
 
     def check(self) -> None:
-        """Raises UsageError for an invalid option, before a model is loaded."""
+        """Raises RecipeError for an invalid option, before a model is loaded."""
         from vanilla_transformer.translation.lines import check_search
 
         if int(os.environ.get("WORLD_SIZE", "1")) > 1:
-            raise UsageError(
+            raise RecipeError(
                 "Only `train` shares its work among the processes of a launcher such as torchrun: start this "
                 "command by itself, or for several devices once for each, with a part of the text and --device."
             )
-        with as_options():
-            check_search(**vars(self))
+        check_search(**vars(self))
 
     @loading_libraries()
     def load(self, model: str, *, translates: bool = True) -> "tuple[PreTrainedModel, PreTrainedTokenizerFast]":
@@ -173,9 +167,9 @@ def _check_device(device: str) -> None:
     import torch
 
     if device.partition(":")[0] == "meta":
-        raise UsageError("--device meta has shapes without numbers: choose another device.")
+        raise RecipeError("--device meta has shapes without numbers: choose another device.")
     try:
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as error:
         reason = str(error).partition("\n")[0]
-        raise UsageError(f"--device {device} is not available here: {reason}") from error
+        raise RecipeError(f"--device {device} is not available here: {reason}") from error

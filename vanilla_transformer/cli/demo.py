@@ -7,8 +7,8 @@ from typing import Annotated
 
 from tyro.conf import Positional, arg
 
-from vanilla_transformer.cli.arguments import UsageError
 from vanilla_transformer.cli.decoding import Computing
+from vanilla_transformer.errors import RecipeError
 
 
 @dataclass(frozen=True)
@@ -28,12 +28,12 @@ class Demo:
     def run(self) -> None:
         """Serves the page until Ctrl-C."""
         if not self.models:
-            raise UsageError("Name a model: `demo MODEL`.")
+            raise RecipeError("Name a model: `demo MODEL`.")
         if not 1 <= self.port <= 65535:
-            raise UsageError(f"--port must be between 1 and 65535, not {self.port}.")
+            raise RecipeError(f"--port must be between 1 and 65535, not {self.port}.")
         self.computing.check()
         if importlib.util.find_spec("gradio") is None:
-            raise UsageError("The package gradio is not installed: run `pip install 'vanilla-transformer[demo]'`.")
+            raise RecipeError("The package gradio is not installed: run `pip install 'vanilla-transformer[demo]'`.")
         from vanilla_transformer.demo import build_page, open_page
 
         models = [(path, *self.computing.load(path, translates=False)) for path in self.models]

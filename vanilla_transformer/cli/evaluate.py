@@ -8,13 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from tyro.conf import Positional, arg
 
-from vanilla_transformer.cli.arguments import (
-    Flag,
-    Model,
-    OptionalInt,
-    OptionalPath,
-    UsageError,
-)
+from vanilla_transformer.cli.arguments import Flag, Model, OptionalInt, OptionalPath
 from vanilla_transformer.cli.decoding import Decoding, load_models
 from vanilla_transformer.cli.minimum_bayes_risk_options import MinimumBayesRiskOptions
 from vanilla_transformer.cli.streams import (
@@ -29,6 +23,7 @@ from vanilla_transformer.cli.streams import (
 from vanilla_transformer.data.columns import TextForm
 from vanilla_transformer.data.sources import CorpusSpec, locate, parse_corpus, split_off
 from vanilla_transformer.data.text_lines import CorpusError, RowError
+from vanilla_transformer.errors import RecipeError
 from vanilla_transformer.progress import progress_bar
 from vanilla_transformer.recipe.schema import Recipe
 
@@ -90,9 +85,9 @@ class Evaluate:
 
         if self.card:
             if self.models or self.risk.mbr:
-                raise UsageError("--card is for a single model and its own search, without --mbr.")
+                raise RecipeError("--card is for a single model and its own search, without --mbr.")
             if not Path(self.model).is_dir():
-                raise UsageError(f"--card requires a local model directory, which {self.model} is not.")
+                raise RecipeError(f"--card requires a local model directory, which {self.model} is not.")
             from vanilla_transformer.reporting.model_card import check_card
 
             check_card(Path(self.model))
@@ -101,9 +96,9 @@ class Evaluate:
         self._check_paths()
         task = task_of_model(self.model)
         if self.risk.mbr and not task.translates:
-            raise UsageError(f"--mbr chooses among translations, but {self.model} does not translate.")
+            raise RecipeError(f"--mbr chooses among translations, but {self.model} does not translate.")
         if self.models and not task.translates:
-            raise UsageError(
+            raise RecipeError(
                 f"Only translation models can be scored as an ensemble, but {self.model} does not translate."
             )
         metrics = self.metrics or metrics_of_model(self.model, task)
@@ -157,7 +152,7 @@ class Evaluate:
         for part in (Path(split_off(part)[0]) for part in self._source().parts):
             refuse_same_file(part, self.output)
             if self.output is not None and part.is_dir() and part.resolve() in self.output.resolve().parents:
-                raise UsageError(f"{self.output} is inside the corpus directory {part}: choose another file.")
+                raise RecipeError(f"{self.output} is inside the corpus directory {part}: choose another file.")
         for model in self._all_models:
             refuse_model_file(model, self.output)
         check_standard_output()
@@ -172,7 +167,7 @@ class Evaluate:
         try:
             source = parse_corpus(self.data)
         except CorpusError as error:
-            raise UsageError(f"--data: {error}") from error
+            raise RecipeError(f"--data: {error}") from error
         if form is None:
             return source
         from vanilla_transformer.tasks import as_in_training

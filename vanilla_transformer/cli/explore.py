@@ -6,14 +6,9 @@ from typing import Annotated
 
 from tyro.conf import arg
 
-from vanilla_transformer.cli.arguments import (
-    Model,
-    OptionalPath,
-    OptionalText,
-    UsageError,
-    refuse_full_directory,
-)
+from vanilla_transformer.cli.arguments import Model, OptionalPath, OptionalText, refuse_full_directory
 from vanilla_transformer.cli.streams import warn
+from vanilla_transformer.errors import RecipeError
 
 
 @dataclass(frozen=True)
@@ -40,7 +35,7 @@ class Explore:
     def run(self) -> None:
         """Writes the folder and prints it."""
         if self.training is not None and not (self.training / "checkpoints").is_dir():
-            raise UsageError(f"--training {self.training} has no folder checkpoints: name the directory of a run.")
+            raise RecipeError(f"--training {self.training} has no folder checkpoints: name the directory of a run.")
         output = self.output or Path(f"{Path(self.model).name}-explore")
         refuse_full_directory(output)
         from vanilla_transformer.explore.static_site import write_model_page

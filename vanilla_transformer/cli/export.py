@@ -9,8 +9,9 @@ from typing import Annotated, Any, Literal
 from tyro.conf import Positional, arg
 
 from vanilla_transformer.atomic_files import atomic_directory
-from vanilla_transformer.cli.arguments import Model, OptionalText, UsageError, refuse_full_directory
+from vanilla_transformer.cli.arguments import Model, OptionalText, refuse_full_directory
 from vanilla_transformer.cli.streams import warn
+from vanilla_transformer.errors import RecipeError
 
 _PACKAGES: dict[str, list[str]] = {
     "ctranslate2": ["ctranslate2"],
@@ -42,13 +43,13 @@ class Export:
         refuse_full_directory(output)
         for package in _PACKAGES[self.to]:
             if find_spec(package) is None:
-                raise UsageError(
+                raise RecipeError(
                     f"The package {package} is not installed: run `pip install 'vanilla-transformer[export]'`."
                 )
         write, quantizations = self._writer()
         quantization = self.quantization or "float32"
         if quantization not in quantizations:
-            raise UsageError(
+            raise RecipeError(
                 f"--quantization {quantization} is not available for {self.to}: use {', '.join(quantizations)}."
             )
         model, tokenizer = _load(self.model)

@@ -6,17 +6,10 @@ from typing import Annotated, Any
 
 from tyro.conf import arg
 
-from vanilla_transformer.cli.arguments import (
-    Flag,
-    Model,
-    OptionalFloat,
-    OptionalInt,
-    UsageError,
-    as_options,
-    at_least_one,
-)
+from vanilla_transformer.cli.arguments import Flag, Model, OptionalFloat, OptionalInt, at_least_one
 from vanilla_transformer.cli.decoding import Computing, Decoding
 from vanilla_transformer.cli.streams import open_output, read_input
+from vanilla_transformer.errors import RecipeError
 from vanilla_transformer.limits import check_number, check_whole
 
 
@@ -36,11 +29,10 @@ class SamplingOptions:
     """Random seed (default: 1)."""
 
     def check(self) -> None:
-        """Raises UsageError for an invalid option."""
-        with as_options():
-            check_whole("top_k", self.top_k, 1)
-            check_number("top_p", self.top_p, 0, 1, above=True)
-            check_number("temperature", self.temperature, 0, above=True)
+        """Raises RecipeError for an invalid option."""
+        check_whole("top_k", self.top_k, 1)
+        check_number("top_p", self.top_p, 0, 1, above=True)
+        check_number("temperature", self.temperature, 0, above=True)
 
 
 @dataclass(frozen=True)
@@ -99,7 +91,7 @@ class Generate:
         if sampling == SamplingOptions():
             return {"do_sample": False, "num_beams": self.num_beams or 1}, None
         if self.num_beams is not None:
-            raise UsageError("--sample cannot be combined with --num-beams, which is for beams.")
+            raise RecipeError("--sample cannot be combined with --num-beams, which is for beams.")
         sampling.check()
         temperature = 1.0 if sampling.temperature is None else sampling.temperature
         probabilities = {"top_k": sampling.top_k or 0, "top_p": sampling.top_p, "temperature": temperature}

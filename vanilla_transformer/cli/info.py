@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from tyro.conf import Positional, arg
 
-from vanilla_transformer.cli.arguments import Flag, OptionalInt, UsageError, at_least_one
+from vanilla_transformer.cli.arguments import Flag, OptionalInt, at_least_one
 from vanilla_transformer.cli.streams import print_result
+from vanilla_transformer.errors import RecipeError
 
 if TYPE_CHECKING:
     from vanilla_transformer.inspection.parameters import OwnConfig
@@ -100,16 +101,16 @@ class Info:
             return family.from_preset(self.model, **sizes)
         except ValueError as error:
             if self.model in family.presets():
-                raise UsageError(str(error)) from None
+                raise RecipeError(str(error)) from None
             raise ValueError(f"{str(error).removesuffix('.')}, and there is no directory of that name.") from None
 
     def _model_config(self) -> "OwnConfig":
         from vanilla_transformer.translation.loading import load_config
 
         if self.family != "encoder-decoder":
-            raise UsageError("--family applies to presets only: a model has its own.")
+            raise RecipeError("--family applies to presets only: a model has its own.")
         if self.vocab_size is not None:
-            raise UsageError("--vocab-size applies to presets only: a model has its own vocabulary.")
+            raise RecipeError("--vocab-size applies to presets only: a model has its own vocabulary.")
         return load_config(self.model)
 
     def _table_3(self, vocab_size: int) -> dict[str, Any] | None:

@@ -7,7 +7,6 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any, Protocol
 
-from vanilla_transformer.cli.arguments import UsageError
 from vanilla_transformer.cli.streams import (
     answer_promptly,
     can_be_read_again,
@@ -25,6 +24,7 @@ from vanilla_transformer.cli.streams import (
     warn,
 )
 from vanilla_transformer.compression import suffix_of
+from vanilla_transformer.errors import RecipeError
 from vanilla_transformer.progress import progress_bar
 
 
@@ -67,11 +67,11 @@ def check_paths(model: str, input: Path | None, output: Path | None) -> None:
 
 
 def check_resume(input: Path | None, output: Path | None) -> None:
-    """Raises UsageError if an output cannot be continued, before a model is loaded."""
+    """Raises RecipeError if an output cannot be continued, before a model is loaded."""
     if output is None or not (can_be_read_again(input) and is_file(output)):
-        raise UsageError("--resume needs an input file and an --output file to continue, not a pipe.")
+        raise RecipeError("--resume needs an input file and an --output file to continue, not a pipe.")
     if suffix_of(output):
-        raise UsageError(f"--resume continues plain text, and {output} is compressed.")
+        raise RecipeError(f"--resume continues plain text, and {output} is compressed.")
 
 
 def unanswered(chunks: Iterator[list[str]], output: Path, answer_lines: int) -> tuple[int, Iterator[list[str]]]:
@@ -80,7 +80,7 @@ def unanswered(chunks: Iterator[list[str]], output: Path, answer_lines: int) -> 
     Answers of a chunk that was not finished are cut off: as a batch rounds, they may depend on the lines beside them.
 
     Raises:
-        UsageError: The output has more lines than the input has answers.
+        RecipeError: The output has more lines than the input has answers.
     """
     number = 0
     with output.open("rb+") as file:
@@ -92,7 +92,7 @@ def unanswered(chunks: Iterator[list[str]], output: Path, answer_lines: int) -> 
                 return number, chain([chunk], chunks)
             number += len(chunk)
         if file.read(1):
-            raise UsageError(f"{output} has more lines than the input gives: it was made from another one.")
+            raise RecipeError(f"{output} has more lines than the input gives: it was made from another one.")
     return number, iter(())
 
 

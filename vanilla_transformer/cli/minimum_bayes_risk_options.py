@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from tyro.conf import arg
 
-from vanilla_transformer.cli.arguments import UsageError
+from vanilla_transformer.errors import RecipeError
 
 if TYPE_CHECKING:
     from vanilla_transformer.translation.lines import Translator
@@ -23,10 +23,10 @@ class MinimumBayesRiskOptions:
     --num-beams is the number of hypotheses (default: 32). --nbest then sorts by their mean agreement and writes it."""
 
     def check(self, num_beams: int | None, nbest: int | None = None) -> None:
-        """Raises UsageError for a beam that is too small."""
+        """Raises RecipeError for a beam that is too small."""
         least = max(nbest or 1, 2)
         if self.mbr is not None and (num_beams or BEAMS) < least:
-            raise UsageError(f"--mbr needs --num-beams {least} or more to choose from.")
+            raise RecipeError(f"--mbr needs --num-beams {least} or more to choose from.")
 
     def arguments(self, num_beams: int | None) -> dict[str, Any]:
         """Returns the arguments that make translation give all hypotheses of the beam; none without --mbr."""

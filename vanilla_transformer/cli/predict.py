@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from tyro.conf import Positional, arg
 
-from vanilla_transformer.cli.arguments import Flag, Model, OptionalPath, OptionalText, Resume, UsageError
+from vanilla_transformer.cli.arguments import Flag, Model, OptionalPath, OptionalText, Resume
 from vanilla_transformer.cli.decoding import BatchedComputing
 from vanilla_transformer.cli.line_files import Answering, LineSource, check_paths, check_resume
+from vanilla_transformer.errors import RecipeError
 
 if TYPE_CHECKING:
     from vanilla_transformer.data.text_streams import TextStream
@@ -52,7 +53,7 @@ class Predict:
         task = task_of_model(self.model)
         table = self._table(task.form)
         if table is None and (self.text_column or self.text_pair_column):
-            raise UsageError("--text-column and --text-pair-column are for tables: lines of text have no columns.")
+            raise RecipeError("--text-column and --text-pair-column are for tables: lines of text have no columns.")
         rows = None if table is None else _rows_as_lines(table)
         if self.resume:
             check_resume(self.input, self.output)

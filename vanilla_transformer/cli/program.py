@@ -20,7 +20,7 @@ from tyro.conf import OmitArgPrefixes
 
 from vanilla_transformer import __version__
 from vanilla_transformer.cli.align import Align
-from vanilla_transformer.cli.arguments import UsageError, join_help
+from vanilla_transformer.cli.arguments import join_help
 from vanilla_transformer.cli.attend import Attend
 from vanilla_transformer.cli.average import Average
 from vanilla_transformer.cli.convert import Convert
@@ -37,7 +37,7 @@ from vanilla_transformer.cli.tokenizer import TokenizerTrain
 from vanilla_transformer.cli.train import Train, TrainBriefly
 from vanilla_transformer.cli.translate import Translate
 from vanilla_transformer.cores import SPINS, TRAINING_SPINS, prepare_threads
-from vanilla_transformer.recipe.blocks import RecipeError
+from vanilla_transformer.errors import RecipeError
 from vanilla_transformer.suggestions import closest
 
 # torch, transformers and datasets take seconds to load: a command imports them only when it runs, so that help and
@@ -88,7 +88,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             traceback.print_exc()
         print(f"{PROGRAM}: error: {error_message(error)}", file=sys.stderr)
         _discard_output()
-        return 2 if isinstance(error, UsageError | RecipeError) else 1
+        return 2 if isinstance(error, RecipeError) else 1
 
 
 def _flush() -> None:
@@ -145,10 +145,10 @@ def _parse_options(kind: Any, name: str, words: list[str]) -> Any:
     except SystemExit as done:
         if done.code:
             _refuse_misspelt(words, tyro.extras.get_parser(kind, **settings)._option_string_actions, name)
-            raise UsageError(_in_a_sentence(message.getvalue(), name)) from None
+            raise RecipeError(_in_a_sentence(message.getvalue(), name)) from None
         raise
     if by_recipe and command.name != settings["default"].name:
-        raise UsageError(f"The recipe must come before all options: `{name} {command.name} --option value ...`.")
+        raise RecipeError(f"The recipe must come before all options: `{name} {command.name} --option value ...`.")
     return command
 
 
@@ -180,16 +180,16 @@ def _exit_with_help(names: Sequence[str]) -> NoReturn:
 
 def _refuse_command(name: str, names: Sequence[str]) -> NoReturn:
     if not name:
-        raise UsageError(f"Name a command, such as `train` or `translate`: `{PROGRAM} --help` lists them.")
-    raise UsageError(f"There is no command {name}: {_advice(name, names, PROGRAM)}")
+        raise RecipeError(f"Name a command, such as `train` or `translate`: `{PROGRAM} --help` lists them.")
+    raise RecipeError(f"There is no command {name}: {_advice(name, names, PROGRAM)}")
 
 
 def _refuse_misspelt(words: Sequence[str], known: Iterable[str], name: str) -> None:
-    """Raises UsageError for the first option that the command does not have."""
+    """Raises RecipeError for the first option that the command does not have."""
     for word in words:
         option = word.partition("=")[0].replace("_", "-")
         if option.startswith("--") and len(option) > 2 and option not in known:
-            raise UsageError(f"{name} has no option {option}: {_advice(option, known, f'{PROGRAM} {name}')}")
+            raise RecipeError(f"{name} has no option {option}: {_advice(option, known, f'{PROGRAM} {name}')}")
 
 
 def _advice(word: str, known: Iterable[str], command: str) -> str:
@@ -277,7 +277,7 @@ def error_message(error: BaseException) -> str:
     if isinstance(error, OSError) and error.strerror:
         reason = error.strerror.rstrip(".")
         return f"{error.filename}: {reason}." if error.filename else f"{reason}."
-    if isinstance(error, OSError | ValueError | RecipeError):
+    if isinstance(error, OSError | ValueError):
         return message if message.endswith("?") else message.rstrip(".") + "."
     # On a CPU torch has no dedicated exception class.
     if (

@@ -7,8 +7,9 @@ from typing import Annotated
 
 from tyro.conf import Positional, arg
 
-from vanilla_transformer.cli.arguments import Flag, OptionalText, UsageError
+from vanilla_transformer.cli.arguments import Flag, OptionalText
 from vanilla_transformer.cli.streams import warn
+from vanilla_transformer.errors import RecipeError
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,7 @@ class Push:
         """Pushes the model and prints its URL, and then the Space's."""
         shown = [name for name in ("space", "explore") if getattr(self, name)]
         if shown and self.revision is not None:
-            raise UsageError(
+            raise RecipeError(
                 f"--{shown[0]} shows the model on the branch main, so it cannot be combined with --revision."
             )
         from vanilla_transformer.hub import push_model

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any, BinaryIO, TextIO, cast
 
 from vanilla_transformer.atomic_files import atomic_replace
-from vanilla_transformer.cli.arguments import UsageError
 from vanilla_transformer.compression import DAMAGE, open_bytes, suffix_of
+from vanilla_transformer.errors import RecipeError
 
 _CHUNK = 1 << 20
 # Seconds without a new line after which the lines so far are translated, because somebody may be waiting.
@@ -33,9 +33,9 @@ def read_input(path: Path | None) -> Iterator[str]:
 
 
 def check_standard_input(path: Path | None) -> None:
-    """Raises UsageError if standard input is to be read, because `path` is None, but is closed."""
+    """Raises RecipeError if standard input is to be read, because `path` is None, but is closed."""
     if path is None and sys.stdin is None:
-        raise UsageError("Standard input is closed: name a file to read, or send lines through a pipe.")
+        raise RecipeError("Standard input is closed: name a file to read, or send lines through a pipe.")
 
 
 def is_typed(path: Path | None) -> bool:
@@ -67,20 +67,20 @@ class _BinaryInput:
 
 
 def refuse_directories(*paths: Path | None) -> None:
-    """Raises UsageError for a directory given as a file."""
+    """Raises RecipeError for a directory given as a file."""
     for path in paths:
         if path is not None and path.is_dir():
-            raise UsageError(f"{path} is a directory: give a file.")
+            raise RecipeError(f"{path} is a directory: give a file.")
 
 
 def refuse_same_file(input: Path | None, output: Path | None) -> None:
-    """Raises UsageError if input and output are the same file.
+    """Raises RecipeError if input and output are the same file.
 
     None stands for standard input and standard output, which may be redirected to files.
     """
     file = _regular_file(input, sys.stdin)
     if file is not None and file == _regular_file(output, sys.stdout):
-        raise UsageError(f"{output or 'Standard output'} cannot be both input and output.")
+        raise RecipeError(f"{output or 'Standard output'} cannot be both input and output.")
 
 
 def _regular_file(path: Path | None, stream: Any) -> tuple[int, int] | None:
@@ -93,7 +93,7 @@ def _regular_file(path: Path | None, stream: Any) -> tuple[int, int] | None:
 
 
 def refuse_model_file(model: str, output: Path | None) -> None:
-    """Raises UsageError if the output would overwrite a file of the model, or be mistaken for one."""
+    """Raises RecipeError if the output would overwrite a file of the model, or be mistaken for one."""
     directory = Path(model)
     if output is None or not directory.is_dir():
         return
@@ -102,7 +102,7 @@ def refuse_model_file(model: str, output: Path | None) -> None:
     # Files of a model may be links into a cache.
     would_be = _belongs_to_a_model(output) and directory.resolve() in output.resolve().parents
     if would_be or (file is not None and any(file == _regular_file(other, None) for other in needed)):
-        raise UsageError(f"{output} is, or is named like, a file of the model {model}: choose another output file.")
+        raise RecipeError(f"{output} is, or is named like, a file of the model {model}: choose another output file.")
 
 
 def _belongs_to_a_model(path: Path) -> bool:
@@ -132,10 +132,10 @@ def unwritable(path: Path, error: OSError) -> OSError:
 
 
 def check_new_file(path: Path | None, option: str) -> None:
-    """Raises UsageError if the file already exists, and OSError if it cannot be written."""
+    """Raises RecipeError if the file already exists, and OSError if it cannot be written."""
     refuse_directories(path)
     if path is not None and path.is_file():
-        raise UsageError(f"{path} exists: delete it, or name another file with {option}.")
+        raise RecipeError(f"{path} exists: delete it, or name another file with {option}.")
     check_output(path)
 
 
@@ -192,9 +192,9 @@ def write_whole(path: Path | None, lines: Iterable[str]) -> None:
 
 
 def check_standard_output() -> None:
-    """Raises UsageError if standard output is closed."""
+    """Raises RecipeError if standard output is closed."""
     if sys.stdout is None:
-        raise UsageError("Standard output is closed: leave it open, or write to a file with --output.")
+        raise RecipeError("Standard output is closed: leave it open, or write to a file with --output.")
 
 
 def occupy_closed_streams() -> None:

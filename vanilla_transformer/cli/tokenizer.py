@@ -10,8 +10,9 @@ from typing import Annotated, Literal
 from tyro.conf import Positional, arg
 
 from vanilla_transformer.atomic_files import atomic_directory
-from vanilla_transformer.cli.arguments import Flag, OptionalInt, UsageError, refuse_full_directory
+from vanilla_transformer.cli.arguments import Flag, OptionalInt, refuse_full_directory
 from vanilla_transformer.cli.streams import read_input, warn
+from vanilla_transformer.errors import RecipeError
 
 
 @dataclass(frozen=True)
@@ -42,9 +43,9 @@ class TokenizerTrain:
         )
 
         if not self.files:
-            raise UsageError("Give at least one file to train on.")
+            raise RecipeError("Give at least one file to train on.")
         if self.vocab_size is None and self.algorithm != "presplit":
-            raise UsageError(f"--vocab-size is required with --algorithm {self.algorithm}.")
+            raise RecipeError(f"--vocab-size is required with --algorithm {self.algorithm}.")
         refuse_full_directory(self.output)
         long_words = 0
 

@@ -7,18 +7,11 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 from tyro.conf import Positional, arg
 
-from vanilla_transformer.cli.arguments import (
-    Flag,
-    Model,
-    OptionalInt,
-    OptionalText,
-    Resume,
-    UsageError,
-    at_least_one,
-)
+from vanilla_transformer.cli.arguments import Flag, Model, OptionalInt, OptionalText, Resume, at_least_one
 from vanilla_transformer.cli.decoding import Decoding, load_models
 from vanilla_transformer.cli.line_files import Answering, LineSource, check_paths, check_resume
 from vanilla_transformer.cli.minimum_bayes_risk_options import MinimumBayesRiskOptions
+from vanilla_transformer.errors import RecipeError
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -56,17 +49,17 @@ class Translate:
         at_least_one(nbest=self.nbest)
         if len(self.files) > 1:
             if not Path(self.files[0]).is_file():
-                raise UsageError(
+                raise RecipeError(
                     f"{self.files[0]} is neither a file nor a model directory, which would have a config.json: "
                     "correct its name."
                 )
-            raise UsageError("translate reads one file: give others to calls of their own, or join them before.")
+            raise RecipeError("translate reads one file: give others to calls of their own, or join them before.")
         self.decoding.arguments()
         self.risk.check(self.decoding.num_beams, self.nbest)
         if self.risk.mbr and self.alignment:
-            raise UsageError("--mbr cannot be combined with --alignment.")
+            raise RecipeError("--mbr cannot be combined with --alignment.")
         if self.alignment and len(self.models) > 1:
-            raise UsageError("--alignment reads the attention of one model, so it cannot be given with several.")
+            raise RecipeError("--alignment reads the attention of one model, so it cannot be given with several.")
 
     def run(self) -> None:
         """Translates from the input to the output, and warns of each line that was too long."""
@@ -121,7 +114,7 @@ class Translate:
         # Greedy search gives no scores.
         least = max(self.nbest, 2)
         if (self.decoding.num_beams or own.num_beams or 1) < least:
-            raise UsageError(f"--nbest {self.nbest} needs --num-beams {least} or more.")
+            raise RecipeError(f"--nbest {self.nbest} needs --num-beams {least} or more.")
         return arguments | {"num_return_sequences": self.nbest, "scores": True}
 
     def format(self, number: int, translation: "Translation") -> str:

@@ -7,8 +7,6 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from vanilla_transformer.recipe.blocks import RecipeError
-
 # From Linux's sys/prctl.h.
 _PR_SET_PDEATHSIG = 1
 
@@ -41,7 +39,7 @@ def run_worker(work: Callable[[], None]) -> None:
 
     try:
         record(work)()
-    except (OSError, ValueError, RecipeError) as error:
+    except (OSError, ValueError) as error:
         if not isinstance(error, LostProcessError):
             end_torchrun()
         raise

@@ -22,14 +22,7 @@ from vanilla_transformer.data.sources import (
     to_words,
 )
 from vanilla_transformer.data.text_lines import CorpusError
-
-
-class RecipeError(Exception):
-    """An invalid recipe; the message is one sentence.
-
-    Not a ValueError: the command-line parser treats those as its own and adds its internal names.
-    """
-
+from vanilla_transformer.errors import RecipeError
 
 CorporaOption = typing.Annotated[
     Corpora,

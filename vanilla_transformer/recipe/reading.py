@@ -12,7 +12,8 @@ import yaml
 
 from vanilla_transformer.data.columns import COLUMN_SETTINGS
 from vanilla_transformer.data.sources import may_have_columns
-from vanilla_transformer.recipe.blocks import RecipeError, option_of
+from vanilla_transformer.errors import RecipeError
+from vanilla_transformer.recipe.blocks import option_of
 from vanilla_transformer.recipe.schema import Recipe, places
 from vanilla_transformer.suggestions import did_you_mean
 

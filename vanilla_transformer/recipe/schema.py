@@ -11,6 +11,7 @@ import yaml
 
 from vanilla_transformer.data.sources import CorpusSpec, parse_corpora, to_words
 from vanilla_transformer.data.text_lines import CorpusError
+from vanilla_transformer.errors import RecipeError
 from vanilla_transformer.recipe.blocks import (
     Block,
     Classification,
@@ -19,7 +20,6 @@ from vanilla_transformer.recipe.blocks import (
     Evaluation,
     Model,
     Optimization,
-    RecipeError,
     Recurrent,
     Run,
     Start,

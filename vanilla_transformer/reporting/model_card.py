@@ -16,7 +16,6 @@ from huggingface_hub import EvalResult, ModelCard, ModelCardData, parse_local_sa
 
 from vanilla_transformer.atomic_files import atomic_write_text
 from vanilla_transformer.data.sources import CMUDICT, CorpusSpec, split_off, table_suffix
-from vanilla_transformer.recipe.blocks import RecipeError
 from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.reporting.summary import CURVES, Summary, describe_weights
 
@@ -301,7 +300,7 @@ def _task(directory: Path) -> "Task | None":
 
     try:
         return task_of_model(directory)
-    except (OSError, ValueError, RecipeError):
+    except (OSError, ValueError):
         return None
 
 

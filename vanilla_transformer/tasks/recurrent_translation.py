@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from vanilla_transformer.recipe.blocks import RecipeError
+from vanilla_transformer.errors import RecipeError
 from vanilla_transformer.recipe.defaults import MODEL_FIELDS
 from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.recurrent.configuration_recurrent_encoder_decoder import (

@@ -3,7 +3,7 @@
 from inspect import get_annotations
 from pathlib import Path
 
-from vanilla_transformer.recipe.blocks import RecipeError
+from vanilla_transformer.errors import RecipeError
 from vanilla_transformer.recipe.reading import load_recipe
 from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.registration import FAMILIES

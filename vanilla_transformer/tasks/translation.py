@@ -9,9 +9,9 @@ from vanilla_transformer.data.batching import LABEL_PADDING, Lengths, pad
 from vanilla_transformer.data.columns import PAIRS
 from vanilla_transformer.data.preparation import Encoder, token_ids
 from vanilla_transformer.data.token_corpus import Rows
+from vanilla_transformer.errors import RecipeError
 from vanilla_transformer.model.configuration_vanilla_transformer import VanillaTransformerConfig
 from vanilla_transformer.model.generation import paper_generation_config
-from vanilla_transformer.recipe.blocks import RecipeError
 from vanilla_transformer.recipe.defaults import MODEL_FIELDS, SIZE_PRESETS
 from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.registration import model_class

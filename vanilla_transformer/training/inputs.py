@@ -15,10 +15,10 @@ from vanilla_transformer.data.row_hashes import has_equal_sides
 from vanilla_transformer.data.sources import Corpora
 from vanilla_transformer.data.text_streams import TextStream, sample_rows, stream_of
 from vanilla_transformer.data.token_corpus import PreparedCorpus
+from vanilla_transformer.errors import RecipeError
 from vanilla_transformer.model.tokenization_vanilla_transformer import (
     VanillaTransformerTokenizer,
 )
-from vanilla_transformer.recipe.blocks import RecipeError
 from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.tasks import task_for
 from vanilla_transformer.training.checkpoints import has_checkpoints, remove_partial_files

@@ -22,8 +22,8 @@ from vanilla_transformer.data.batching import share
 from vanilla_transformer.data.token_corpus import PreparedCorpus
 from vanilla_transformer.distributed.companions import is_launched
 from vanilla_transformer.distributed.peers import is_main_process
+from vanilla_transformer.errors import RecipeError
 from vanilla_transformer.malloc import keep_freed_memory
-from vanilla_transformer.recipe.blocks import RecipeError
 from vanilla_transformer.recipe.defaults import duration
 from vanilla_transformer.recipe.reading import named_recipe
 from vanilla_transformer.recipe.schema import Recipe, ResolvedRecipe
@@ -74,7 +74,7 @@ def train(recipe: Recipe | str | Path | None = None, *, dry_run: bool = False, *
             `output="my-model"`. A recipe with a name writes to a directory of that name unless `output` gives another.
 
     Raises:
-        RecipeError, ValueError, OSError: Data, recipe, output or disk do not allow the run; the message says what to
+        ValueError, OSError: Data, recipe, output or disk do not allow the run; the message says what to
             do.
         SystemExit: A signal asked to stop. Everything is saved, and the code is 128 plus the signal's number.
     """

@@ -11,7 +11,7 @@ from vanilla_transformer.atomic_files import PARTIAL, atomic_write_text
 from vanilla_transformer.cores import usable_cores
 from vanilla_transformer.data.columns import COLUMN_SETTINGS
 from vanilla_transformer.distributed.companions import default_processes, is_launched
-from vanilla_transformer.recipe.blocks import RecipeError
+from vanilla_transformer.errors import RecipeError
 from vanilla_transformer.recipe.reading import load_recipe
 from vanilla_transformer.recipe.schema import Recipe, ResolvedRecipe, in_words
 from vanilla_transformer.reporting.summary import SUMMARY, read_summary

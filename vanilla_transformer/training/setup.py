@@ -16,7 +16,7 @@ from vanilla_transformer.distributed.processes import (
     start_accelerator,
 )
 from vanilla_transformer.distributed.torchrun import explain_lost_processes
-from vanilla_transformer.recipe.blocks import RecipeError
+from vanilla_transformer.errors import RecipeError
 from vanilla_transformer.recipe.defaults import CorpusFacts, check_sizes, device_facts, resolve, with_cells
 from vanilla_transformer.recipe.schema import Recipe, ResolvedRecipe
 from vanilla_transformer.reporting.run_logger import RunLogger
@@ -48,7 +48,7 @@ def start_run(recipe: Recipe) -> Iterator[RunContext]:
     """Opens a run's directory, prepares its tokens and forms the group of its processes, until the block ends.
 
     Raises:
-        RecipeError, ValueError, OSError: The recipe, output or processes do not allow it; the message says what.
+        ValueError, OSError: The recipe, output or processes do not allow it; the message says what.
         AlreadyFinished: Raised on all processes: there is nothing to do.
     """
     task = task_for(recipe)
@@ -108,7 +108,7 @@ def _errors_in_log(logger: RunLogger) -> Iterator[None]:
     """Writes an error raised in its body to the log of the run that it ends."""
     try:
         yield
-    except (OSError, ValueError, RuntimeError, RecipeError) as error:
+    except (OSError, ValueError, RuntimeError) as error:
         with suppress(OSError):
             logger.debug(f"Ended by an error: {error}")
         raise

@@ -7,9 +7,9 @@ from dataclasses import asdict
 from vanilla_transformer.data.columns import BETWEEN_WORDS, Row
 from vanilla_transformer.data.text_lines import CorpusError
 from vanilla_transformer.data.text_streams import TextStream
+from vanilla_transformer.errors import RecipeError
 from vanilla_transformer.model.configuration_vanilla_transformer import VanillaTransformerConfig
 from vanilla_transformer.model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
-from vanilla_transformer.recipe.blocks import RecipeError
 from vanilla_transformer.recipe.defaults import choose_vocab_size
 from vanilla_transformer.recipe.schema import Recipe, in_words
 from vanilla_transformer.tasks import SpecialTokens, task_for

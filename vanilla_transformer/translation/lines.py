@@ -154,7 +154,7 @@ def check_search(
     """Refuses invalid settings of `translate_lines`; `others` are left to `generate`.
 
     Raises:
-        SettingError: Names the setting and its limits.
+        RecipeError: Names the setting and its limits.
     """
     check_whole("batch_tokens", batch_tokens, 1)
     check_whole("max_source_length", max_source_length, 1)
