@@ -119,7 +119,7 @@ def alone(read: Attention, query: int) -> Attention:
 
 
 def draw(file: Path, panels: Sequence[tuple[Attention, int, Any]]) -> None:
-    """Draws one picture, with lines between words for each attention, layer and head (or `all`)."""
+    """Draws one picture, with lines between words for each attention, layer and head (or `all`), counted from 1."""
     from matplotlib.figure import Figure
 
     height = 1 + 0.28 * max(len(read.source) for read, _, _ in panels)
@@ -135,28 +135,29 @@ def write(directory: Path, all_read: Sequence[Attention], pronouns: set[str]) ->
     far, refers = steadiest(all_read, FAR), steadiest(all_read, 2, pronouns)
     sentence, layer, heads, differ = two_heads(all_read)
     directory.mkdir(parents=True, exist_ok=True)
-    draw(directory / "long-distance.png", [(alone(all_read[far.sentence], far.query), far.layer, "all")])
+    draw(directory / "long-distance.png", [(alone(all_read[far.sentence], far.query), far.layer + 1, "all")])
     read = all_read[refers.sentence]
     draw(
         directory / "pronoun.png",
-        [(read, refers.layer, refers.head), (alone(read, refers.query), refers.layer, "all")],
+        [(read, refers.layer + 1, refers.head + 1), (alone(read, refers.query), refers.layer + 1, "all")],
     )
-    draw(directory / "two-heads.png", [(all_read[sentence], layer, head) for head in heads])
+    draw(directory / "two-heads.png", [(all_read[sentence], layer + 1, head + 1) for head in heads])
 
     def words(pick: Pick) -> str:
         texts = all_read[pick.sentence].source.texts
         pair = f"{texts[pick.query]} to {texts[pick.key]}"
         return f"{pair} stands out by {pick.value:.2f}; the head's mean of {pick.count:,} is {pick.mean:.2f}"
 
+    both = " and ".join(str(head + 1) for head in heads)
     rows = [
-        ("long-distance.png", far.sentence, far.layer, far.head, words(far)),
-        ("pronoun.png", refers.sentence, refers.layer, refers.head, words(refers)),
-        ("two-heads.png", sentence, layer, " and ".join(map(str, heads)), f"differ by {differ:.2f} on average"),
+        ("long-distance.png", far.sentence, far.layer + 1, far.head + 1, words(far)),
+        ("pronoun.png", refers.sentence, refers.layer + 1, refers.head + 1, words(refers)),
+        ("two-heads.png", sentence, layer + 1, both, f"differ by {differ:.2f} on average"),
     ]
     head = ("picture", "layer", "head", "picked by", "sentence")
     lines = [cells(head), cells(["---"] * len(head))]
     lines += [cells([name, *place, why, _text(all_read[number])]) for name, number, *place, why in rows]
-    text = "\n".join([*lines, "", f"{len(all_read)} sentences; layers and heads count from 0.", ""])
+    text = "\n".join([*lines, "", f"{len(all_read)} sentences; layers and heads count from 1.", ""])
     (directory / "heads.md").write_text(text, encoding="utf-8")
     return text
 

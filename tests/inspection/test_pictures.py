@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 from itertools import islice
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -23,6 +24,7 @@ from vanilla_transformer.inspection import (
     lettering,
     plot_attention,
     plot_heads,
+    plots,
 )
 
 
@@ -68,7 +70,7 @@ def test_a_browser_draws_a_line_for_each_weight_that_can_be_seen(seen, tmp_path)
         ["chromium", *options, *offline, file.as_uri()], capture_output=True, text=True, timeout=PATIENCE, check=True
     ).stdout
     words = seen.words()
-    assert shown.count("<line ") == int((words.weights["cross"][-1] >= 0.02).sum())
+    assert shown.count("<line ") == int((words.weights["cross"][-1, 0] >= 0.02).sum())
     for word in words.source.texts:
         assert f">{html.escape(word)}</text>" in shown
 
@@ -103,14 +105,15 @@ def test_a_heat_map_of_the_page_has_room_for_all_that_is_written_on_it(model, to
     assert outside == []
 
 
-@pytest.mark.parametrize("view", ["lines", "heatmap", "small"])
-def test_on_a_telephone_every_word_is_visible(seen, tmp_path, view):
+@pytest.mark.parametrize(("view", "head"), [("lines", "1"), ("heatmap", "1"), ("lines", "all"), ("heatmap", "all")])
+def test_on_a_telephone_every_word_is_visible(seen, tmp_path, view, head):
     file = tmp_path / "page.html"
     file.write_text(attention_page([seen]), encoding="utf-8")
     with open_browser() as browser:
         tab = browser.new_page(viewport={"width": 390, "height": 800})
         tab.goto(file.as_uri())
         tab.select_option("#view", view)
+        tab.get_by_role("button", name=head, exact=True).click()
         edges = tab.locator("#picture text, #picture canvas").evaluate_all(
             "parts => parts.map(part => part.getBoundingClientRect()).map(box => [box.left, box.right])"
         )
@@ -142,10 +145,10 @@ def test_a_notebook_shows_the_page_in_a_frame(seen):
 
 def test_a_heat_map_shows_the_weights_between_the_words(seen):
     axes = plot_attention(seen, "cross", layer=-1, head=2)
-    np.testing.assert_array_equal(axes.images[0].get_array(), seen.weights["cross"][-1, 2].numpy())
+    np.testing.assert_array_equal(axes.images[0].get_array(), seen.weights["cross"][-1, 1].numpy())
     assert [label.get_text() for label in axes.get_xticklabels()] == list(seen.source.texts)
     assert [label.get_text() for label in axes.get_yticklabels()] == list(seen.written.texts)
-    assert axes.get_title() == "cross-attention, layer 2, head 2"
+    assert axes.get_title() == "cross-attention, layer 3, head 2"
     assert axes.get_ylabel() == "target as written: attends" and axes.get_xlabel() == "source: attended to"
     assert "attention weight" in [other.get_ylabel() for other in axes.figure.axes]
 
@@ -219,7 +222,7 @@ def test_the_text_of_a_language_model_is_no_target(tokenizer):
 
 
 def test_lines_go_from_what_attends_to_what_is_attended_to(seen):
-    axes = plot_attention(seen, "encoder", layer=0, head="all", view="lines")
+    axes = plot_attention(seen, "encoder", layer=1, head="all", view="lines")
     assert len(axes.lines) == int((seen.weights["encoder"][0] >= 0.02).sum())
     with refused(InspectionError, "'lines'"):
         plot_attention(seen, head="all")
@@ -229,6 +232,18 @@ def test_every_head_has_a_picture(seen):
     grid = plot_heads(seen, "decoder", "mean")
     width, height = grid[0, 0].figure.get_size_inches()
     assert width <= 8.5 and height <= 11
-    for head, axes in enumerate(grid.flat):
+    for head, (axes, of_lines) in enumerate(
+        zip(grid.flat, plot_heads(seen, "decoder", "mean", "lines").flat, strict=True)
+    ):
         expected = seen.weights["decoder"].mean(0)[head].numpy()
         np.testing.assert_array_equal(axes.images[0].get_array(), expected)
+        assert axes.get_title() == of_lines.get_title() == f"head {head + 1}"
+        assert len(of_lines.lines) == int((expected >= 0.02).sum())
+
+
+def test_pictures_and_pages_have_one_palette():
+    room = Path(plots.__file__).parent
+    for page in (room / "page.html", room.parent / "explore" / "web" / "style.css"):
+        light = page.read_text(encoding="utf-8").split("--zero", 1)[1]
+        found = dict(re.findall(r"--(\w+): (#[0-9a-f]{6})", f"--zero{light}"[:200]))
+        assert tuple(found[name] for name in ("zero", "some", "much")) == plots.PALETTE, page

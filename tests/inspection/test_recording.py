@@ -109,10 +109,10 @@ def test_pieces_of_a_word_that_was_split_before_are_one_word():
 
 def test_layers_heads_and_texts_that_do_not_exist_are_named(model, tokenizer):
     seen = attention(model, tokenizer, "A dog runs.")
-    with refused(InspectionError, "layer 3", "3"):
-        seen.select("cross", 3, 0)
-    with refused(InspectionError, "head 4"):
-        seen.select("cross", -1, 4)
+    with refused(InspectionError, "layer 4", "3"):
+        seen.select("cross", 4, 1)
+    with refused(InspectionError, "head 0", "from 1"):
+        seen.select("cross", -1, 0)
     for empty in ("", "  \n"):
         with refused(InspectionError, "source", "empty"):
             attention(model, tokenizer, empty)
@@ -138,7 +138,7 @@ def test_models_of_one_stack_show_its_self_attention(tokenizer, config, model_cl
     assert seen.queries(kind) == seen.keys(kind) == Pieces.from_ids(tokenizer, inputs["input_ids"][0].tolist())
     assert seen.words().queries(kind).texts == ("A", "dog", "runs.", "</s>")
     with refused(InspectionError, missing, kind):
-        seen.select(missing, 0, 0)
+        seen.select(missing, 1, 1)
     with refused(InspectionError, "target"):
         attention(model, tokenizer, "A dog runs.", "Ein Hund läuft.")
 
@@ -152,7 +152,7 @@ def test_a_recurrent_model_shows_its_cross_attention(tokenizer, kind):
     assert seen.weights["cross"].shape == (1, 1, len(seen.written), len(seen.source))
     torch.testing.assert_close(seen.weights["cross"].sum(-1), torch.ones(1, 1, len(seen.written)))
     with refused(InspectionError, "encoder self-attention", "cross-attention"):
-        seen.select("encoder", 0, 0)
+        seen.select("encoder", 1, 1)
 
 
 def test_a_recurrent_model_without_attention_is_named(tokenizer):

@@ -21,8 +21,9 @@ class Attend:
     """Show the attention weights of a model, as a self-contained HTML page or as a picture.
 
     The page shows every layer and head of encoder self-attention, decoder self-attention and cross-attention, as lines
-    between words, as heat maps, or all heads at once. `attend MODEL "A dog runs."` writes attention.html. All model
-    families work; recurrent models show cross-attention only. Existing files are never overwritten.
+    between words or as heat maps, one head or all of them side by side. `attend MODEL "A dog runs."` writes
+    attention.html. All model families work; recurrent models show cross-attention only. Existing files are never
+    overwritten.
     """
 
     model: Model
@@ -44,12 +45,12 @@ class Attend:
     """Picture: encoder self-attention, decoder self-attention or cross-attention
     (default: cross-attention, or what the model has instead)."""
     layer: Annotated[str, arg(metavar="INT|mean")] = "-1"
-    """Picture: layer number from 0, -1 for the last, or the mean over layers."""
+    """Picture: layer number from 1, -1 for the last, or the mean over layers."""
     head: Annotated[str, arg(metavar="INT|mean|all")] = "mean"
-    """Picture: head number from 0, the mean over heads, or all heads."""
+    """Picture: head number from 1, the mean over heads, or all heads side by side."""
     view: Literal["heatmap", "lines"] = "heatmap"
-    """Picture: a heat map, or lines between words as in figures 3 to 5 of the paper. A word has the mean over its
-    sub-words as a query, and their sum as a key; the page has a checkbox for sub-words."""
+    """Picture: a heat map, or lines between words as in figures 3 to 5 of the paper. Both show whole words: what the
+    sub-words of a word attend to is averaged, what they receive is added up; the page has a checkbox for sub-words."""
 
     def run(self) -> None:
         """Writes the page, the picture or both, and prints their paths."""
@@ -101,8 +102,8 @@ class Attend:
         layer, head = self._which()
         kind = self.kind or list(seen.weights)[-1]
         with warnings.catch_warnings(record=True) as caught:
-            if head == "all" and self.view == "heatmap":
-                figure = plot_heads(seen, kind, layer)[0, 0].figure
+            if head == "all":
+                figure = plot_heads(seen, kind, layer, self.view)[0, 0].figure
             else:
                 figure = plot_attention(seen, kind, layer, head, self.view).figure
             save_figure(figure, picture)

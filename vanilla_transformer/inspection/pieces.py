@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import torch
 from transformers import PreTrainedTokenizerBase
 
-# Stands for a piece without visible text, such as the space before the first word.
-_NOTHING_TO_SEE = "␣"
+# Stands for a piece without visible text, such as the space before the first word, as on the page of `explore`.
+_NOTHING_TO_SEE = "·"
 
 
 @dataclass(frozen=True)

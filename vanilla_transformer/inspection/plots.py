@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.image import AxesImage
 
+# The colours of weights from 0 to the largest: those of the light page that `explore` writes, and of `attend`'s.
+PALETTE = ("#f4f3ef", "#8fc0c4", "#0d4f66")
 # Weights below this would be drawn as invisible lines.
 _FAINTEST = 0.02
 # Inches: the space of a page for a grid of heads, and about the width of a letter for each point of its size.
@@ -33,8 +35,8 @@ def plot_attention(
     Args:
         attention: The result of `vanilla_transformer.inspection.attention()`, or its `words()`.
         kind: `encoder` (self-attention), `decoder` (self-attention) or `cross`.
-        layer: Counted from 0, -1 for the last, or the `mean` of all.
-        head: Counted from 0, or the `mean` of all; with lines also `all`, each head in a colour of its own.
+        layer: Counted from 1, -1 for the last, or the `mean` of all.
+        head: Counted from 1, or the `mean` of all; with lines also `all`, each head in a colour of its own.
         view: `heatmap` or `lines`.
         axes: The axes to draw on (default: new axes).
 
@@ -58,46 +60,57 @@ def plot_attention(
         axes.figure.colorbar(image, ax=axes, label="attention weight")
     else:
         axes = axes or _new_axes(4.5, 1 + 0.28 * max(len(words.queries), len(words.keys)))
-        heads = range(attention.weights[kind].shape[1]) if head == "all" else [head]
-        _lines(axes, [attention.select(kind, layer, one).numpy() for one in heads], words, attention.sides(kind))
+        shown = range(1, heads_there + 1) if head == "all" else [head]
+        _lines(axes, [attention.select(kind, layer, one).numpy() for one in shown], words, attention.sides(kind))
     axes.set_title(title, fontsize=9)
     return axes
 
 
-def plot_heads(attention: Attention, kind: Kind = "cross", layer: int | Literal["mean"] = -1) -> "np.ndarray":
-    """Plots all heads of a layer as heat maps on one scale, in a grid that fits a page; returns the axes."""
+def plot_heads(
+    attention: Attention,
+    kind: Kind = "cross",
+    layer: int | Literal["mean"] = -1,
+    view: Literal["heatmap", "lines"] = "heatmap",
+) -> "np.ndarray":
+    """Plots each head of a layer by itself, in a grid that fits a page, heat maps on one scale; returns the axes."""
     from matplotlib.figure import Figure
 
     attention.select(kind, layer, "mean")  # Refuses a missing layer or kind.
-    heads = attention.weights[kind].shape[1]
+    layers, heads = attention.weights[kind].shape[:2]
     words = _lettered(attention, kind)
     across, down = len(words.keys), len(words.queries)
     columns = min(heads, 4 if heads > 4 else 2)
     rows = -(-heads // columns)
     cell = min(0.2, (_PAGE_WIDTH - 1.5) / (columns * across), (_PAGE_HEIGHT - 1.5) / (rows * down))
-    fontsize = max(3.0, min(7.0, 60 * cell))
     size = 1.5 + columns * (cell * across + 0.15), 1.5 + rows * (cell * down + 0.3)
+    if view == "lines":
+        size = _PAGE_WIDTH, min(_PAGE_HEIGHT, 0.5 + rows * (0.8 + 0.2 * max(across, down)))
     figure = Figure(figsize=(max(4.0, size[0]), max(2.5, size[1])), layout="constrained")
     grid = figure.subplots(rows, columns, squeeze=False, sharex=True, sharey=True)
-    strongest = max(float(attention.select(kind, layer, head).max()) for head in range(heads))
-    for head, axes in enumerate(grid.flat):
-        if head < heads:
-            weights = attention.select(kind, layer, head).numpy()
-            image = _heatmap(axes, weights, words, fontsize, strongest, cell)
-            axes.set_title(f"head {head}", fontsize=8)
-        else:
-            axes.set_axis_off()
+    matrices = [attention.select(kind, layer, head).numpy() for head in range(1, heads + 1)]
+    strongest = max(float(weights.max()) for weights in matrices)
     attending, attended = attention.sides(kind)
-    figure.supylabel(f"{attending}: attends", fontsize=9)
-    figure.supxlabel(f"{attended}: attended to", fontsize=9)
-    figure.colorbar(image, ax=grid, label="attention weight", shrink=0.6)
-    figure.suptitle(f"{TITLES[kind]}, {_named('layer', layer, len(attention.weights[kind]))}", fontsize=9)
+    for axes in grid.flat[heads:]:
+        axes.set_axis_off()
+    for head, (axes, weights) in enumerate(zip(grid.flat, matrices, strict=False), 1):
+        axes.set_title(f"head {head}", fontsize=8)
+        if view == "lines":
+            _lines(axes, [weights], words, (attending, attended), 7)
+        else:
+            image = _heatmap(axes, weights, words, max(3.0, min(7.0, 60 * cell)), strongest, cell)
+    if view == "heatmap":
+        figure.supylabel(f"{attending}: attends", fontsize=9)
+        figure.supxlabel(f"{attended}: attended to", fontsize=9)
+        figure.colorbar(image, ax=grid, label="attention weight", shrink=0.6)
+    figure.suptitle(f"{TITLES[kind]}, {_named('layer', layer, layers)}", fontsize=9)
     return grid
 
 
 def _named(what: str, number: int | str, count: int) -> str:
-    """Names `layer 5`, counted from 0, or `mean of layers`."""
-    return f"mean of {what}s" if isinstance(number, str) else f"{what} {number % count}"
+    """Names `layer 6`, counted from 1, or `mean of layers`."""
+    if isinstance(number, str):
+        return f"mean of {what}s"
+    return f"{what} {number if number > 0 else count + 1 + number}"
 
 
 def _new_axes(width: float, height: float) -> "Axes":
@@ -144,8 +157,11 @@ def _heatmap(
     axes: "Axes", weights: np.ndarray, words: _Words, fontsize: float, strongest: float, cell: float
 ) -> "AxesImage":
     """Draws weights as colours from 0 to the strongest; words on the x axis slant where they do not fit."""
+    from matplotlib.colors import LinearSegmentedColormap
+
     queries, keys, families = words
-    image = axes.imshow(weights, cmap="viridis", vmin=0, vmax=strongest, aspect="auto", interpolation="nearest")
+    colours = LinearSegmentedColormap.from_list("weights", PALETTE)
+    image = axes.imshow(weights, cmap=colours, vmin=0, vmax=strongest, aspect="auto", interpolation="nearest")
     room = cell / (fontsize * _LETTER)
     fits = all((_letters(one) + _letters(other)) / 2 < room for one, other in pairwise(keys))
     lean: dict[str, Any] = {} if fits else {"rotation": 45, "ha": "right", "rotation_mode": "anchor"}
@@ -154,10 +170,10 @@ def _heatmap(
     return image
 
 
-def _lines(axes: "Axes", heads: list[np.ndarray], words: _Words, sides: tuple[str, str]) -> None:
+def _lines(axes: "Axes", heads: list[np.ndarray], words: _Words, sides: tuple[str, str], fontsize: float = 9) -> None:
     from matplotlib import colormaps
 
-    colours = colormaps["tab10"](range(10))
+    colours = [PALETTE[-1]] if len(heads) == 1 else colormaps["tab10"](range(10))
     queries, keys, families = words
     for number, weights in enumerate(heads):
         for query, key in zip(*np.nonzero(weights >= _FAINTEST), strict=True):
@@ -165,9 +181,9 @@ def _lines(axes: "Axes", heads: list[np.ndarray], words: _Words, sides: tuple[st
             alpha = float(weights[query, key]) / (1 if len(heads) == 1 else 1.5)
             axes.plot([0, 1], [query, key], color=colour, alpha=min(alpha, 1), linewidth=2, solid_capstyle="round")
     for place, texts, alignment, side in ((-0.03, queries, "right", sides[0]), (1.03, keys, "left", sides[1])):
-        axes.text(place, -0.9, side, ha=alignment, va="center", fontsize=8, color="#666666")
+        axes.text(place, -0.9, side, ha=alignment, va="center", fontsize=fontsize - 1, color="#666666")
         for row, text in enumerate(texts):
-            axes.text(place, row, text, ha=alignment, va="center", fontsize=9, fontfamily=families)
+            axes.text(place, row, text, ha=alignment, va="center", fontsize=fontsize, fontfamily=families)
     axes.set_xlim(-0.6, 1.6)
     axes.set_ylim(max(len(queries), len(keys)) - 0.5, -1.3)
     axes.set_axis_off()

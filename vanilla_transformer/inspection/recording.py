@@ -93,7 +93,7 @@ class Attention:
     def select(self, kind: Kind, layer: int | Literal["mean"], head: int | Literal["mean"]) -> torch.Tensor:
         """Returns the weights of one layer and head, or their mean over all, (query positions, key positions).
 
-        Layers and heads count from 0; -1 is the last one.
+        Layers and heads count from 1; -1 is the last one.
 
         Raises:
             InspectionError: The model has no such layer or head, or no attention of that kind.
@@ -249,9 +249,9 @@ def eager_attention(model: PreTrainedModel) -> Iterator[None]:
 def _one_or_mean(weights: torch.Tensor, number: int | Literal["mean"], what: str) -> torch.Tensor:
     if number == "mean":
         return weights.mean(0)
-    if not -len(weights) <= number < len(weights):
-        raise InspectionError(f"There is no {what} {number}: there are {len(weights)}, counted from 0.")
-    return weights[number]
+    if number == 0 or abs(number) > len(weights):
+        raise InspectionError(f"There is no {what} {number}: there are {len(weights)}, counted from 1.")
+    return weights[number - 1 if number > 0 else number]
 
 
 # Weights on a page, 2 bytes each: with more, a browser takes seconds to show it.
@@ -260,7 +260,7 @@ _FULL = 65535
 
 
 def attention_page(attentions: Sequence[Attention], title: str = "Attention") -> str:
-    """Returns the page: attention by sentence, kind, layer and head, as lines between words, a heat map or all heads.
+    """Returns the page: attention by sentence, kind, layer and head, as lines between words or as heat maps.
 
     Raises:
         InspectionError: There are more weights than a browser can show.
