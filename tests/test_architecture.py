@@ -20,7 +20,7 @@ LAYERS = [
     *("cli", "demo", "explore", "inspection", "hub", "export"),
     *("training", "distributed", "reporting", "tasks", "evaluation", "translation", "recipe", "data"),
     *(
-        "analysis",
+        "cost",
         "tokenizer",
         "atomic_files",
         "compression",
@@ -238,7 +238,7 @@ def test_blocks_say_which_section_they_are(place: str, section: str):
         ("training.optimisation", "5.3"),
         ("training.loop", "5.2"),
         ("training.averaging", "6.1"),
-        ("analysis.cost", "Table 2"),
+        ("cost", "Table 2"),
         ("inspection.paper_tables", "Tables 2 and 3"),
     ],
 )

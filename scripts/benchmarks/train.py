@@ -39,12 +39,12 @@ from scripts.benchmarks.training_contestants import (
     take_part,
 )
 from scripts.experiments.runs import cells, command, say
-from vanilla_transformer.analysis.devices import peak_memory
 from vanilla_transformer.data.batching import StepPlan
 from vanilla_transformer.data.sources import parse_corpora
 from vanilla_transformer.recipe.defaults import device_facts
 from vanilla_transformer.recipe.schema import Recipe, ResolvedRecipe
 from vanilla_transformer.reporting.summary import format_flops_per_second
+from vanilla_transformer.training.devices import peak_memory
 from vanilla_transformer.training.inputs import gather_inputs
 from vanilla_transformer.training.run_directory import RunDirectory
 

@@ -11,8 +11,8 @@ from refusals import refused
 from tokenizers import normalizers
 
 from vanilla_transformer import VanillaTransformerTokenizer
+from vanilla_transformer.errors import ModelError
 from vanilla_transformer.explore import browser_tokenizer
-from vanilla_transformer.export.errors import ConversionError
 from vanilla_transformer.tokenizer.learning import ALGORITHMS
 
 TOKENIZERS_JS = Path(browser_tokenizer.__file__).parent / "web" / "vendor" / "tokenizers.min.mjs"
@@ -63,8 +63,8 @@ def test_every_tokenizer_of_the_package_splits_and_joins_as_in_python(algorithm:
 def test_tokenizers_that_tokenizers_js_does_not_read_are_refused(monkeypatch):
     tokenizer = VanillaTransformerTokenizer.train(TEXTS, 300)
     tokenizer.backend_tokenizer.normalizer = normalizers.Sequence([normalizers.Nmt()])
-    with refused(ConversionError, "Nmt", "tokenizers.js"):
+    with refused(ModelError, "Nmt", "tokenizers.js"):
         browser_tokenizer.tokenizer_parts(tokenizer)
     monkeypatch.setattr(browser_tokenizer, "save_tokenizer", lambda tokenizer, output: False)
-    with refused(ConversionError, "tokenizer.json", "tokenizers.js"):
+    with refused(ModelError, "tokenizer.json", "tokenizers.js"):
         browser_tokenizer.tokenizer_parts(tokenizer)

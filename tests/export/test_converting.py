@@ -211,13 +211,13 @@ def test_our_model_loads_as_a_marian_model_with_its_tokenizer(spelled_backwards,
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (["convert", "{tmp}/nothing", "{tmp}/out"], "There is no directory {tmp}/nothing"),
+        (["convert", "{tmp}/nothing", "{tmp}/out"], "There is no model directory {tmp}/nothing"),
         (["convert", "{tmp}", "{tmp}/out"], "has no config.json"),
         (
             ["convert", "{tmp}/t5", "{tmp}/out"],
             "is a t5 model, which cannot be converted; supported types: marian, vanilla_transformer",
         ),
-        (["convert", "{tmp}/odd", "{tmp}/out"], "supported types: marian, vanilla_transformer"),
+        (["convert", "{tmp}/odd", "{tmp}/out"], "{tmp}/odd cannot be loaded"),
         (["convert", "{model}", "{tmp}"], "{tmp} is not empty"),
         (["export", "{model}", "{tmp}", "--to", "marian"], "{tmp} is not empty"),
         (["export", "{tmp}/t5", "{tmp}/out", "--to", "onnx"], "of the type t5, not vanilla_transformer"),

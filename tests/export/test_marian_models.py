@@ -6,7 +6,7 @@ from refusals import refused
 from transformers import MarianConfig, MarianMTModel
 
 from vanilla_transformer import VanillaTransformerConfig, VanillaTransformerForConditionalGeneration
-from vanilla_transformer.export.errors import ConversionError
+from vanilla_transformer.errors import ModelError
 from vanilla_transformer.export.marian import from_marian, to_marian
 
 END, PAD = 0, 41
@@ -135,12 +135,12 @@ def test_logits_of_our_model_stay_the_same(tmp_path, tied: bool):
 )
 def test_models_that_marian_cannot_express_are_refused(tiny_config, changes: dict, named: str):
     config = VanillaTransformerConfig(**{**tiny_config.to_dict(), **changes})
-    with refused(ConversionError, *named.split()):
+    with refused(ModelError, *named.split()):
         to_marian(VanillaTransformerForConditionalGeneration(config))
 
 
 def test_other_numbers_of_heads_in_encoder_and_decoder_are_refused():
-    with refused(ConversionError, "4", "8"):
+    with refused(ModelError, "4", "8"):
         from_marian(MarianMTModel(opus(decoder_attention_heads=8)))
 
 

@@ -12,7 +12,7 @@ from refusals import refused
 
 from vanilla_transformer import VanillaTransformerConfig, VanillaTransformerForConditionalGeneration
 from vanilla_transformer.cli import main
-from vanilla_transformer.export.errors import ConversionError
+from vanilla_transformer.errors import ModelError
 from vanilla_transformer.export.to_onnx import export_onnx, refuse_uncomputable
 from vanilla_transformer.translation import load_model, translate_lines
 
@@ -158,7 +158,7 @@ def test_settings_that_the_graph_ignores_are_refused(spelled_backwards, tmp_path
         model.generation_config.update(**{setting: value})
         with refused(ValueError, setting):
             export_onnx(model, tokenizer, tmp_path)
-    with refused(ConversionError, "float16"):
+    with refused(ModelError, "float16"):
         export_onnx(model, tokenizer, tmp_path, "float16")
     assert not list(tmp_path.iterdir())
 
@@ -175,7 +175,7 @@ def test_parts_that_the_graph_does_not_know_are_named(spelled_backwards):
         model, _ = load_model(spelled_backwards, device="cpu")
         refuse_uncomputable(model)
         change(model)
-        with pytest.raises(ConversionError) as error:
+        with pytest.raises(ModelError) as error:
             refuse_uncomputable(model)
         return str(error.value)
 

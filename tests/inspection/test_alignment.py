@@ -12,15 +12,13 @@ from vanilla_transformer import (
     RecurrentEncoderDecoderForConditionalGeneration,
     VanillaTransformerForConditionalGeneration,
 )
+from vanilla_transformer.errors import ModelError
 from vanilla_transformer.inspection import (
-    AlignmentError,
     AlignmentHeads,
-    InspectionError,
     alignments,
     attention,
     choose_alignment_heads,
     save_alignment_heads,
-    spread,
 )
 from vanilla_transformer.inspection.alignment import Aligner, every_head, sides, word_of_each
 from vanilla_transformer.inspection.alignment_heads import _agreement, prediction_difference
@@ -92,7 +90,7 @@ def test_prediction_difference_is_the_loss_from_masking_a_source_token(model, to
 
 def test_chosen_heads_beat_each_alone_and_are_saved_with_the_model(model_directory, tokenizer, tmp_path):
     model = VanillaTransformerForConditionalGeneration.from_pretrained(model_directory)
-    with refused(AlignmentError, "alignment heads"):
+    with refused(ModelError, "alignment heads"):
         alignments(model, tokenizer, SOURCES, TARGETS)
     choice = choose_alignment_heads(model, tokenizer, SOURCES, TARGETS)
     assert choice == choose_alignment_heads(model, tokenizer, SOURCES, TARGETS) and choice.pairs == 3
@@ -139,7 +137,7 @@ def test_a_recurrent_model_has_one_head_and_needs_no_choice(tokenizer):
     (found,) = alignments(model, tokenizer, ["A dog runs."], ["Ein Hund läuft."])
     assert {row for _, row in found.links} == {0, 1, 2}
     without = RecurrentEncoderDecoderConfig(vocab_size=len(tokenizer), d_model=16, attention="none")
-    with refused(AlignmentError, "attention", "source"):
+    with refused(ModelError, "attention", "source"):
         alignments(RecurrentEncoderDecoderForConditionalGeneration(without), tokenizer, ["A"], ["B"])
 
 
@@ -157,18 +155,12 @@ def test_wrong_alignment_heads_are_refused(model, tokenizer):
         ("", "2:0"),
         ("output", "output 2:0"),
     ):
-        with refused(AlignmentError, *named.split()):
+        with refused(ModelError, *named.split()):
             AlignmentHeads.from_text(model, text)
     assert AlignmentHeads.from_text(model, "output 2:0 0:1 2:0") == AlignmentHeads(((2, 0), (0, 1)), "output")
-    with refused(AlignmentError, "3 sources", "2 targets"):
+    with refused(ModelError, "3 sources", "2 targets"):
         alignments(model, tokenizer, SOURCES, TARGETS[:2])
-    with refused(InspectionError, "target", "empty"):
+    with refused(ModelError, "target", "empty"):
         alignments(model, tokenizer, ["A"], [" "], heads=AlignmentHeads(((0, 0),)))
-    with refused(AlignmentError, "two tokens"):
+    with refused(ModelError, "two tokens"):
         choose_alignment_heads(model, tokenizer, [], [])
-
-
-def test_pairs_to_choose_on_come_from_the_whole_of_a_file():
-    pairs = [(str(number), "x") for number in range(1000)]
-    assert spread(pairs, 4) == [pairs[number] for number in (0, 250, 500, 750)]
-    assert spread(pairs[:3], 4) == pairs[:3]

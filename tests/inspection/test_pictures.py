@@ -17,8 +17,8 @@ from matplotlib.transforms import Bbox
 from refusals import refused
 
 from vanilla_transformer import VanillaTransformerDecoderConfig, VanillaTransformerDecoderForCausalLM
+from vanilla_transformer.errors import ModelError
 from vanilla_transformer.inspection import (
-    InspectionError,
     attention,
     attention_page,
     lettering,
@@ -56,7 +56,7 @@ def test_markup_in_the_text_stays_text(model, tokenizer):
 
 
 def test_a_page_that_no_browser_shows_is_refused(seen):
-    with refused(InspectionError, "sentences"):
+    with refused(ModelError, "sentences"):
         attention_page([seen] * 100_000)
 
 
@@ -224,7 +224,7 @@ def test_the_text_of_a_language_model_is_no_target(tokenizer):
 def test_lines_go_from_what_attends_to_what_is_attended_to(seen):
     axes = plot_attention(seen, "encoder", layer=1, head="all", view="lines")
     assert len(axes.lines) == int((seen.weights["encoder"][0] >= 0.02).sum())
-    with refused(InspectionError, "'lines'"):
+    with refused(ModelError, "'lines'"):
         plot_attention(seen, head="all")
 
 

@@ -21,7 +21,8 @@ from vanilla_transformer import (
     VanillaTransformerTokenizer,
 )
 from vanilla_transformer.engine.known import unknown
-from vanilla_transformer.inspection import KINDS, InspectionError, Pieces, attention
+from vanilla_transformer.errors import ModelError
+from vanilla_transformer.inspection import KINDS, Pieces, attention
 from vanilla_transformer.model.layers import scaled_dot_product_attention
 from vanilla_transformer.translation import LineTranslator
 
@@ -109,14 +110,14 @@ def test_pieces_of_a_word_that_was_split_before_are_one_word():
 
 def test_layers_heads_and_texts_that_do_not_exist_are_named(model, tokenizer):
     seen = attention(model, tokenizer, "A dog runs.")
-    with refused(InspectionError, "layer 4", "3"):
+    with refused(ModelError, "layer 4", "3"):
         seen.select("cross", 4, 1)
-    with refused(InspectionError, "head 0", "from 1"):
+    with refused(ModelError, "head 0", "from 1"):
         seen.select("cross", -1, 0)
     for empty in ("", "  \n"):
-        with refused(InspectionError, "source", "empty"):
+        with refused(ModelError, "source", "empty"):
             attention(model, tokenizer, empty)
-    with refused(InspectionError, "target", "empty"):
+    with refused(ModelError, "target", "empty"):
         attention(model, tokenizer, "A dog runs.", " ")
 
 
@@ -137,9 +138,9 @@ def test_models_of_one_stack_show_its_self_attention(tokenizer, config, model_cl
     torch.testing.assert_close(seen.weights[kind], torch.cat(model(**inputs, output_attentions=True).attentions))
     assert seen.queries(kind) == seen.keys(kind) == Pieces.from_ids(tokenizer, inputs["input_ids"][0].tolist())
     assert seen.words().queries(kind).texts == ("A", "dog", "runs.", "</s>")
-    with refused(InspectionError, missing, kind):
+    with refused(ModelError, missing, kind):
         seen.select(missing, 1, 1)
-    with refused(InspectionError, "target"):
+    with refused(ModelError, "target"):
         attention(model, tokenizer, "A dog runs.", "Ein Hund läuft.")
 
 
@@ -151,13 +152,13 @@ def test_a_recurrent_model_shows_its_cross_attention(tokenizer, kind):
     seen = attention(model, tokenizer, "A dog runs.", "Ein Hund läuft.")
     assert seen.weights["cross"].shape == (1, 1, len(seen.written), len(seen.source))
     torch.testing.assert_close(seen.weights["cross"].sum(-1), torch.ones(1, 1, len(seen.written)))
-    with refused(InspectionError, "encoder self-attention", "cross-attention"):
+    with refused(ModelError, "encoder self-attention", "cross-attention"):
         seen.select("encoder", 1, 1)
 
 
 def test_a_recurrent_model_without_attention_is_named(tokenizer):
     config = RecurrentEncoderDecoderConfig(vocab_size=len(tokenizer), d_model=16, attention="none")
-    with refused(InspectionError, "attention"):
+    with refused(ModelError, "attention"):
         attention(RecurrentEncoderDecoderForConditionalGeneration(config), tokenizer, "A dog", "Ein Hund")
 
 
@@ -170,14 +171,14 @@ def test_a_target_that_the_tokenizer_cannot_make_is_named(model, tokenizer):
     )
     words.backend_tokenizer.pre_tokenizer = Whitespace()
     assert attention(model, words, "cat", "dog").written.texts == ("dog",)
-    with refused(InspectionError, "dog <unk>"):
+    with refused(ModelError, "dog <unk>"):
         attention(model, words, "dog", "dog Hund")
 
 
 def test_ten_thousand_words_are_refused_before_they_are_read(model, tokenizer, monkeypatch):
     monkeypatch.setattr(model, "generate", lambda **_: pytest.fail("generated"))
     for target in (None, "Ein Hund."):
-        with refused(InspectionError, "too long"):
+        with refused(ModelError, "too long"):
             attention(model, tokenizer, "dog " * 10_000, target)
 
 

@@ -5,7 +5,6 @@ import pytest
 import torch
 from refusals import refused
 
-from vanilla_transformer.analysis.learning_rate import paper_learning_rate
 from vanilla_transformer.engine import cpu
 from vanilla_transformer.recipe.defaults import (
     CPU_HOURS,
@@ -19,6 +18,7 @@ from vanilla_transformer.recipe.defaults import (
     device_facts,
     resolve,
 )
+from vanilla_transformer.recipe.learning_rate import paper_learning_rate
 from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.tasks import get_task
 

@@ -11,7 +11,7 @@ from scripts.benchmarks import train as bench_train
 from scripts.benchmarks import training_contestants
 from scripts.benchmarks.train import Results, measure, plan, prepared, summarise, table
 from scripts.benchmarks.training_contestants import CONTESTANTS, OURS, PEAK, TASKS, Turns
-from vanilla_transformer.analysis.devices import Peak
+from vanilla_transformer.training.devices import Peak
 
 
 def turn(tokens, seconds, **figures):

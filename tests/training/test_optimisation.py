@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from vanilla_transformer.analysis.learning_rate import paper_learning_rate
+from vanilla_transformer.recipe.learning_rate import paper_learning_rate
 from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.training.optimisation import make_optimizer, make_schedule
 

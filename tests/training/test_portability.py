@@ -18,10 +18,9 @@ from faults import failing_disk
 from refusals import refused
 
 from vanilla_transformer import atomic_files, malloc
-from vanilla_transformer.analysis import devices
 from vanilla_transformer.cli import main
 from vanilla_transformer.recipe.schema import Recipe
-from vanilla_transformer.training import signals
+from vanilla_transformer.training import devices, signals
 from vanilla_transformer.training.loop import train
 from vanilla_transformer.training.run_directory import LOCK, OutputError, RunDirectory
 

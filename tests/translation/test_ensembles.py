@@ -17,7 +17,9 @@ from vanilla_transformer import (
     VanillaTransformerTokenizer,
     translate_lines,
 )
+from vanilla_transformer.translation import load_model
 from vanilla_transformer.translation.ensemble import EnsembleForConditionalGeneration
+from vanilla_transformer.translation.minimum_bayes_risk import best_hypotheses
 
 SIZES = {"d_model": 16, "d_ff": 32, "num_heads": 2, "encoder_layers": 1, "decoder_layers": 1, "dropout": 0.0}
 SEARCHES = [
@@ -67,30 +69,27 @@ def searched(model, source, search, sentences=10):
 @pytest.mark.parametrize("family", FAMILIES)
 def test_an_ensemble_of_one_is_the_model_alone(family, search, source):
     model = FAMILIES[family](0)
-    for mean in ("probabilities", "log-probabilities"):
-        together = searched(EnsembleForConditionalGeneration([model], mean), source, search)
-        for mine, alone in zip(together, searched(model, source, search), strict=True):
-            if mine is not None or alone is not None:
-                # Two sessions of ONNX Runtime may round otherwise in the last bit.
-                torch.testing.assert_close(mine, alone, rtol=0, atol=1e-5)
+    together = searched(EnsembleForConditionalGeneration([model]), source, search)
+    for mine, alone in zip(together, searched(model, source, search), strict=True):
+        if mine is not None or alone is not None:
+            # Two sessions of ONNX Runtime may round otherwise in the last bit.
+            torch.testing.assert_close(mine, alone, rtol=0, atol=1e-5)
 
 
-def mean_by_hand(models, source, read, mean):
+def mean_by_hand(models, source, read):
     """Log-probabilities of the next token after `read`, (rows, vocabulary), in NumPy and float64."""
     logits = [model(**source, decoder_input_ids=read).logits[:, -1].detach().double().numpy() for model in models]
     logs = np.stack([part - np.logaddexp.reduce(part, -1, keepdims=True) for part in logits])
-    if mean == "probabilities":
-        return np.log(np.exp(logs).mean(0))
-    return logs.mean(0) - np.logaddexp.reduce(logs.mean(0), -1, keepdims=True)
+    return np.log(np.exp(logs).mean(0))
 
 
-def beam_by_hand(models, source, mean, width, longest):
+def beam_by_hand(models, source, width, longest):
     """Section 6.1 for one sentence, whole sequences read anew at each step: (score, tokens), best first."""
     running, finished = [(0.0, [1])], []
     for length in range(1, longest + 1):
         penalty = ((5 + length) / 6) ** 0.6
         every = {name: part.expand(len(running), -1) for name, part in source.items()}
-        log_p = mean_by_hand(models, every, torch.tensor([tokens for _, tokens in running]), mean)
+        log_p = mean_by_hand(models, every, torch.tensor([tokens for _, tokens in running]))
         candidates = sorted(
             (
                 (score + log_p[row, token], [*tokens, token])
@@ -107,29 +106,27 @@ def beam_by_hand(models, source, mean, width, longest):
     return finished
 
 
-@pytest.mark.parametrize("mean", ["probabilities", "log-probabilities"])
-def test_beams_are_those_of_a_search_written_out_over_the_mean(mean, source):
+def test_beams_are_those_of_a_search_written_out_over_the_mean(source):
     models = [transformer(0), recurrent(1), transformer(2, d_model=32)]
-    ensemble = EnsembleForConditionalGeneration(models, mean)
+    ensemble = EnsembleForConditionalGeneration(models)
     sequences, scores = searched(ensemble, source, {"num_beams": 3, "num_return_sequences": 3})
     for row in range(10):
         length = int(source["attention_mask"][row].sum())
         alone = {name: part[row : row + 1, :length] for name, part in source.items()}
-        expected = beam_by_hand(models, alone, mean, 3, length + 3)
+        expected = beam_by_hand(models, alone, 3, length + 3)
         for place, (score, tokens) in enumerate(expected):
             found = sequences[3 * row + place].tolist()
             assert found[: len(tokens)] == tokens and not any(found[len(tokens) :])
             assert float(scores[3 * row + place]) == pytest.approx(score, abs=1e-5)
 
 
-@pytest.mark.parametrize("mean", ["probabilities", "log-probabilities"])
-def test_greedy_takes_the_likeliest_by_the_mean_and_forward_gives_it(mean, source):
+def test_greedy_takes_the_likeliest_by_the_mean_and_forward_gives_it(source):
     models = [recurrent(3), transformer(4)]
-    ensemble = EnsembleForConditionalGeneration(models, mean)
+    ensemble = EnsembleForConditionalGeneration(models)
     sequences, _ = searched(ensemble, source, {"num_beams": 1})
     read = sequences[:, :1]
     for place in range(1, 4):
-        log_p = mean_by_hand(models, source, read, mean)
+        log_p = mean_by_hand(models, source, read)
         torch.testing.assert_close(
             ensemble(**source, decoder_input_ids=read).logits[:, -1].double(),
             torch.tensor(log_p),
@@ -207,8 +204,6 @@ def test_an_ensemble_refuses_options_of_the_librarys_search(source):
     for asked in ({"output_scores": True, "return_dict_in_generate": True}, {"use_cache": False}):
         with refused(ValueError, next(iter(asked)), "single model"):
             ensemble.generate(**source, **asked)
-    with refused(ValueError, "mean"):
-        EnsembleForConditionalGeneration([transformer(0)], "logits")
     with refused(ValueError, "ensemble", "saved"):
         ensemble.save_pretrained("nowhere")
 
@@ -253,8 +248,6 @@ FLOAT32 = ("--precision", "float32")
 
 
 def test_translate_and_evaluate_take_several_models(run, directories, tmp_path):
-    from vanilla_transformer.translation import load_model
-
     models = [load_model(name)[0] for name in ("one", "two")]
     tokenizer = load_model("one")[1]
     lines = (directories / "in").read_text().splitlines()
@@ -266,36 +259,11 @@ def test_translate_and_evaluate_take_several_models(run, directories, tmp_path):
     assert Path("found").read_text().splitlines() == expected
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["translate", "one", "three", "in"], "one and three have different vocabularies"),
-        (["translate", "one", "three", "in"], "one has 260 entries and the other 261"),
-        (["translate", "one", "split", "in"], "they split text in different ways"),
-        (["translate", "one", "two", "in", "--alignment"], "--alignment reads the attention of one model"),
-        (["translate", "one", "two", "in", "--precision", "int8"], "which has no 8-bit weights"),
-        (["evaluate", "one", "two", "--data", "in", "out", "--card"], "--card is for a single model"),
-        (["translate", "one", "two", "in", "--output", "two/config.json"], "a file of the model two"),
-    ],
-)
-def test_ensembles_refuse_impossible_options_in_one_sentence(run, words, message):
-    code, out, err = run(*words)
-    said = [line for line in err.splitlines() if not line.startswith("Precision: ")]  # As this processor computes.
-    assert code in (1, 2) and message in err and len(said) == 1, err
-
-
 def test_minimum_bayes_risk_chooses_among_the_beam(run, directories):
-    from vanilla_transformer.translation import load_model
-    from vanilla_transformer.translation.minimum_bayes_risk import mean_utilities
-
     model, tokenizer = load_model("one")
     lines = (directories / "in").read_text().splitlines()
     found = list(translate_lines(model, tokenizer, lines, num_return_sequences=6, num_beams=6, scores=True))
-    expected = []
-    for translation in found:
-        utilities = mean_utilities(translation.hypotheses, "bleu")
-        best = sorted(zip(translation.hypotheses, utilities, strict=True), key=lambda pair: -pair[1])
-        expected.append([one.text for one, _ in best[:2]])
+    expected = [[one.text for one in best_hypotheses(each.hypotheses, "bleu")[:2]] for each in found]
     assert any(texts[0] != translation.text for texts, translation in zip(expected, found, strict=True))
     options = ["--num-beams", 6, "--mbr", "bleu", *FLOAT32]
     code, out, err = run("translate", "one", "in", *options)
@@ -315,11 +283,19 @@ def test_minimum_bayes_risk_of_an_ensemble_is_the_same_when_scored(run, director
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--mbr", "bleu", "--num-beams", 1], "--mbr needs --num-beams 2"),
-        (["--mbr", "bleu", "--num-beams", 4, "--nbest", 5], "--mbr needs --num-beams 5"),
-        (["--mbr", "bleu", "--alignment"], "--mbr cannot be combined with --alignment"),
+        ("translate one three in", "one and three have different vocabularies"),
+        ("translate one three in", "one has 260 entries and the other 261"),
+        ("translate one split in", "they split text in different ways"),
+        ("translate one two in --alignment", "--alignment reads the attention of one model"),
+        ("translate one two in --precision int8", "which has no 8-bit weights"),
+        ("evaluate one two --data in out --card", "--card is for a single model"),
+        ("translate one two in --output two/config.json", "a file of the model two"),
+        ("translate one in --mbr bleu --num-beams 1", "--mbr needs --num-beams 2"),
+        ("translate one in --mbr bleu --num-beams 4 --nbest 5", "--mbr needs --num-beams 5"),
+        ("translate one in --mbr bleu --alignment", "--mbr cannot be combined with --alignment"),
     ],
 )
-def test_candidates_that_cannot_be_are_refused(run, words, message):
-    code, _, err = run("translate", "one", "in", *words)
-    assert code == 2 and message in err and err.count("\n") == 1
+def test_impossible_options_are_refused_in_one_sentence(run, words, message):
+    code, out, err = run(*words.split())
+    lines = [line for line in err.splitlines() if not line.startswith("Precision: ")]  # As this processor computes.
+    assert code in (1, 2) and message in err and len(lines) == 1, err

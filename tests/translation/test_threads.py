@@ -12,18 +12,13 @@ from vanilla_transformer.translation.threads import run_in_threads
 CPU = torch.device("cpu")
 
 
-@pytest.fixture
-def two_threads():
+@pytest.fixture(autouse=True)
+def two_threads(cores):
+    cores(100_000)  # No test depends on what else runs here.
     torch.set_num_threads(2)
 
 
-@pytest.fixture(autouse=True)
-def free(cores):
-    """Sees to it that no test depends on what else runs here."""
-    cores(100_000)
-
-
-def test_two_at_a_time_in_order(two_threads):
+def test_two_at_a_time_in_order():
     together = threading.Barrier(2, timeout=300)
 
     def work(number: int) -> tuple[int, int]:
@@ -31,18 +26,16 @@ def test_two_at_a_time_in_order(two_threads):
         return number, torch.get_num_threads()
 
     assert list(run_in_threads(work, list(range(6)), CPU)) == [(number, 1) for number in range(6)]
-    assert torch.get_num_threads() == 2
     later: list[int] = []
     thread = threading.Thread(target=lambda: later.append(torch.get_num_threads()))
     thread.start()
     thread.join()
-    assert later == [2]
+    assert later == [2] and torch.get_num_threads() == 2
 
 
 @pytest.mark.parametrize(
     ("threads", "parts", "device"),
     [(1, [1, 2], CPU), (2, [1], CPU), (2, [], CPU), (2, [1, 2], torch.device("meta"))],
-    ids=["one thread", "one part", "no parts", "no processor"],
 )
 def test_one_at_a_time_otherwise(threads, parts, device):
     torch.set_num_threads(threads)
@@ -51,14 +44,14 @@ def test_one_at_a_time_otherwise(threads, parts, device):
     assert list(places) == [(part, here, threads) for part in parts]
 
 
-@pytest.mark.parametrize(("number", "small", "expected"), [(100_000, False, 2), (1, False, 1), (100_000, True, 1)])
-def test_one_part_waits_for_no_busy_core_and_a_small_one_for_none(two_threads, cores, number, small, expected):
+@pytest.mark.parametrize(("number", "small", "expected"), [(1, False, 1), (100_000, True, 1)])
+def test_one_part_waits_for_no_busy_core_and_a_small_one_for_none(cores, number, small, expected):
     cores(number)
     assert list(run_in_threads(lambda _: torch.get_num_threads(), [0], CPU, small)) == [expected]
     assert torch.get_num_threads() == 2
 
 
-def test_a_failing_part_ends_the_others(two_threads):
+def test_a_failing_part_ends_the_others():
     done = []
 
     def work(number: int) -> int:
@@ -72,5 +65,4 @@ def test_a_failing_part_ends_the_others(two_threads):
     assert next(found) == 0
     with refused(ValueError, "no more"):
         next(found)
-    assert len(done) < 999
-    assert torch.get_num_threads() == 2
+    assert len(done) < 999 and torch.get_num_threads() == 2

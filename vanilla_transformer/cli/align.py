@@ -65,11 +65,14 @@ class Align:
     def _choose(
         self, model: "PreTrainedModel", tokenizer: "PreTrainedTokenizerBase", pairs: list[tuple[str, str]]
     ) -> None:
-        from vanilla_transformer.inspection import choose_alignment_heads, save_alignment_heads, spread
+        from vanilla_transformer.inspection import choose_alignment_heads, save_alignment_heads
 
         if not pairs:
             raise RecipeError(f"{self.source} has no line with text on both sides.")
-        choice = choose_alignment_heads(model, tokenizer, *zip(*spread(pairs, _ENOUGH), strict=True))
+        # At regular intervals, because a file may be sorted by length.
+        count = min(len(pairs), _ENOUGH)
+        chosen = [pairs[number * len(pairs) // count] for number in range(count)]
+        choice = choose_alignment_heads(model, tokenizer, *zip(*chosen, strict=True))
         print(choice.heads)
         where = "give them as --alignment-heads, or choose for a model in a directory to keep them"
         if Path(self.model).is_dir():

@@ -132,7 +132,7 @@ class Info:
         """Returns FLOPs per target token and for the paper's schedule, and those of Table 2."""
         import numpy as np
 
-        from vanilla_transformer.analysis.cost import training_flops
+        from vanilla_transformer.cost import training_flops
         from vanilla_transformer.inspection import paper_tables as paper
         from vanilla_transformer.model.configuration_vanilla_transformer import (
             VanillaTransformerBaseConfig,

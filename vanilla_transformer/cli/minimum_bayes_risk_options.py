@@ -8,7 +8,7 @@ from tyro.conf import arg
 from vanilla_transformer.errors import RecipeError
 
 if TYPE_CHECKING:
-    from vanilla_transformer.translation.lines import Translator
+    from vanilla_transformer.translation import LineTranslator
 
 # The beam, if --num-beams is not given: the model's own gives little to choose from.
 BEAMS = 32
@@ -33,13 +33,13 @@ class MinimumBayesRiskOptions:
         beams = num_beams or BEAMS
         return {} if self.mbr is None else {"num_beams": beams, "num_return_sequences": beams, "scores": True}
 
-    def translator(self, translator: "Translator", kept: int = 1) -> "Translator":
+    def translator(self, translator: "LineTranslator", kept: int = 1) -> "LineTranslator":
         """Returns a translator that chooses among another's hypotheses; without --mbr, the other itself."""
         if self.mbr is None:
             return translator
         from vanilla_transformer.translation.minimum_bayes_risk import MinimumBayesRiskTranslator
 
-        return MinimumBayesRiskTranslator(translator, self.mbr, kept)
+        return MinimumBayesRiskTranslator(**vars(translator), utility=self.mbr, kept=kept)
 
     def settings(self) -> dict[str, Any]:
         """Returns the settings on which translations depend, by the names of the options."""

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any
 
 from tyro.conf import Positional, arg
 
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
     from vanilla_transformer.translation import Hypothesis, LineTranslator, Translation
-    from vanilla_transformer.translation.lines import Translator
 
 
 @dataclass(frozen=True)
@@ -93,16 +92,16 @@ class Translate:
     def _output(self) -> Path | None:
         return None if self.output is None else Path(self.output)
 
-    def translator(self) -> "Translator":
+    def translator(self) -> "LineTranslator":
         """Loads the models, and returns a translator with these options."""
-        from vanilla_transformer.translation.lines import translator_of
+        from vanilla_transformer.translation import LineTranslator
 
         model, tokenizer = load_models(self.models, self.decoding)
-        translator = translator_of(model, tokenizer, **self._arguments(model))
+        translator = LineTranslator.from_model(model, tokenizer, **self._arguments(model))
         if self.alignment:
             from vanilla_transformer.inspection.alignment import AligningTranslator
 
-            return AligningTranslator.from_translator(cast("LineTranslator", translator))
+            return AligningTranslator.from_translator(translator)
         return self.risk.translator(translator, self.nbest or 1)
 
     def _arguments(self, model: "PreTrainedModel") -> dict[str, Any]:

@@ -4,8 +4,8 @@ import math
 from collections.abc import Callable, Sequence
 
 from vanilla_transformer import __version__
-from vanilla_transformer.analysis.text_cost import TextCost
 from vanilla_transformer.evaluation.metrics import Metric, MetricError
+from vanilla_transformer.evaluation.text_cost import TextCost
 
 
 def _per(unit: str, size: Callable[[str], int] | None) -> Metric:

@@ -10,7 +10,6 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from vanilla_transformer.evaluation.metrics import METRICS, MetricError, Score, check_names, score
 from vanilla_transformer.model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
 from vanilla_transformer.translation import LineTranslator
-from vanilla_transformer.translation.lines import Translator
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -46,7 +45,7 @@ def evaluate_model(
     *,
     batch_tokens: int | None = None,
     progress: Callable[[int], object] = lambda count: None,
-    chosen: Callable[[LineTranslator], Translator] = lambda translator: translator,
+    chosen: Callable[[LineTranslator], LineTranslator] = lambda translator: translator,
     **generate_kwargs: Any,
 ) -> Evaluation:
     """Translates each distinct `source` of the corpus once and scores the translations against the `target`s.

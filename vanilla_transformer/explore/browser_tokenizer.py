@@ -6,7 +6,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from vanilla_transformer.export.errors import ConversionError
+from vanilla_transformer.errors import ModelError
 from vanilla_transformer.export.vocabulary_files import save_tokenizer
 
 # The version in `web/vendor`.
@@ -35,11 +35,11 @@ def tokenizer_parts(tokenizer: Any) -> dict[str, Any]:
     """Returns the tokenizer.json in the form that tokenizers.js needs.
 
     Raises:
-        ConversionError: The tokenizer has no tokenizer.json, or one with parts that tokenizers.js does not support.
+        ModelError: The tokenizer has no tokenizer.json, or one with parts that tokenizers.js does not support.
     """
     with TemporaryDirectory() as directory:
         if not save_tokenizer(tokenizer, Path(directory)):
-            raise ConversionError(
+            raise ModelError(
                 f"The tokenizer is a {type(tokenizer).__name__} without a tokenizer.json, the one form that "
                 "tokenizers.js reads."
             )
@@ -47,7 +47,7 @@ def tokenizer_parts(tokenizer: Any) -> dict[str, Any]:
     for part, known in _TOKENIZER_PARTS.items():
         for kind in _kinds(parts[part]):
             if kind not in known:
-                raise ConversionError(
+                raise ModelError(
                     f"The tokenizer has the {part.replace('_', '-')} {kind}, which tokenizers.js {TOKENIZERS_JS} "
                     f"does not read: it reads {', '.join(sorted(known - {'Sequence'}))}."
                 )

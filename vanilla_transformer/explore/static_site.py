@@ -95,7 +95,7 @@ def write_page(
         report: Called with each way in which the page differs from the model.
 
     Raises:
-        ExploreError, ConversionError: The page cannot compute the model, or cannot read its tokenizer.
+        ExploreError, ModelError: The page cannot compute the model, or cannot read its tokenizer.
     """
     kind = family(model)
     tokenizer = plain_text(tokenizer)

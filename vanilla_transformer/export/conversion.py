@@ -5,18 +5,15 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoConfig, GenerationConfig, PreTrainedTokenizerFast
+from transformers import GenerationConfig, PreTrainedTokenizerFast
 
-from vanilla_transformer.export.errors import ConversionError
-from vanilla_transformer.export.linked_files import refuse_linked_files
+from vanilla_transformer.errors import ModelError
 from vanilla_transformer.export.marian import from_marian, to_marian
 from vanilla_transformer.export.weights import training_settings_lost
 from vanilla_transformer.model.configuration_vanilla_transformer import VanillaTransformerConfig
-from vanilla_transformer.translation import ModelNotFoundError, load_tokenizer
-from vanilla_transformer.translation.loading import load_weights_and_config
+from vanilla_transformer.translation.loading import load_tokenizer, load_weights_and_config, saved_config
 
 OURS = VanillaTransformerConfig.model_type
-_SUPPORTED = f"supported types: marian, {OURS}"
 
 # Settings of `generate` that only our models know.
 _OWN_SETTINGS = ("length_penalty_type", "max_length_beyond_source")
@@ -41,13 +38,14 @@ def convert(source: str | Path) -> Converted:
     """Converts a Marian model to ours, or our model to Marian.
 
     Raises:
-        ModelNotFoundError: There is no model of that name.
-        ConversionError: The model is of another type, or has a feature that the other type cannot express.
+        ModelError: There is no model of that name, it is of another type, or it has a feature that the other type
+            cannot express.
     """
-    refuse_linked_files(source)
-    model_type = _model_type(source)
+    model_type = saved_config(source).model_type
     if model_type not in ("marian", OURS):
-        raise ConversionError(f"{source} is a {model_type} model, which cannot be converted; {_SUPPORTED}.")
+        raise ModelError(
+            f"{source} is a {model_type} model, which cannot be converted; supported types: marian, {OURS}."
+        )
     model: Any = load_weights_and_config(source, torch.float32)
     tokenizer = _tokenizer(source)
     remarks = [] if tokenizer is not None else [f"{source} has no tokenizer, so the converted model has none either."]
@@ -65,7 +63,7 @@ def as_marian(model: Any, tokenizer: Any | None, remarks: list[str] | None = Non
     penalty with the same exponent, which differs by a constant and by five tokens, and one limit for all sentences.
 
     Raises:
-        ConversionError: Marian cannot express the model.
+        ModelError: Marian cannot express the model.
     """
     marian = to_marian(model)
     settings = model.generation_config.to_diff_dict()
@@ -112,27 +110,13 @@ def _without_our_class(tokenizer: Any | None) -> Any | None:
     )
 
 
-def _model_type(source: str | Path) -> str:
-    """Returns the type of a model in a directory or on the Hub, without loading its weights."""
-    if Path(source).is_dir() and not Path(source, "config.json").is_file():
-        raise ModelNotFoundError(f"{source} is not a model directory: it has no config.json.")
-    try:
-        return str(AutoConfig.from_pretrained(source).model_type)
-    except OSError as error:
-        if Path(source).is_dir():
-            raise
-        raise ModelNotFoundError(f"There is no directory {source}, and no model of that name on the Hub.") from error
-    except ValueError as error:
-        raise ConversionError(f"{source} is a model of an unknown type; {_SUPPORTED}.") from error
-
-
 def _tokenizer(source: str | Path) -> Any | None:
     """Returns the model's tokenizer in its own class, so that ids are unchanged; None if it has none."""
+    if Path(source).is_dir() and not Path(source, "tokenizer_config.json").is_file():
+        return None
     try:
         return load_tokenizer(source)
-    except ModelNotFoundError:
-        return None
     except ImportError as error:
-        raise ConversionError(
+        raise ModelError(
             f"The tokenizer of {source} needs extra packages: run `pip install sentencepiece sacremoses`."
         ) from error

@@ -3,7 +3,7 @@
 import torch
 from transformers import MarianConfig, MarianMTModel
 
-from vanilla_transformer.export.errors import ConversionError
+from vanilla_transformer.errors import ModelError
 from vanilla_transformer.export.weights import (
     LAYER_NORM_EPS,
     Embeddings,
@@ -26,7 +26,7 @@ def from_marian(marian: MarianMTModel) -> VanillaTransformerForConditionalGenera
     """Converts a Marian model to ours with the same logits.
 
     Raises:
-        ConversionError: The model has a feature that ours cannot express.
+        ModelError: The model has a feature that ours cannot express.
     """
     theirs = marian.config
     state = marian.state_dict()
@@ -54,7 +54,7 @@ def to_marian(model: VanillaTransformerForConditionalGeneration) -> MarianMTMode
     """Converts our model to a Marian model with the same logits.
 
     Raises:
-        ConversionError: Our model has a feature that Marian cannot express.
+        ModelError: Our model has a feature that Marian cannot express.
     """
     refuse_unexportable(model)
     config = model.config
@@ -79,7 +79,7 @@ def to_marian(model: VanillaTransformerForConditionalGeneration) -> MarianMTMode
 
 def _marian_config(config: VanillaTransformerConfig) -> MarianConfig:
     if config.positional_encoding != "sinusoidal":
-        raise ConversionError("Marian's positions are sinusoidal: a model with learned positions cannot become one.")
+        raise ModelError("Marian's positions are sinusoidal: a model with learned positions cannot become one.")
     refuse_other_widths(config, "Marian")
     return MarianConfig(
         vocab_size=config.vocab_size,

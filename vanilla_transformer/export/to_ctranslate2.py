@@ -9,7 +9,7 @@ from ctranslate2.converters.converter import Converter
 from ctranslate2.specs import common_spec, model_spec, transformer_spec
 from torch import nn
 
-from vanilla_transformer.export.errors import ConversionError
+from vanilla_transformer.errors import ModelError
 from vanilla_transformer.export.onnx_defaults import refuse_settings
 from vanilla_transformer.export.vocabulary_files import save_tokenizer, vocabularies
 from vanilla_transformer.export.weights import refuse_other_widths, refuse_unexportable
@@ -117,10 +117,10 @@ def export_ctranslate2(model: Any, tokenizer: Any, output: Path, quantization: s
         quantization: A type of CTranslate2: float32, float16, bfloat16, int16, int8, int8_float32 and so on.
 
     Raises:
-        ConversionError: CTranslate2 has no such model or no such type.
+        ModelError: CTranslate2 has no such model or no such type.
     """
     if quantization not in QUANTIZATIONS:
-        raise ConversionError(f"CTranslate2 has no quantization {quantization!r}; it has {', '.join(QUANTIZATIONS)}.")
+        raise ModelError(f"CTranslate2 has no quantization {quantization!r}; it has {', '.join(QUANTIZATIONS)}.")
     refuse_unexportable(model)
     refuse_settings(model.generation_config.to_diff_dict(), Path(model.name_or_path))
     with torch.no_grad():
@@ -171,7 +171,7 @@ def _specification(model: Any) -> transformer_spec.TransformerSpec:
     config: VanillaTransformerConfig = model.config
     refuse_other_widths(config, "CTranslate2")
     if config.activation_function not in _ACTIVATIONS:
-        raise ConversionError(
+        raise ModelError(
             f"CTranslate2 has no activation {config.activation_function!r}; it has {', '.join(_ACTIVATIONS)}."
         )
     spec = _Specification.from_config(

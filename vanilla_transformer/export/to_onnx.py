@@ -7,7 +7,7 @@ import torch
 
 from vanilla_transformer.engine.onnx_graph import unknown_to_graphs
 from vanilla_transformer.engine.onnx_search import Rules, SearchGraph
-from vanilla_transformer.export.errors import ConversionError
+from vanilla_transformer.errors import ModelError
 from vanilla_transformer.export.onnx_defaults import Defaults
 from vanilla_transformer.export.vocabulary_files import save_tokenizer
 from vanilla_transformer.export.weights import refuse_unexportable
@@ -74,11 +74,11 @@ def export_onnx(model: Any, tokenizer: Any, output: Path, quantization: str = "f
         Remarks for the user.
 
     Raises:
-        ConversionError: There is no such quantization, or the graph cannot compute the model.
+        ModelError: There is no such quantization, or the graph cannot compute the model.
         ValueError: The model decodes with settings that the graph does not follow.
     """
     if quantization not in QUANTIZATIONS:
-        raise ConversionError(f"Quantization {quantization!r} is not available for ONNX: use float32 or int8.")
+        raise ModelError(f"Quantization {quantization!r} is not available for ONNX: use float32 or int8.")
     refuse_uncomputable(model)
     defaults = Defaults.of(model)
     output.mkdir(parents=True, exist_ok=True)
@@ -104,22 +104,22 @@ def export_onnx(model: Any, tokenizer: Any, output: Path, quantization: str = "f
 
 
 def refuse_uncomputable(model: Any) -> None:
-    """Raises ConversionError if the graph would not compute the model."""
+    """Raises ModelError if the graph would not compute the model."""
     refuse_unexportable(model)
     if reason := unknown_to_graphs(model):
-        raise ConversionError(f"The model cannot be exported, because its graph would ignore {reason}.")
+        raise ModelError(f"The model cannot be exported, because its graph would ignore {reason}.")
 
 
 def write_graph(model: Any, defaults: Defaults, path: Path, quantization: str = "float32") -> None:
     """Writes the graph of the whole search.
 
     Raises:
-        ConversionError: The graph is too large for an ONNX file.
+        ModelError: The graph is too large for an ONNX file.
     """
     with torch.no_grad():
         graph = translation_graph(model, defaults, None if quantization == "float32" else quantization)
     if graph.ByteSize() > _TOO_LARGE:
-        raise ConversionError("The model has more than 2 GB of weights, which is too large for one file: use int8.")
+        raise ModelError("The model has more than 2 GB of weights, which is too large for one file: use int8.")
     path.write_bytes(graph.SerializeToString())
 
 

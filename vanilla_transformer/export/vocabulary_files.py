@@ -3,14 +3,14 @@
 from pathlib import Path
 from typing import Any
 
-from vanilla_transformer.export.errors import ConversionError
+from vanilla_transformer.errors import ModelError
 
 
 def vocabularies(tokenizer: Any, vocab_size: int) -> tuple[list[str], list[str]]:
     """Returns source and target vocabulary in the order of the ids; unused ids get a placeholder.
 
     Raises:
-        ConversionError: The tokenizer's vocabulary is larger than the model's.
+        ModelError: The tokenizer's vocabulary is larger than the model's.
     """
     source = {index: token for token, index in tokenizer.get_vocab().items()}
     target = dict(source)
@@ -21,7 +21,7 @@ def vocabularies(tokenizer: Any, vocab_size: int) -> tuple[list[str], list[str]]
 
 def _by_id(tokens: dict[int, str], vocab_size: int) -> list[str]:
     if tokens and max(tokens) >= vocab_size:
-        raise ConversionError(
+        raise ModelError(
             f"The tokenizer has {max(tokens) + 1} vocabulary entries but the model {vocab_size}: they do not match."
         )
     return [tokens.get(index, f"<unused-{index}>") for index in range(vocab_size)]

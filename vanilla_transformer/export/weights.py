@@ -14,7 +14,7 @@ from transformers import PreTrainedConfig
 from transformers.activations import ACT2FN
 
 from vanilla_transformer.engine.known import unknown
-from vanilla_transformer.export.errors import ConversionError
+from vanilla_transformer.errors import ModelError
 from vanilla_transformer.model.configuration_vanilla_transformer import VanillaTransformerConfig
 
 Weights = dict[str, torch.Tensor]
@@ -106,17 +106,17 @@ def common_config(theirs: PreTrainedConfig, vocab_size: int, **settings: Any) ->
     """Returns our configuration of a Marian model.
 
     Raises:
-        ConversionError: Encoder and decoder differ in a setting that ours has only once.
+        ModelError: Encoder and decoder differ in a setting that ours has only once.
     """
     heads = theirs.encoder_attention_heads
     if heads != theirs.decoder_attention_heads:
-        raise ConversionError(
+        raise ModelError(
             f"The encoder has {heads} attention heads but the decoder {theirs.decoder_attention_heads}: "
             "num_heads must be the same for both."
         )
     narrow, d_ff = sorted((theirs.encoder_ffn_dim, theirs.decoder_ffn_dim))
     if narrow != d_ff and ACT2FN[theirs.activation_function](torch.zeros(1)).item() != 0:
-        raise ConversionError(
+        raise ModelError(
             f"The feed-forward layers are {narrow} and {d_ff} wide, and {theirs.activation_function} of zero is not "
             "zero: d_ff must be the same for both."
         )
@@ -142,18 +142,18 @@ def common_config(theirs: PreTrainedConfig, vocab_size: int, **settings: Any) ->
 
 
 def refuse_other_widths(config: VanillaTransformerConfig, system: str) -> None:
-    """Raises ConversionError if d_k or d_v is not d_model / h."""
+    """Raises ModelError if d_k or d_v is not d_model / h."""
     if not config.d_k == config.d_v == config.d_model / config.num_heads:
-        raise ConversionError(
+        raise ModelError(
             f"{system} requires d_k = d_v = d_model / num_heads: this model has {config.num_heads} heads with d_k "
             f"{config.d_k} and d_v {config.d_v}, and d_model {config.d_model}."
         )
 
 
 def refuse_unexportable(model: Any) -> None:
-    """Raises ConversionError if an export would drop a part of the model."""
+    """Raises ModelError if an export would drop a part of the model."""
     if reason := unknown(model, may_train=True):
-        raise ConversionError(f"The model cannot be exported, because no export supports {reason}.")
+        raise ModelError(f"The model cannot be exported, because no export supports {reason}.")
 
 
 def training_settings_lost(theirs: PreTrainedConfig) -> list[str]:

@@ -15,7 +15,8 @@ from typing import Any, Literal, get_args
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from vanilla_transformer.inspection.recording import InspectionError, eager_attention, encode, first_token
+from vanilla_transformer.errors import ModelError
+from vanilla_transformer.inspection.recording import eager_attention, encode, first_token
 from vanilla_transformer.limits import refuse_one_text
 from vanilla_transformer.recurrent.configuration_recurrent_encoder_decoder import RecurrentEncoderDecoderConfig
 from vanilla_transformer.translation import LineTranslator, Translation
@@ -24,10 +25,6 @@ Step = Literal["input", "output"]
 STEPS: tuple[Step, ...] = get_args(Step)
 # Attention weights of a batch, 4 bytes each: larger batches no longer fit into the processor's caches.
 _BATCH_WEIGHTS = 4_000_000
-
-
-class AlignmentError(InspectionError):
-    """Pairs that cannot be aligned, or heads that a model does not have."""
 
 
 @dataclass(frozen=True)
@@ -42,14 +39,14 @@ class AlignmentHeads:
         """Returns the heads that the generation config names, or the only head of a model.
 
         Raises:
-            AlignmentError: None were chosen, or the model has no attention over the source.
+            ModelError: None were chosen, or the model has no attention over the source.
         """
         if len(every_head(model)) == 1:
             # A recurrent model attends to the source before it reads its input.
             return cls(((0, 0),), "output" if isinstance(model.config, RecurrentEncoderDecoderConfig) else "input")
         chosen = getattr(model.generation_config, "alignment_heads", None)
         if chosen is None:
-            raise AlignmentError(
+            raise ModelError(
                 "No alignment heads have been chosen for this model: choose them once, on some hundred lines of text, "
                 "with `vanilla-transformer align MODEL SOURCE TARGET --choose-heads`, or name them."
             )
@@ -61,18 +58,16 @@ class AlignmentHeads:
         """Parses `output 2:0 2:1`: a step (default `input`), then heads of layers, counted from 0.
 
         Raises:
-            AlignmentError: The text has another form, or the model has no such head.
+            ModelError: The text has another form, or the model has no such head.
         """
         words, there = text.split(), every_head(model)
         step: Step = words.pop(0) if words[:1] in (["input"], ["output"]) else "input"  # type: ignore[assignment]
         if not words or not all(re.fullmatch(r"\d+:\d+", word) for word in words):
-            raise AlignmentError(f"Alignment heads are given as `output 2:0 2:1`, layer and head, not {text!r}.")
+            raise ModelError(f"Alignment heads are given as `output 2:0 2:1`, layer and head, not {text!r}.")
         heads = [(int(layer), int(head)) for layer, head in (word.split(":") for word in dict.fromkeys(words))]
         for layer, head in heads:
             if (layer, head) not in there:
-                raise AlignmentError(
-                    f"The decoder has no head {layer}:{head}: the last is {there[-1][0]}:{there[-1][1]}."
-                )
+                raise ModelError(f"The decoder has no head {layer}:{head}: the last is {there[-1][0]}:{there[-1][1]}.")
         return cls(tuple(heads), step)
 
     def __str__(self) -> str:
@@ -83,13 +78,13 @@ def every_head(model: PreTrainedModel) -> tuple[tuple[int, int], ...]:
     """Returns (layer, head) of each head that attends to the source.
 
     Raises:
-        AlignmentError: There is none.
+        ModelError: There is none.
     """
     config: Any = model.config
     if isinstance(config, RecurrentEncoderDecoderConfig) and config.attention != "none":
         return ((0, 0),)
     if isinstance(config, RecurrentEncoderDecoderConfig) or not config.is_encoder_decoder:
-        raise AlignmentError("This model has no attention from a decoder to the source, and so no alignments.")
+        raise ModelError("This model has no attention from a decoder to the source, and so no alignments.")
     heads = getattr(config, "num_heads", None) or config.decoder_attention_heads
     return tuple((layer, head) for layer in range(config.decoder_layers) for head in range(heads))
 
@@ -129,8 +124,8 @@ def alignments(
         heads: The heads from which alignments are read (default: `AlignmentHeads.from_model`).
 
     Raises:
-        AlignmentError: The model has no cross-attention, or the numbers of sources and targets differ.
-        InspectionError: A text is empty, or the tokenizer cannot produce a target.
+        ModelError: The model has no cross-attention, or the numbers of sources and targets differ.
+        ModelError: A text is empty, or the tokenizer cannot produce a target.
     """
     return Aligner(model, tokenizer).align(sides(model, tokenizer, sources, targets), heads)
 
@@ -142,7 +137,7 @@ def sides(
     refuse_one_text("sources", sources)
     refuse_one_text("targets", targets)
     if len(sources) != len(targets):
-        raise AlignmentError(f"There are {len(sources)} sources and {len(targets)} targets: they must match.")
+        raise ModelError(f"There are {len(sources)} sources and {len(targets)} targets: they must match.")
 
     def side(text: str, name: Literal["source", "target"]) -> Side:
         return Side(text, tuple(encode(model, tokenizer, text, name)["input_ids"][0].tolist()))

@@ -15,10 +15,10 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from vanilla_transformer.atomic_files import atomic_write_text
+from vanilla_transformer.errors import ModelError
 from vanilla_transformer.inspection.alignment import (
     STEPS,
     Aligner,
-    AlignmentError,
     AlignmentHeads,
     Side,
     every_head,
@@ -57,13 +57,13 @@ def choose_alignment_heads(
     it rises by more than a hundredth.
 
     Raises:
-        AlignmentError: The model has no attention over the source, or no pair has anything to align.
+        ModelError: The model has no attention over the source, or no pair has anything to align.
     """
     aligner = Aligner(model, tokenizer)
     pairs = sides(model, tokenizer, sources, targets)
     pairs = [pair for pair in pairs if len(aligner.columns(pair[0])) > 1 and len(aligner.rows(pair[1])) > 1]
     if not pairs:
-        raise AlignmentError("Heads are chosen on pairs of at least two tokens on each side, but there are none.")
+        raise ModelError("Heads are chosen on pairs of at least two tokens on each side, but there are none.")
     differences = [prediction_difference(aligner, *pair) for pair in pairs]
     choices = []
     for step in STEPS:
@@ -92,11 +92,6 @@ def _forward_selection(
         rest.remove(place)
         chosen, best = [*chosen, place], scores[place]
     return chosen, best
-
-
-def spread(pairs: Sequence[tuple[str, str]], count: int) -> list[tuple[str, str]]:
-    """Takes `count` pairs at regular intervals, because a file may be sorted by length."""
-    return [pairs[number * len(pairs) // count] for number in range(count)] if len(pairs) > count else list(pairs)
 
 
 def prediction_difference(aligner: Aligner, source: Side, target: Side) -> torch.Tensor:

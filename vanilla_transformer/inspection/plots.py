@@ -6,8 +6,9 @@ from unicodedata import east_asian_width
 
 import numpy as np
 
+from vanilla_transformer.errors import ModelError
 from vanilla_transformer.inspection.lettering import lettering
-from vanilla_transformer.inspection.recording import TITLES, Attention, InspectionError, Kind
+from vanilla_transformer.inspection.recording import TITLES, Attention, Kind
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -41,7 +42,7 @@ def plot_attention(
         axes: The axes to draw on (default: new axes).
 
     Raises:
-        InspectionError: There is no such layer or head.
+        ModelError: There is no such layer or head.
     """
     attention.check(kind)
     words = _lettered(attention, kind)
@@ -50,7 +51,7 @@ def plot_attention(
     title = f"{TITLES[kind]}, {_named('layer', layer, layers)}, {named}"
     if view == "heatmap":
         if head == "all":
-            raise InspectionError("A heat map shows one head or the mean: head='all' is for view='lines'.")
+            raise ModelError("A heat map shows one head or the mean: head='all' is for view='lines'.")
         weights = attention.select(kind, layer, head)
         axes = axes or _new_axes(*_size(words, title))
         image = _heatmap(axes, weights.numpy(), words, 8, float(weights.max()), _cell(words.keys))

@@ -15,6 +15,7 @@ from typing import Any, Literal, get_args
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from vanilla_transformer.errors import ModelError
 from vanilla_transformer.inspection.pieces import Pieces
 from vanilla_transformer.model.configuration_vanilla_transformer_decoder import VanillaTransformerDecoderConfig
 from vanilla_transformer.plain_text import plain_text
@@ -29,10 +30,6 @@ TITLES: dict[Kind, str] = {
 }
 # Attention weights of one pass, 4 bytes each: eager attention holds all of them at once.
 LARGEST_PASS = 250_000_000
-
-
-class InspectionError(ValueError):
-    """A layer, head or kind of attention that does not exist, or text that cannot be inspected."""
 
 
 @dataclass(frozen=True)
@@ -96,7 +93,7 @@ class Attention:
         Layers and heads count from 1; -1 is the last one.
 
         Raises:
-            InspectionError: The model has no such layer or head, or no attention of that kind.
+            ModelError: The model has no such layer or head, or no attention of that kind.
         """
         self.check(kind)
         weights_NHQL = self.weights[kind]
@@ -104,10 +101,10 @@ class Attention:
         return _one_or_mean(weights_HQL, head, "head")
 
     def check(self, kind: Kind) -> None:
-        """Raises InspectionError where the model has no attention of that kind."""
+        """Raises ModelError where the model has no attention of that kind."""
         if kind not in self.weights:
             there = " and ".join(TITLES[one] for one in self.weights)
-            raise InspectionError(f"This model has no {TITLES[kind]}, only {there}.")
+            raise ModelError(f"This model has no {TITLES[kind]}, only {there}.")
 
     def _repr_html_(self) -> str:
         # A notebook puts its outputs into its own page; a frame keeps this page's styles and names apart from it.
@@ -126,7 +123,7 @@ def attention(
     never store the weights. Dropout is off, even for a model in training mode.
 
     Raises:
-        InspectionError: A text is empty, or too long to show or for the model's positions; the tokenizer cannot
+        ModelError: A text is empty, or too long to show or for the model's positions; the tokenizer cannot
             produce the target; or the model has no attention.
     """
     inputs = encode(model, tokenizer, source, "source")
@@ -165,7 +162,7 @@ def _of_one_stack(
 ) -> Attention:
     """Returns the self-attention of an encoder-only or decoder-only model."""
     if target is not None:
-        raise InspectionError("An encoder-only or decoder-only model reads one text: give no target.")
+        raise ModelError("An encoder-only or decoder-only model reads one text: give no target.")
     ids = inputs["input_ids"][0].tolist()
     _check_size(model, len(ids), 0)
     with eager_attention(model), torch.no_grad():
@@ -183,7 +180,7 @@ def _found(weights: dict[Kind, Any]) -> dict[Kind, torch.Tensor]:
         kind: torch.cat(list(layers)).float().cpu() for kind, layers in weights.items() if layers
     }
     if not found:
-        raise InspectionError("This model has no attention: there is nothing to look at.")
+        raise ModelError("This model has no attention: there is nothing to look at.")
     return found
 
 
@@ -192,7 +189,7 @@ def _check_size(model: PreTrainedModel, source: int, target: int) -> None:
     layers, heads = (getattr(model.config, name, None) or 1 for name in ("num_hidden_layers", "num_attention_heads"))
     numbers = layers * heads * (source * source + target * target + source * target)
     if numbers > LARGEST_PASS:
-        raise InspectionError(
+        raise ModelError(
             f"A text of {max(source, target):,} tokens is too long to show: its {numbers:,} attention "
             f"weights are more than the {LARGEST_PASS:,} that fit at once."
         )
@@ -204,21 +201,21 @@ def encode(
     """Returns a model's inputs for a source or a target, each tensor (1, length).
 
     Raises:
-        InspectionError: The text is empty or too long for the model, or is a target that the tokenizer cannot produce.
+        ModelError: The text is empty or too long for the model, or is a target that the tokenizer cannot produce.
     """
     if not text.strip():
-        raise InspectionError(f"The {name} is empty.")
+        raise ModelError(f"The {name} is empty.")
     tokenizer, is_target = plain_text(tokenizer), name == "target"
     encoded = tokenizer(text_target=text, return_tensors="pt") if is_target else tokenizer(text, return_tensors="pt")
     ids = encoded["input_ids"][0].tolist()
     limit = getattr(model.config, "max_position_embeddings", None)
     if getattr(model.config, "positional_encoding", None) == "learned" and limit is not None and len(ids) > limit:
-        raise InspectionError(
+        raise ModelError(
             f"The {name} has {len(ids):,} tokens and the model learned {limit:,} positions: give a shorter one."
         )
     if is_target and tokenizer.unk_token_id in ids:
         tokens = textwrap.shorten(" ".join(tokenizer.convert_ids_to_tokens(ids)), 200)
-        raise InspectionError(f"The tokenizer cannot represent the target: it becomes {tokens}.")
+        raise ModelError(f"The tokenizer cannot represent the target: it becomes {tokens}.")
     names = ("input_ids",) if is_target else ("input_ids", "attention_mask")
     return {key: encoded[key].to(model.device) for key in names}
 
@@ -250,7 +247,7 @@ def _one_or_mean(weights: torch.Tensor, number: int | Literal["mean"], what: str
     if number == "mean":
         return weights.mean(0)
     if number == 0 or abs(number) > len(weights):
-        raise InspectionError(f"There is no {what} {number}: there are {len(weights)}, counted from 1.")
+        raise ModelError(f"There is no {what} {number}: there are {len(weights)}, counted from 1.")
     return weights[number - 1 if number > 0 else number]
 
 
@@ -263,11 +260,11 @@ def attention_page(attentions: Sequence[Attention], title: str = "Attention") ->
     """Returns the page: attention by sentence, kind, layer and head, as lines between words or as heat maps.
 
     Raises:
-        InspectionError: There are more weights than a browser can show.
+        ModelError: There are more weights than a browser can show.
     """
     numbers = sum(weights.numel() for one in attentions for weights in one.weights.values())
     if numbers > LARGEST_PAGE:
-        raise InspectionError(
+        raise ModelError(
             f"A page of {numbers:,} attention weights is more than a browser shows ({LARGEST_PAGE:,}): "
             "give shorter or fewer sentences."
         )

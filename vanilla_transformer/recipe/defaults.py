@@ -7,10 +7,10 @@ from typing import Any, Literal, Protocol
 import numpy as np
 import torch
 
-from vanilla_transformer.analysis.learning_rate import paper_learning_rate
 from vanilla_transformer.data.columns import TextForm
 from vanilla_transformer.engine.cpu import has_bfloat16_products
 from vanilla_transformer.errors import RecipeError
+from vanilla_transformer.recipe.learning_rate import paper_learning_rate
 from vanilla_transformer.recipe.schema import Recipe, ResolvedRecipe
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerFast
 
-from vanilla_transformer.analysis.cost import training_flops
+from vanilla_transformer.cost import training_flops
 from vanilla_transformer.data.batching import Indices, Lengths
 from vanilla_transformer.data.columns import Row
 from vanilla_transformer.data.preparation import Encoder

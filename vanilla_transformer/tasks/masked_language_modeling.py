@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerFast
 
-from vanilla_transformer.analysis.cost import tokens_masked
-from vanilla_transformer.analysis.text_cost import TextCost
+from vanilla_transformer.cost import tokens_masked
 from vanilla_transformer.data.batching import LABEL_PADDING, Lengths, pad
 from vanilla_transformer.data.preparation import Encoder, token_ids
 from vanilla_transformer.data.text_lines import CorpusError
 from vanilla_transformer.data.token_corpus import Rows
+from vanilla_transformer.evaluation.text_cost import TextCost
 from vanilla_transformer.model.modeling_vanilla_transformer_encoder import VanillaTransformerEncoderForMaskedLM
 from vanilla_transformer.plain_text import plain_text
 from vanilla_transformer.recipe.defaults import SizePreset

@@ -7,15 +7,15 @@ from typing import Any
 import torch
 from safetensors import SafetensorError, safe_open
 
+from vanilla_transformer.errors import ModelError
 from vanilla_transformer.recipe.reading import load_recipe
 from vanilla_transformer.tasks import task_for
+from vanilla_transformer.translation.differences import difference_of_architectures, difference_of_vocabularies
 from vanilla_transformer.translation.loading import (
-    UnusableModelError,
     difference_from,
     load_config,
     load_tokenizer,
 )
-from vanilla_transformer.translation.sameness import difference_of_architectures, difference_of_vocabularies
 
 WEIGHTS = "model.safetensors"
 
@@ -90,7 +90,7 @@ def config_of(home: Path) -> Any:
     if (home / "config.json").is_file():
         try:
             return load_config(home, its_weights=False)
-        except UnusableModelError:
+        except ModelError:
             return None  # A model of a third-party task: comparing names and shapes must do.
     if not (home / "recipe.yaml").is_file():
         return None

@@ -10,7 +10,6 @@ import numpy as np
 import torch
 from transformers import PreTrainedModel
 
-from vanilla_transformer.analysis.devices import describe_device, device_peak, peak_memory
 from vanilla_transformer.atomic_files import atomic_write_files
 from vanilla_transformer.cores import own_threads
 from vanilla_transformer.evaluation.metrics import Score
@@ -27,6 +26,7 @@ from vanilla_transformer.training.checkpoints import (
     checkpoints_to_average,
     remove_partial_files,
 )
+from vanilla_transformer.training.devices import describe_device, device_peak, peak_memory
 from vanilla_transformer.training.inputs import Inputs
 from vanilla_transformer.training.run_directory import OutputError, RunDirectory
 from vanilla_transformer.translation.loading import without_progress_bars

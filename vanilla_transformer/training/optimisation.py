@@ -5,7 +5,7 @@ from collections.abc import Iterable
 import torch
 from torch.optim.lr_scheduler import LambdaLR
 
-from vanilla_transformer.analysis.learning_rate import paper_learning_rate
+from vanilla_transformer.recipe.learning_rate import paper_learning_rate
 from vanilla_transformer.recipe.schema import Recipe
 
 

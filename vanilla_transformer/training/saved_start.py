@@ -12,12 +12,12 @@ from vanilla_transformer.model.configuration_vanilla_transformer import VanillaT
 from vanilla_transformer.recipe.defaults import MODEL_FIELDS
 from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.tasks import Task
+from vanilla_transformer.translation.differences import TRAINING_FIELDS, deciding_fields
 from vanilla_transformer.translation.loading import (
     VOCABULARIES,
     load_config,
     load_reported,
 )
-from vanilla_transformer.translation.sameness import TRAINING_FIELDS, deciding_fields
 
 # Fields that a run may choose anew.
 _TRAINING_FIELDS = tuple(name for name in MODEL_FIELDS if name in TRAINING_FIELDS)

@@ -4,7 +4,7 @@ import contextlib
 import copy
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NoReturn, cast, get_args
+from typing import Any, Literal, NoReturn, cast
 
 import torch
 from torch import nn
@@ -15,9 +15,8 @@ from transformers.utils import ModelOutput
 from vanilla_transformer import engine
 from vanilla_transformer.engine.search import Decoding
 from vanilla_transformer.model.generation import PaperGenerationMixin
-from vanilla_transformer.translation.sameness import difference_in, difference_of_vocabularies
+from vanilla_transformer.translation.differences import difference_in, difference_of_vocabularies
 
-Mean = Literal["probabilities", "log-probabilities"]
 # What models must share to choose each next token together.
 _SHARED = ("vocab_size", "pad_token_id", "eos_token_id", "decoder_start_token_id")
 
@@ -38,8 +37,6 @@ class EnsembleForConditionalGeneration(PaperGenerationMixin, PreTrainedModel):
 
     Args:
         models: One or more, on one device.
-        mean: `probabilities` for the arithmetic mean, or `log-probabilities` for the geometric mean, scaled to sum to
-            one, in which a token that is unlikely to one model is unlikely to all.
 
     Raises:
         ValueError: The models cannot decode together.
@@ -48,9 +45,9 @@ class EnsembleForConditionalGeneration(PaperGenerationMixin, PreTrainedModel):
     main_input_name = "input_ids"
     _is_stateful = True  # Each member keeps its own kind of state: there is no cache to crop.
 
-    def __init__(self, models: Sequence[PreTrainedModel], mean: Mean = "probabilities") -> None:
+    def __init__(self, models: Sequence[PreTrainedModel]) -> None:
         members: list[Any] = list(models)
-        _check(members, mean)
+        _check(members)
         own = members[0].config
         config: Any = PreTrainedConfig(is_encoder_decoder=True)
         for name in ("vocab_size", "bos_token_id", "pad_token_id", "eos_token_id", "decoder_start_token_id"):
@@ -60,7 +57,7 @@ class EnsembleForConditionalGeneration(PaperGenerationMixin, PreTrainedModel):
         if ends:
             config.positional_encoding, config.max_position_embeddings = "learned", min(ends)
         super().__init__(config)
-        self.members, self.mean = nn.ModuleList(members), mean
+        self.members = nn.ModuleList(members)
         self.generation_config = copy.deepcopy(members[0].generation_config)
         self.eval()
 
@@ -87,7 +84,7 @@ class EnsembleForConditionalGeneration(PaperGenerationMixin, PreTrainedModel):
         given = {"input_ids": input_ids, "attention_mask": attention_mask, "decoder_input_ids": decoder_input_ids}
         given |= {} if labels is None else {"labels": labels}
         logits = [member(**given, use_cache=False).logits for member in self.members]
-        return Seq2SeqLMOutput(logits=torch.log_softmax(mean_logits(logits, self.mean).float(), -1))
+        return Seq2SeqLMOutput(logits=torch.log_softmax(mean_logits(logits).float(), -1))
 
     @contextlib.contextmanager
     def frozen(self, quantization: Literal["int8"] | None = None) -> Iterator[None]:
@@ -111,7 +108,7 @@ class EnsembleForConditionalGeneration(PaperGenerationMixin, PreTrainedModel):
             encoded = engine.encode(member, sources.input_ids, "input_ids", quantization, {"attention_mask": mask_NS})
             encoded = member.get_encoder()(**given) if encoded is None else encoded
             decodings.append(engine.start_decoding(member, encoded, mask_NS, quantization))
-        return _Together(decodings, self.mean)
+        return _Together(decodings)
 
     def _maybe_prepare_encoder_kwargs_for_generation(
         self, inputs_tensor: torch.Tensor, model_kwargs: dict[str, Any], model_input_name: str | None, settings: Any
@@ -137,15 +134,15 @@ class _Together:
 
     state = None  # There is no state from which to continue later.
 
-    def __init__(self, decodings: list[Decoding], mean: Mean) -> None:
-        self.decodings, self.mean = decodings, mean
+    def __init__(self, decodings: list[Decoding]) -> None:
+        self.decodings = decodings
 
     def read(self, tokens_NP: torch.Tensor) -> None:
         for decoding in self.decodings:
             decoding.read(tokens_NP)
 
     def step(self, tokens_NW: torch.Tensor) -> torch.Tensor:
-        return mean_logits([decoding.step(tokens_NW) for decoding in self.decodings], self.mean)
+        return mean_logits([decoding.step(tokens_NW) for decoding in self.decodings])
 
     def reorder(self, parents_NW: torch.Tensor) -> None:
         for decoding in self.decodings:
@@ -156,17 +153,15 @@ class _Together:
             decoding.select(sentences)
 
 
-def mean_logits(logits: Sequence[torch.Tensor], mean: Mean) -> torch.Tensor:
+def mean_logits(logits: Sequence[torch.Tensor]) -> torch.Tensor:
     """Returns logits of the mean distribution, (..., vocabulary): in float32, or a single model's logits unchanged."""
     if len(logits) == 1:
         return logits[0]
-    take = torch.softmax if mean == "probabilities" else torch.log_softmax
-    total = take(logits[0], -1, dtype=torch.float32)
+    total = torch.softmax(logits[0], -1, dtype=torch.float32)
     for part in logits[1:]:
-        total += take(part, -1, dtype=torch.float32)
-    total /= len(logits)
+        total += torch.softmax(part, -1, dtype=torch.float32)
     # A probability too small for float32 is not impossible.
-    return total.clamp_(min=torch.finfo(torch.float32).tiny).log_() if mean == "probabilities" else total
+    return (total / len(logits)).clamp_(min=torch.finfo(torch.float32).tiny).log_()
 
 
 def as_ensemble(
@@ -187,10 +182,8 @@ def as_ensemble(
     return EnsembleForConditionalGeneration([model for _, model, _ in found])
 
 
-def _check(members: list[Any], mean: str) -> None:
+def _check(members: list[Any]) -> None:
     """Raises ValueError if models cannot decode together."""
-    if mean not in get_args(Mean):
-        raise ValueError(f"mean must be one of {', '.join(get_args(Mean))}, not {mean!r}.")
     if not members:
         raise ValueError("An ensemble needs at least one model.")
     for member in members:

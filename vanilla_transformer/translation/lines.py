@@ -1,25 +1,19 @@
-"""Lines of text in, translations out: one per line, in order, in constant memory."""
+"""Lines of text as they arrive, in chunks, and their translations."""
 
 import queue
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any
 
 from vanilla_transformer.limits import check_number, check_whole, refuse_one_text
 
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel, PreTrainedTokenizerBase
-
 # Limit on a chunk of any number of lines: splitting text into sub-words takes a hundred times its size.
 CHUNK_CHARACTERS = 1 << 20
-# Maximum number of tokens of a line that are translated.
-MAX_SOURCE_LENGTH = 1024
 # With larger exponents the scores of long translations become NaN, or all the same.
-LARGEST_PENALTY = 10
+MAX_LENGTH_PENALTY = 10
 # More than fit into any memory.
-LARGEST_BEAM, LARGEST_LENGTH = 10_000, 1_000_000
+MAX_BEAMS, MAX_LENGTH = 10_000, 1_000_000
 # After a line of this length the reader waits until all lines so far are taken, so that long ones do not gather.
 _LONG_LINE = 1 << 16
 
@@ -72,63 +66,6 @@ class Translation:
 NO_TRANSLATION = (Hypothesis("", 0.0, 0),)
 
 
-class Translator(Protocol):
-    """A translator of chunks of lines."""
-
-    @property
-    def model(self) -> Any:
-        """The model."""
-
-    @property
-    def chunk_lines(self) -> int:
-        """Lines that are gathered and sorted by length to make batches with little padding."""
-
-    def translate(self, lines: list[str], progress: Callable[[int], object] | None = None) -> list[Translation]:
-        """Returns the translations in the order of the lines; the numbers given to `progress` sum to the lines."""
-
-
-def translate_lines(
-    model: "PreTrainedModel",
-    tokenizer: "PreTrainedTokenizerBase",
-    lines: Iterable[str | None],
-    *,
-    batch_tokens: int | None = None,
-    chunk_lines: int | None = None,
-    max_source_length: int = MAX_SOURCE_LENGTH,
-    scores: bool = False,
-    progress: Callable[[int], object] | None = None,
-    **generate_kwargs: Any,
-) -> Iterator[Translation]:
-    """Translates each line, in order, like `model.generate`; its own settings apply unless overridden.
-
-    Args:
-        model: A model.
-        tokenizer: The model's tokenizer.
-        lines: Lines without their line ends, in any number; a None from an iterator requests the translations of all
-            lines before it at once (see `with_pauses`). Lines of only white space come back empty.
-        batch_tokens: Source tokens in a batch, padding included; chosen by device if None.
-        chunk_lines: Lines that are gathered and sorted by length to make batches with little padding; chosen by device
-            if None.
-        max_source_length: Maximum number of tokens translated per line; learned positions may allow fewer.
-        scores: Whether to return the scores of the hypotheses of beam search.
-        progress: Called after each batch with a number of lines; the numbers sum to the lines done. See
-            `LineTranslator.translate`.
-        generate_kwargs: For `model.generate`, such as `num_beams`, `length_penalty` or `num_return_sequences`, or
-            `do_sample=True` to draw translations at random; None leaves a setting to the model.
-
-    Raises:
-        ValueError: A setting is invalid, a line is not text, or the model does not translate.
-    """
-    settings = {"batch_tokens": batch_tokens, "max_source_length": max_source_length, "scores": scores}
-    refuse_one_text("lines", lines)
-    check_whole("chunk_lines", chunk_lines, 1)
-    translator = translator_of(model, tokenizer, **settings, **generate_kwargs)
-    if isinstance(lines, Sequence):
-        check_lines(lines)  # A list never pauses: a None in it is a missing line.
-    gathered = chunks(lines, chunk_lines or translator.chunk_lines)
-    return chain.from_iterable(translator.translate(chunk, progress) for chunk in gathered)
-
-
 def check_lines(lines: Sequence[Any]) -> None:
     """Refuses a single text instead of lines, and lines that are not text.
 
@@ -158,17 +95,10 @@ def check_search(
     """
     check_whole("batch_tokens", batch_tokens, 1)
     check_whole("max_source_length", max_source_length, 1)
-    check_whole("num_beams", num_beams, 1, LARGEST_BEAM)
+    check_whole("num_beams", num_beams, 1, MAX_BEAMS)
     check_whole("num_return_sequences", num_return_sequences, 1)
-    check_number("length_penalty", length_penalty, -LARGEST_PENALTY, LARGEST_PENALTY)
-    check_whole("max_length_beyond_source", max_length_beyond_source, 0, LARGEST_LENGTH)
-
-
-def translator_of(model: "PreTrainedModel", tokenizer: "PreTrainedTokenizerBase", **settings: Any) -> Translator:
-    """Returns the translator of a model with the settings of `translate_lines`."""
-    from vanilla_transformer.translation.translator import LineTranslator
-
-    return LineTranslator.from_model(model, tokenizer, **settings)
+    check_number("length_penalty", length_penalty, -MAX_LENGTH_PENALTY, MAX_LENGTH_PENALTY)
+    check_whole("max_length_beyond_source", max_length_beyond_source, 0, MAX_LENGTH)
 
 
 def with_pauses(lines: Iterable[str], patience: float) -> Iterator[str | None]:

@@ -21,6 +21,7 @@ from transformers import (
 )
 from transformers.utils import logging as transformers_logging
 
+from vanilla_transformer.errors import ModelError
 from vanilla_transformer.model.configuration_vanilla_transformer_decoder import VanillaTransformerDecoderConfig
 from vanilla_transformer.model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
 from vanilla_transformer.network import hub_or_cache
@@ -39,14 +40,6 @@ MODEL_FILES = ("config.json", "generation_config.json", "*.safetensors", "*.safe
 _WEIGHTS = ("model*.safetensors", "pytorch_model*.bin")
 
 
-class UnusableModelError(ValueError):
-    """A model whose files cannot be used."""
-
-
-class ModelNotFoundError(OSError):
-    """A model that does not exist."""
-
-
 def load_model(
     path: str | os.PathLike[str],
     *,
@@ -60,8 +53,7 @@ def load_model(
         translates: Whether to refuse models of the package that do not translate.
 
     Raises:
-        ModelNotFoundError: There is no model of that name.
-        UnusableModelError: Its files are damaged, or do not fit together.
+        ModelError: There is no model of that name, or its files are damaged, or do not fit together.
     """
     path = os.fspath(path)
     with _not_found(path, "config.json"):
@@ -72,7 +64,7 @@ def load_model(
     if is_known(model.config) and model.config.is_encoder_decoder:
         problem = _search_problem(model.generation_config, model.config.vocab_size, len(tokenizer))
         if problem is not None:
-            raise UnusableModelError(f"{path} is not a usable model: {problem}.")
+            raise ModelError(f"{path} is not a usable model: {problem}.")
     return model.to(device or best_device()).eval(), tokenizer
 
 
@@ -104,15 +96,13 @@ def load_weights_and_config(path: str | Path, dtype: torch.dtype, *, translates:
         translates: Whether to refuse models of the package that do not translate.
 
     Raises:
-        ModelNotFoundError: There is no model of that name.
-        UnusableModelError: Its files are damaged, or do not fit together.
-        ValueError: The model does not translate.
+        ModelError: There is no model of that name, or its files are damaged, or do not fit together.
     """
     config = saved_config(path)
     one_stack = is_known(config) and not config.is_encoder_decoder
     if translates and one_stack:
         command = "generate" if isinstance(config, VanillaTransformerDecoderConfig) else "predict"
-        raise ValueError(
+        raise ModelError(
             f"{path} is a model of the type {config.model_type}, which does not translate: give it to `{command}`."
         )
     return _load_weights(path, config, dtype, model_class(config) if one_stack else AutoModelForSeq2SeqLM)
@@ -124,7 +114,7 @@ def _load_weights(path: str | Path, config: Any, dtype: torch.dtype, loader: Any
     for name in ("pad_token_id", "decoder_start_token_id"):
         number = getattr(config, name, None)
         if ours and number is not None and not 0 <= number < config.vocab_size:
-            raise UnusableModelError(
+            raise ModelError(
                 f"{path} is not a usable model: {name} {number} in its config.json is not an id of its "
                 f"vocabulary of {config.vocab_size:,}."
             )
@@ -136,18 +126,16 @@ def _load_weights(path: str | Path, config: Any, dtype: torch.dtype, loader: Any
     for name, found, needed in sorted(report["mismatched_keys"]):
         difference = difference or _other_shape(name, found, needed)
     if difference:
-        raise UnusableModelError(
-            f"{path} is not a usable model: its weights do not match its config.json: {difference}."
-        )
+        raise ModelError(f"{path} is not a usable model: its weights do not match its config.json: {difference}.")
     check_numbers(path, model.named_parameters())
     return model
 
 
 def check_numbers(path: str | Path, weights: Iterable[tuple[str, torch.Tensor]]) -> None:
-    """Raises UnusableModelError if a weight is NaN or infinite."""
+    """Raises ModelError if a weight is NaN or infinite."""
     for name, weight in weights:
         if weight.is_floating_point() and not torch.stack(torch.aminmax(weight.detach())).isfinite().all():
-            raise UnusableModelError(f"{path} is not a usable model: its {name} holds NaN or infinity.")
+            raise ModelError(f"{path} is not a usable model: its {name} holds NaN or infinity.")
 
 
 def difference_from(model: torch.nn.Module, shapes: Mapping[str, Iterable[int]]) -> str | None:
@@ -184,13 +172,11 @@ def load_config(path: str | Path, *, its_weights: bool = True) -> Any:
         its_weights: Whether weights beside it must match it.
 
     Raises:
-        ModelNotFoundError: There is no model of that name.
-        UnusableModelError: It is damaged, or its weights do not match it.
-        ValueError: The model is of another type.
+        ModelError: There is no model of that name, it is damaged or of another type, or its weights do not match it.
     """
     config = saved_config(path)
     if not is_known(config):
-        raise ValueError(f"{path} is a model of the type {config.model_type}, not vanilla_transformer.")
+        raise ModelError(f"{path} is a model of the type {config.model_type}, not vanilla_transformer.")
     if its_weights and any(file for pattern in _WEIGHTS for file in Path(path).glob(f"{pattern}*")):
         _load_weights(path, config, torch.float32, model_class(config))
     return config
@@ -200,7 +186,7 @@ def load_tokenizer(path: str | Path) -> PreTrainedTokenizerBase:
     """Loads the tokenizer of a model, or one on its own, from a directory or the Hub."""
     with _not_found(path, "tokenizer_config.json", blame="its tokenizer"):
         if Path(path).is_dir() and not any(Path(path, name).is_file() for name in VOCABULARIES):
-            raise UnusableModelError(f"{path} has no vocabulary: it has none of {', '.join(VOCABULARIES)}.")
+            raise ModelError(f"{path} has no vocabulary: it has none of {', '.join(VOCABULARIES)}.")
         tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=False)
         tokenizer("a")  # Some faults in its files show only now.
         return tokenizer
@@ -277,14 +263,14 @@ def _not_found(path: str | Path, file: str, blame: str = "") -> Iterator[None]:
     """
     if Path(path).is_dir():
         if not Path(path, file).is_file():
-            raise ModelNotFoundError(f"{path} is not a model directory: it has no {file}.")
+            raise ModelError(f"{path} is not a model directory: it has no {file}.")
     elif _means_a_place_here(str(path)):
-        raise ModelNotFoundError(f"There is no model directory {path}.")
+        raise ModelError(f"There is no model directory {path}.")
     problem = None
     try:
         with nullcontext() if Path(path).is_dir() else hub_or_cache() as problem:
             yield
-    except (ImportError, UnusableModelError):
+    except (ImportError, ModelError):
         raise
     except BaseException as error:  # The libraries may raise any class for damaged files.
         if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
@@ -292,11 +278,11 @@ def _not_found(path: str | Path, file: str, blame: str = "") -> Iterator[None]:
         # For a tokenizer that it cannot reach, the library only says that there is none.
         if (isinstance(error, OSError) or problem) and not Path(path).is_dir():
             reason = problem or "the Hub has no model of that name"
-            raise ModelNotFoundError(f"There is no directory {path}, and {reason}.") from error
+            raise ModelError(f"There is no directory {path}, and {reason}.") from error
         reason = _reason(Path(path), error)
         if blame and not reason.startswith(blame):
             reason = f"{blame}: {reason}"
-        raise UnusableModelError(f"{path} cannot be loaded: it is damaged or not a model: {reason}.") from error
+        raise ModelError(f"{path} cannot be loaded: it is damaged or not a model: {reason}.") from error
 
 
 def _means_a_place_here(path: str) -> bool:

@@ -3,51 +3,39 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
-from vanilla_transformer.translation import Hypothesis, Translation
-
-if TYPE_CHECKING:
-    from vanilla_transformer.translation.lines import Translator
+from vanilla_transformer.translation.lines import Hypothesis, Translation
+from vanilla_transformer.translation.translator import LineTranslator
 
 Utility = Literal["chrf", "bleu"]
 
 
 @dataclass(frozen=True)
-class MinimumBayesRiskTranslator:
-    """Translates lines, and keeps of each one's hypotheses those that agree most with all of them.
+class MinimumBayesRiskTranslator(LineTranslator):
+    """Translates lines to several hypotheses with scores, and keeps those that agree most with all of them.
 
     Attributes:
-        candidates: The translator that gives several hypotheses, with scores, for each line.
         utility: The agreement of two hypotheses.
         kept: Number of hypotheses returned for each line.
     """
 
-    candidates: "Translator"
-    utility: Utility
+    utility: Utility = "chrf"
     kept: int = 1
 
-    @property
-    def model(self) -> Any:
-        """The model that translates."""
-        return self.candidates.model
-
-    @property
-    def chunk_lines(self) -> int:
-        """Number of lines that are best translated together."""
-        return self.candidates.chunk_lines
-
     def translate(self, lines: list[str], progress: Callable[[int], object] | None = None) -> list[Translation]:
-        """Translates like any `Translator`, with mean utilities as scores; ties keep the order of the search."""
+        """Translates like any `LineTranslator`, with mean utilities as scores; ties keep the order of the search."""
         return [
-            replace(translation, hypotheses=self._best(translation.hypotheses))
-            for translation in self.candidates.translate(lines, progress)
+            replace(translation, hypotheses=best_hypotheses(translation.hypotheses, self.utility)[: self.kept])
+            for translation in super().translate(lines, progress)
         ]
 
-    def _best(self, hypotheses: tuple[Hypothesis, ...]) -> tuple[Hypothesis, ...]:
-        utilities = mean_utilities(hypotheses, self.utility)
-        order = sorted(range(len(hypotheses)), key=lambda place: -utilities[place])
-        return tuple(replace(hypotheses[place], score=utilities[place]) for place in order[: self.kept])
+
+def best_hypotheses(hypotheses: tuple[Hypothesis, ...], utility: Utility) -> tuple[Hypothesis, ...]:
+    """Returns the hypotheses with their mean utilities as scores, best first."""
+    utilities = mean_utilities(hypotheses, utility)
+    rescored = [replace(one, score=mean) for one, mean in zip(hypotheses, utilities, strict=True)]
+    return tuple(sorted(rescored, key=lambda one: -(one.score or 0.0)))
 
 
 def mean_utilities(hypotheses: tuple[Hypothesis, ...], utility: Utility) -> list[float]:

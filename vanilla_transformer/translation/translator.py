@@ -1,28 +1,31 @@
-"""A model with its settings, for lines of text: batches of about equal length, and their results."""
+"""Lines of text in, translations out: one per line, in order, in constant memory."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from vanilla_transformer import engine
+from vanilla_transformer.limits import check_whole, refuse_one_text
 from vanilla_transformer.model.generation import PaperGenerationMixin
 from vanilla_transformer.plain_text import plain_text
 from vanilla_transformer.translation.lines import (
-    MAX_SOURCE_LENGTH,
     NO_TRANSLATION,
     Hypothesis,
     Translation,
     check_lines,
     check_search,
+    chunks,
     one_line,
 )
-from vanilla_transformer.translation.long_lines import beginning
 from vanilla_transformer.translation.threads import run_in_threads
 
+# Tokens of a line that are translated.
+MAX_SOURCE_LENGTH = 1024
 # Source tokens in a batch, and lines that are gathered and sorted by length to make batches: more gives less padding,
 # but more work is lost by an interruption.
 BATCH_TOKENS = {"cpu": 2048, "accelerator": 16384}
@@ -31,6 +34,8 @@ CHUNK_LINES = {"cpu": 2000, "accelerator": 8000}
 FEW_LINES = 8
 # Parameters times lines up to which one thread is as fast as two.
 SMALL = 1 << 24
+# Characters of a line per token that is translated of it, up to which it is taken whole.
+_CHARACTERS_PER_TOKEN = 16
 # Larger batches have a multiple of this many rows. oneDNN generates code for each new number of rows.
 _ROWS = 8
 
@@ -148,16 +153,75 @@ class LineTranslator:
         return [tuple(hypotheses[start : start + width]) for start in range(0, len(hypotheses), width)]
 
 
+def translate_lines(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    lines: Iterable[str | None],
+    *,
+    batch_tokens: int | None = None,
+    chunk_lines: int | None = None,
+    max_source_length: int = MAX_SOURCE_LENGTH,
+    scores: bool = False,
+    progress: Callable[[int], object] | None = None,
+    **generate_kwargs: Any,
+) -> Iterator[Translation]:
+    """Translates each line, in order, like `model.generate`; its own settings apply unless overridden.
+
+    Args:
+        model: A model.
+        tokenizer: The model's tokenizer.
+        lines: Lines without their line ends, in any number; a None from an iterator requests the translations of all
+            lines before it at once (see `with_pauses`). Lines of only white space come back empty.
+        batch_tokens: Source tokens in a batch, padding included; chosen by device if None.
+        chunk_lines: Lines that are gathered and sorted by length to make batches with little padding; chosen by device
+            if None.
+        max_source_length: Maximum number of tokens translated per line; learned positions may allow fewer.
+        scores: Whether to return the scores of the hypotheses of beam search.
+        progress: Called after each batch with a number of lines; the numbers sum to the lines done. See
+            `LineTranslator.translate`.
+        generate_kwargs: For `model.generate`, such as `num_beams`, `length_penalty` or `num_return_sequences`, or
+            `do_sample=True` to draw translations at random; None leaves a setting to the model.
+
+    Raises:
+        ValueError: A setting is invalid, a line is not text, or the model does not translate.
+    """
+    refuse_one_text("lines", lines)
+    check_whole("chunk_lines", chunk_lines, 1)
+    translator = LineTranslator.from_model(
+        model,
+        tokenizer,
+        batch_tokens=batch_tokens,
+        max_source_length=max_source_length,
+        scores=scores,
+        **generate_kwargs,
+    )
+    if isinstance(lines, Sequence):
+        check_lines(lines)  # A list never pauses: a None in it is a missing line.
+    gathered = chunks(lines, chunk_lines or translator.chunk_lines)
+    return chain.from_iterable(translator.translate(chunk, progress) for chunk in gathered)
+
+
 def source_tokens(
-    tokenizer: PreTrainedTokenizerBase, lines: Sequence[str], longest: int
+    tokenizer: PreTrainedTokenizerBase, lines: Sequence[str], max_length: int
 ) -> list[tuple[list[int], bool]]:
-    """Returns the tokens that a model reads of each line, at most `longest`, and whether the line was cut."""
+    """Returns the tokens that a model reads of each line, at most `max_length`, and whether the line was cut."""
     if not lines:
         return []
     tokenizer = plain_text(tokenizer)
-    found = tokenizer([beginning(tokenizer, line, longest) for line in lines])["input_ids"]
+    found = tokenizer([beginning(tokenizer, line, max_length) for line in lines])["input_ids"]
     # Cut, and still ended by </s>.
-    return [([*ids[: longest - 1], ids[-1]], True) if len(ids) > longest else (ids, False) for ids in found]
+    return [([*ids[: max_length - 1], ids[-1]], True) if len(ids) > max_length else (ids, False) for ids in found]
+
+
+def beginning(tokenizer: PreTrainedTokenizerBase, text: str, tokens: int) -> str:
+    """Returns a beginning of a long text, the first `tokens` tokens of which are those of the whole.
+
+    A cut changes the tokens near it alone, so a beginning of twice as many tokens is long enough.
+    """
+    length = _CHARACTERS_PER_TOKEN * tokens
+    while length < len(text) and len(tokenizer(text[:length])["input_ids"]) <= 2 * tokens:
+        length *= 2
+    return text[:length]
 
 
 @contextmanager

@@ -4,7 +4,7 @@ from contextlib import nullcontext
 import pytest
 import torch
 
-from vanilla_transformer.analysis.devices import describe_device, device_peak, peak_memory
+from vanilla_transformer.training.devices import describe_device, device_peak, peak_memory
 
 CUDA, CPU = torch.device("cuda"), torch.device("cpu")
 

@@ -5,7 +5,7 @@ from small_models import CONFIGS, on_meta
 from torch.utils.flop_counter import FlopCounterMode
 
 from vanilla_transformer import VanillaTransformerForConditionalGeneration
-from vanilla_transformer.analysis.cost import training_flops
+from vanilla_transformer.cost import training_flops
 
 
 @pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
