@@ -13,7 +13,7 @@ from vanilla_transformer import (
     VanillaTransformerDecoderForCausalLM,
     VanillaTransformerForConditionalGeneration,
 )
-from vanilla_transformer.model import generation
+from vanilla_transformer.model import generation_vanilla_transformer as generation
 
 PAD, START, END, WORDS = 0, 1, 2, 150
 

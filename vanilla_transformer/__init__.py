@@ -26,34 +26,34 @@ from .import_hooks import after_import
 if TYPE_CHECKING:
     from .data.preparation import prepare_corpus as prepare_corpus
     from .model.configuration_vanilla_transformer import VanillaTransformerConfig as VanillaTransformerConfig
-    from .model.configuration_vanilla_transformer_decoder import (
+    from .model.configuration_vanilla_transformer import (
         VanillaTransformerDecoderConfig as VanillaTransformerDecoderConfig,
     )
-    from .model.configuration_vanilla_transformer_encoder import (
+    from .model.configuration_vanilla_transformer import (
         VanillaTransformerEncoderConfig as VanillaTransformerEncoderConfig,
+    )
+    from .model.modeling_vanilla_transformer import (
+        VanillaTransformerDecoderForCausalLM as VanillaTransformerDecoderForCausalLM,
+    )
+    from .model.modeling_vanilla_transformer import (
+        VanillaTransformerDecoderModel as VanillaTransformerDecoderModel,
+    )
+    from .model.modeling_vanilla_transformer import (
+        VanillaTransformerEncoderForMaskedLM as VanillaTransformerEncoderForMaskedLM,
+    )
+    from .model.modeling_vanilla_transformer import (
+        VanillaTransformerEncoderForSequenceClassification as VanillaTransformerEncoderForSequenceClassification,
+    )
+    from .model.modeling_vanilla_transformer import (
+        VanillaTransformerEncoderForTokenClassification as VanillaTransformerEncoderForTokenClassification,
+    )
+    from .model.modeling_vanilla_transformer import (
+        VanillaTransformerEncoderModel as VanillaTransformerEncoderModel,
     )
     from .model.modeling_vanilla_transformer import (
         VanillaTransformerForConditionalGeneration as VanillaTransformerForConditionalGeneration,
     )
     from .model.modeling_vanilla_transformer import VanillaTransformerModel as VanillaTransformerModel
-    from .model.modeling_vanilla_transformer_decoder import (
-        VanillaTransformerDecoderForCausalLM as VanillaTransformerDecoderForCausalLM,
-    )
-    from .model.modeling_vanilla_transformer_decoder import (
-        VanillaTransformerDecoderModel as VanillaTransformerDecoderModel,
-    )
-    from .model.modeling_vanilla_transformer_encoder import (
-        VanillaTransformerEncoderForMaskedLM as VanillaTransformerEncoderForMaskedLM,
-    )
-    from .model.modeling_vanilla_transformer_encoder import (
-        VanillaTransformerEncoderForSequenceClassification as VanillaTransformerEncoderForSequenceClassification,
-    )
-    from .model.modeling_vanilla_transformer_encoder import (
-        VanillaTransformerEncoderForTokenClassification as VanillaTransformerEncoderForTokenClassification,
-    )
-    from .model.modeling_vanilla_transformer_encoder import (
-        VanillaTransformerEncoderModel as VanillaTransformerEncoderModel,
-    )
     from .model.pipeline_vanilla_transformer import (
         VanillaTransformerText2TextGenerationPipeline as VanillaTransformerText2TextGenerationPipeline,
     )
@@ -85,14 +85,14 @@ _HOMES = {
     "VanillaTransformerConfig": ".model.configuration_vanilla_transformer",
     "VanillaTransformerModel": ".model.modeling_vanilla_transformer",
     "VanillaTransformerForConditionalGeneration": ".model.modeling_vanilla_transformer",
-    "VanillaTransformerEncoderConfig": ".model.configuration_vanilla_transformer_encoder",
-    "VanillaTransformerEncoderModel": ".model.modeling_vanilla_transformer_encoder",
-    "VanillaTransformerEncoderForMaskedLM": ".model.modeling_vanilla_transformer_encoder",
-    "VanillaTransformerEncoderForSequenceClassification": ".model.modeling_vanilla_transformer_encoder",
-    "VanillaTransformerEncoderForTokenClassification": ".model.modeling_vanilla_transformer_encoder",
-    "VanillaTransformerDecoderConfig": ".model.configuration_vanilla_transformer_decoder",
-    "VanillaTransformerDecoderModel": ".model.modeling_vanilla_transformer_decoder",
-    "VanillaTransformerDecoderForCausalLM": ".model.modeling_vanilla_transformer_decoder",
+    "VanillaTransformerEncoderConfig": ".model.configuration_vanilla_transformer",
+    "VanillaTransformerEncoderModel": ".model.modeling_vanilla_transformer",
+    "VanillaTransformerEncoderForMaskedLM": ".model.modeling_vanilla_transformer",
+    "VanillaTransformerEncoderForSequenceClassification": ".model.modeling_vanilla_transformer",
+    "VanillaTransformerEncoderForTokenClassification": ".model.modeling_vanilla_transformer",
+    "VanillaTransformerDecoderConfig": ".model.configuration_vanilla_transformer",
+    "VanillaTransformerDecoderModel": ".model.modeling_vanilla_transformer",
+    "VanillaTransformerDecoderForCausalLM": ".model.modeling_vanilla_transformer",
     "VanillaTransformerTokenizer": ".model.tokenization_vanilla_transformer",
     "VanillaTransformerText2TextGenerationPipeline": ".model.pipeline_vanilla_transformer",
     "VanillaTransformerTranslationPipeline": ".model.pipeline_vanilla_transformer",

@@ -6,64 +6,20 @@ from types import ModuleType
 from typing import Any
 
 import transformers
-from transformers import (
-    AutoConfig,
-    AutoModel,
-    AutoModelForCausalLM,
-    AutoModelForMaskedLM,
-    AutoModelForSeq2SeqLM,
-    AutoModelForSequenceClassification,
-    AutoModelForTokenClassification,
-    AutoTokenizer,
-    PreTrainedConfig,
-    PreTrainedModel,
-)
+from transformers import AutoConfig, AutoModelForSeq2SeqLM, AutoTokenizer, PreTrainedConfig, PreTrainedModel
 from transformers import pipelines as transformers_pipelines
 from transformers.utils import logging
 
 from vanilla_transformer.import_hooks import after_import
-from vanilla_transformer.model.configuration_vanilla_transformer import (
-    VanillaTransformerBaseConfig,
-    VanillaTransformerConfig,
-)
-from vanilla_transformer.model.configuration_vanilla_transformer_decoder import VanillaTransformerDecoderConfig
-from vanilla_transformer.model.configuration_vanilla_transformer_encoder import VanillaTransformerEncoderConfig
-from vanilla_transformer.model.modeling_vanilla_transformer import (
-    VanillaTransformerForConditionalGeneration,
-    VanillaTransformerModel,
-)
-from vanilla_transformer.model.modeling_vanilla_transformer_decoder import (
-    VanillaTransformerDecoderForCausalLM,
-    VanillaTransformerDecoderModel,
-)
-from vanilla_transformer.model.modeling_vanilla_transformer_encoder import (
-    VanillaTransformerEncoderForMaskedLM,
-    VanillaTransformerEncoderForSequenceClassification,
-    VanillaTransformerEncoderForTokenClassification,
-    VanillaTransformerEncoderModel,
-)
+from vanilla_transformer.model import modeling_vanilla_transformer
+from vanilla_transformer.model.configuration_vanilla_transformer import VanillaTransformerBaseConfig
 from vanilla_transformer.model.pipeline_vanilla_transformer import LANGUAGES, PIPELINES
 from vanilla_transformer.model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
 
 logger = logging.get_logger(__name__)
 
 # Each family: its configuration, and its model for each Auto class, the second of which is its language model.
-FAMILIES: dict[type[PreTrainedConfig], dict[Any, type[PreTrainedModel]]] = {
-    VanillaTransformerConfig: {
-        AutoModel: VanillaTransformerModel,
-        AutoModelForSeq2SeqLM: VanillaTransformerForConditionalGeneration,
-    },
-    VanillaTransformerEncoderConfig: {
-        AutoModel: VanillaTransformerEncoderModel,
-        AutoModelForMaskedLM: VanillaTransformerEncoderForMaskedLM,
-        AutoModelForSequenceClassification: VanillaTransformerEncoderForSequenceClassification,
-        AutoModelForTokenClassification: VanillaTransformerEncoderForTokenClassification,
-    },
-    VanillaTransformerDecoderConfig: {
-        AutoModel: VanillaTransformerDecoderModel,
-        AutoModelForCausalLM: VanillaTransformerDecoderForCausalLM,
-    },
-}
+FAMILIES: dict[type[PreTrainedConfig], dict[Any, type[PreTrainedModel]]] = {}
 
 
 def register_family(family: type[PreTrainedConfig], models: dict[Any, type[PreTrainedModel]]) -> None:
@@ -169,12 +125,16 @@ def _add_default_targets(constants: ModuleType) -> None:
 # PEFT is not needed otherwise, and may be broken.
 after_import(_PEFT_CONSTANTS, _add_default_targets)
 
-if find_spec("vanilla_transformer.recurrent"):
-    from vanilla_transformer.recurrent.family import models as recurrent_models
 
-    FAMILIES |= recurrent_models()
+shipped: list[Any] = [modeling_vanilla_transformer]
+if find_spec("vanilla_transformer.recurrent"):
+    from vanilla_transformer.recurrent import modeling_recurrent_encoder_decoder
+
+    shipped.append(modeling_recurrent_encoder_decoder)
+for module in shipped:
+    for family, models in module.FAMILIES.items():
+        register_family(family, {getattr(transformers, name): model for name, model in models.items()})
 for family, models in FAMILIES.items():
-    register_family(family, models)
     if AutoModelForSeq2SeqLM in models:
         family.custom_pipelines = _PipelinesOfThePackage()  # type: ignore[attr-defined]
 _register_pipelines()

@@ -20,7 +20,7 @@ from vanilla_transformer import (
     translate_lines,
 )
 from vanilla_transformer.engine.known import unknown
-from vanilla_transformer.model.layers import MultiHeadAttention
+from vanilla_transformer.model.modeling_vanilla_transformer import MultiHeadAttention
 
 PAIRS = {"one two": "1 2", "two one": "2 1", "three": "3", "one three": "1 3", "two two": "2 2", "three one": "3 1"}
 

@@ -16,7 +16,7 @@ from torch import nn
 from transformers import AutoModelForSeq2SeqLM
 
 from vanilla_transformer import Recipe, VanillaTransformerConfig, VanillaTransformerForConditionalGeneration, train
-from vanilla_transformer.model.layers import DecoderLayer, EncoderLayer
+from vanilla_transformer.model.modeling_vanilla_transformer import DecoderLayer, EncoderLayer
 from vanilla_transformer.registration import register_family
 from vanilla_transformer.tasks import register_task
 from vanilla_transformer.tasks.translation import Translation

@@ -6,7 +6,7 @@ from searches import END, PAD, START, sentences, sharp
 
 from vanilla_transformer.engine.onnx_search import GraphSearch
 from vanilla_transformer.engine.search import BeamSearch, Hypotheses, Limits, greedy_search
-from vanilla_transformer.model.generation import GoogleLengthPenalty
+from vanilla_transformer.model.generation_vanilla_transformer import GoogleLengthPenalty
 
 pytest.importorskip("onnxruntime", reason="ONNX Runtime is not installed: pip install 'vanilla-transformer[export]'")
 

@@ -19,12 +19,13 @@ from vanilla_transformer import (
     VanillaTransformerForConditionalGeneration,
 )
 from vanilla_transformer.engine.known import unknown
-from vanilla_transformer.model import layers, stacks
+from vanilla_transformer.model import modeling_vanilla_transformer as modeling
 
 ASKED = {**INPUTS, "max_new_tokens": 6, "num_beams": 2, "return_dict_in_generate": True}
-LAYER_CLASSES = [kind for kind in vars(layers).values() if getattr(kind, "__module__", "") == layers.__name__]
-LAYER_CLASSES = [kind for kind in LAYER_CLASSES if isinstance(kind, type)]
-LAYER_CLASSES += [stacks.Encoder, stacks.Decoder, nn.Linear, nn.LayerNorm, nn.Embedding]
+_NAMES = (
+    "MultiHeadAttention PositionwiseFeedForward PositionalEncoding Dropout EncoderLayer DecoderLayer Encoder Decoder"
+)
+LAYER_CLASSES = [getattr(modeling, name) for name in _NAMES.split()] + [nn.Linear, nn.LayerNorm, nn.Embedding]
 
 
 def sequences(model, by: str) -> torch.Tensor:

@@ -8,7 +8,7 @@ from vanilla_transformer.engine.decoder import Decoder
 from vanilla_transformer.engine.linear import Weights
 from vanilla_transformer.engine.search import IMPOSSIBLE, BeamSearch, Limits, greedy_search
 from vanilla_transformer.engine.search import Decoding as AnyDecoding
-from vanilla_transformer.model.generation import GoogleLengthPenalty
+from vanilla_transformer.model.generation_vanilla_transformer import GoogleLengthPenalty
 
 VOCABULARY, START, END = 24, 1, 2
 

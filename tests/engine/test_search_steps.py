@@ -24,7 +24,7 @@ from vanilla_transformer.engine.search import (
     may_improve,
     update_finished,
 )
-from vanilla_transformer.model.generation import GoogleLengthPenalty
+from vanilla_transformer.model.generation_vanilla_transformer import GoogleLengthPenalty
 
 END = 2
 

@@ -11,7 +11,7 @@ from small_models import write_checkpoint
 from torch import nn
 
 from vanilla_transformer.explore.static_site import write_page
-from vanilla_transformer.model.layers import MultiHeadAttention, PositionalEncoding
+from vanilla_transformer.model.modeling_vanilla_transformer import MultiHeadAttention, PositionalEncoding
 
 # What the page computes, under the names that it has in Python: a module that is put into the page's folder.
 PAGE_VALUES = Path(__file__).with_name("explore_values.mjs")

@@ -24,21 +24,7 @@ from vanilla_transformer.cli import main
 from vanilla_transformer.recipe.reading import load_recipe
 from vanilla_transformer.recipe.schema import Recipe
 
-CODE = {
-    f"{name}.py"
-    for name in (
-        "configuration_vanilla_transformer",
-        "encoder_decoder",
-        "generation",
-        "heads",
-        "layers",
-        "loss",
-        "modeling_vanilla_transformer",
-        "pipeline_vanilla_transformer",
-        "saving",
-        "stacks",
-    )
-}
+CODE = {f"{name}_vanilla_transformer.py" for name in ("configuration", "generation", "modeling", "pipeline")}
 MODEL = {
     "config.json",
     "generation_config.json",
@@ -132,7 +118,7 @@ def test_models_of_one_stack_are_pushed_with_the_name_of_their_pipeline(
     card = files["README.md"].decode()
     assert ModelCard(card).data.pipeline_tag == task and f'pipeline("{task}", model="ann/one-stack")' in card
     assert "translat" not in card and card_problems(card) == []
-    assert {"model.safetensors", "layers.py", "stacks.py"} <= set(files)
+    assert {"model.safetensors", *CODE} <= set(files)
     with torch.no_grad():
         model.model.layers[0].feed_forward.w_1.weight[0, 0] = torch.nan
     model.save_pretrained(directory)
@@ -148,7 +134,7 @@ def test_a_recurrent_model_is_pushed_with_its_code(ann: HubServer, saved: Path, 
     assert main(["push", str(directory), "ann/recurrent"]) == 0
     files = ann.repositories["ann/recurrent"].files()
     assert card_problems(files["README.md"].decode()) == []
-    code = {"modeling_recurrent_encoder_decoder.py", "recurrent_equations.py", "generation.py"}
+    code = {"modeling_recurrent_encoder_decoder.py", "recurrent_equations.py", *CODE}
     assert {"model.safetensors", "tokenizer.json", *code} <= set(files)
     assert main(["push", str(saved), "ann/recurrent"]) == 1  # The name is that of a model of another type.
 

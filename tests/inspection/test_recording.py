@@ -23,7 +23,7 @@ from vanilla_transformer import (
 from vanilla_transformer.engine.known import unknown
 from vanilla_transformer.errors import ModelError
 from vanilla_transformer.inspection import KINDS, Pieces, attention
-from vanilla_transformer.model.layers import scaled_dot_product_attention
+from vanilla_transformer.model.modeling_vanilla_transformer import scaled_dot_product_attention
 from vanilla_transformer.translation import LineTranslator
 
 

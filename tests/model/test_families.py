@@ -18,7 +18,7 @@ from vanilla_transformer import (
     VanillaTransformerEncoderForTokenClassification,
     VanillaTransformerEncoderModel,
 )
-from vanilla_transformer.model.layers import PositionalEncoding
+from vanilla_transformer.model.modeling_vanilla_transformer import PositionalEncoding
 
 IDS = torch.tensor([[5, 9, 7, 8, 2, 30], [11, 4, 2, 0, 0, 0]])
 MASK = (IDS != 0).long()

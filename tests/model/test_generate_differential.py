@@ -30,7 +30,7 @@ from transformers import (
 from transformers.modeling_outputs import BaseModelOutput
 
 from vanilla_transformer import VanillaTransformerForConditionalGeneration
-from vanilla_transformer.model.generation import paper_generation_config
+from vanilla_transformer.model.generation_vanilla_transformer import paper_generation_config
 
 # The score of the padding that the library adds where there is no hypothesis.
 RULED_OUT = -1e8

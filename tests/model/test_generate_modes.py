@@ -19,7 +19,7 @@ from transformers.generation.streamers import BaseStreamer
 from transformers.utils import logging
 
 from vanilla_transformer import VanillaTransformerConfig, VanillaTransformerForConditionalGeneration
-from vanilla_transformer.model.generation import paper_generation_config
+from vanilla_transformer.model.generation_vanilla_transformer import paper_generation_config
 
 PAD, START, END, WORDS = 0, 1, 2, 9
 SOURCE = torch.tensor([[5, 3, 7, 8, END], [4, 6, END, PAD, PAD], [6, END, PAD, PAD, PAD]])

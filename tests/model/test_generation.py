@@ -10,7 +10,7 @@ from refusals import refused
 from transformers import GenerationConfig, Seq2SeqTrainer, Seq2SeqTrainingArguments, default_data_collator
 
 from vanilla_transformer import VanillaTransformerConfig, VanillaTransformerForConditionalGeneration
-from vanilla_transformer.model.generation import GoogleLengthPenalty
+from vanilla_transformer.model.generation_vanilla_transformer import GoogleLengthPenalty
 
 SOURCE = torch.tensor([[5, 9, 7, 8, 2], [11, 4, 2, 0, 0], [6, 2, 0, 0, 0]])
 MASK = (SOURCE != 0).long()

@@ -16,7 +16,7 @@ from transformers import (
 )
 
 from vanilla_transformer import VanillaTransformerForConditionalGeneration
-from vanilla_transformer.model.generation import paper_generation_config
+from vanilla_transformer.model.generation_vanilla_transformer import paper_generation_config
 
 # Types that the model of these tests writes early.
 ENDS = list(range(50, 71))

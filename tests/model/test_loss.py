@@ -6,7 +6,7 @@ from refusals import refused
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from vanilla_transformer.engine.cross_entropy import summed_cross_entropy
-from vanilla_transformer.model.loss import IGNORED_LABEL, label_smoothed_loss
+from vanilla_transformer.model.modeling_vanilla_transformer import IGNORED_LABEL, label_smoothed_loss
 
 # More logits than are computed at a time in a CPU's cache; MANY rows have more than are ever held.
 ROWS, WIDTH, VOCABULARY, MANY = 4001, 16, 300, 120_000

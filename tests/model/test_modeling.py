@@ -7,8 +7,7 @@ import torch
 from refusals import refused
 
 from vanilla_transformer import VanillaTransformerConfig, VanillaTransformerForConditionalGeneration
-from vanilla_transformer.model.layers import Dropout, PositionalEncoding
-from vanilla_transformer.model.stacks import Decoder, Encoder
+from vanilla_transformer.model.modeling_vanilla_transformer import Decoder, Dropout, Encoder, PositionalEncoding
 
 SOURCE = torch.tensor([[5, 9, 7, 8, 2], [11, 4, 2, 0, 0]])
 MASK = (SOURCE != 0).long()

@@ -8,7 +8,7 @@ from refusals import refused
 from torch import nn
 
 from vanilla_transformer import VanillaTransformerConfig, VanillaTransformerForConditionalGeneration
-from vanilla_transformer.model import layers
+from vanilla_transformer.model import modeling_vanilla_transformer as modeling
 
 
 def matrix(rows: list[list[float]]) -> torch.Tensor:
@@ -18,7 +18,7 @@ def matrix(rows: list[list[float]]) -> torch.Tensor:
 def test_equation_1_on_three_words():
     q, k = matrix([[1, 0], [0, 1], [1, 1]]), matrix([[1, 1], [0, 1], [1, 0]])
     v = matrix([[0, 2], [1, 1], [2, 0]])
-    output, weights = layers.scaled_dot_product_attention(
+    output, weights = modeling.scaled_dot_product_attention(
         nn.Identity(), q[None, None], k[None, None], v[None, None], None
     )
     expected = matrix([[1.00, 1.00], [0.80, 1.20], [0.74, 1.26]])
@@ -28,7 +28,7 @@ def test_equation_1_on_three_words():
 
 def test_equation_2_on_three_positions():
     config = VanillaTransformerConfig(vocab_size=8, d_model=2, d_ff=2, num_heads=1)
-    feed_forward = layers.PositionwiseFeedForward(config)
+    feed_forward = modeling.PositionwiseFeedForward(config)
     with torch.no_grad():
         feed_forward.w_1.weight.copy_(matrix([[1, 1], [0, 1]]).T)
         feed_forward.w_1.bias.copy_(torch.tensor([0.0, 1.0]))
@@ -38,20 +38,20 @@ def test_equation_2_on_three_positions():
 
 
 def test_layer_normalisation_of_four_numbers():
-    layer = layers.EncoderLayer(VanillaTransformerConfig(vocab_size=8, d_model=4, d_ff=4, num_heads=1), 0)
+    layer = modeling.EncoderLayer(VanillaTransformerConfig(vocab_size=8, d_model=4, d_ff=4, num_heads=1), 0)
     normalised = layer.self_attention_norm(torch.tensor([3.0, 5.0, 7.0, 9.0]))
     torch.testing.assert_close(normalised, torch.tensor([-1.34, -0.45, 0.45, 1.34]), atol=5e-3, rtol=0)
 
 
 def test_positional_encoding_of_position_one():
-    encoding = layers.PositionalEncoding(VanillaTransformerConfig(vocab_size=8, d_model=4, num_heads=1))
+    encoding = modeling.PositionalEncoding(VanillaTransformerConfig(vocab_size=8, d_model=4, num_heads=1))
     torch.testing.assert_close(encoding(2)[1], torch.tensor([0.84, 0.54, 0.01, 0.99995]), atol=2e-3, rtol=0)
 
 
 @pytest.mark.parametrize("position", [0, 1, 17, 5000])
 def test_positional_encoding_is_the_papers_formula(position: int):
     d_model = 16
-    encoding = layers.PositionalEncoding(VanillaTransformerConfig(vocab_size=8, d_model=d_model, num_heads=1))
+    encoding = modeling.PositionalEncoding(VanillaTransformerConfig(vocab_size=8, d_model=d_model, num_heads=1))
     expected = []
     for i in range(d_model // 2):
         angle = position / 10000 ** (2 * i / d_model)

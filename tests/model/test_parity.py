@@ -6,7 +6,7 @@ from torch import nn
 from transformers import MarianConfig, MarianMTModel
 
 from vanilla_transformer import VanillaTransformerConfig, VanillaTransformerForConditionalGeneration
-from vanilla_transformer.model.layers import MultiHeadAttention, PositionalEncoding
+from vanilla_transformer.model.modeling_vanilla_transformer import MultiHeadAttention, PositionalEncoding
 
 SOURCE = torch.tensor([[5, 9, 7, 8, 2], [11, 4, 2, 0, 0]])
 LABELS = torch.tensor([[6, 3, 12, 2], [9, 2, -100, -100]])

@@ -17,7 +17,7 @@ from transformers.utils import logging as transformers_logging
 
 from vanilla_transformer import VanillaTransformerTokenizer, VanillaTransformerTranslationPipeline, registration
 from vanilla_transformer.engine import requests
-from vanilla_transformer.model import generation
+from vanilla_transformer.model import generation_vanilla_transformer as generation
 
 HOOKS = ["_beam_search", "_sample", "_maybe_prepare_encoder_kwargs_for_generation"]
 TENSOR_SETTINGS = ["_eos_token_tensor", "_pad_token_tensor"]

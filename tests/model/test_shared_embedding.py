@@ -14,8 +14,7 @@ from vanilla_transformer import (
     RecurrentEncoderDecoderForConditionalGeneration,
     VanillaTransformerForConditionalGeneration,
 )
-from vanilla_transformer.model.modeling_vanilla_transformer import VanillaTransformerModel
-from vanilla_transformer.model.stacks import Decoder, Encoder
+from vanilla_transformer.model.modeling_vanilla_transformer import Decoder, Encoder, VanillaTransformerModel
 
 SOURCE = torch.tensor([[5, 9, 7, 8, 2], [11, 4, 2, 0, 0]])
 LABELS = torch.tensor([[6, 3, 12, 2], [9, 2, -100, -100]])

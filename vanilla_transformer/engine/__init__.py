@@ -1,4 +1,4 @@
-"""Fast decoding. The engine never ships with a model; `model/generation.py` uses it where it is installed.
+"""Fast decoding. The engine never ships with a model; `generation_vanilla_transformer.py` uses it where installed.
 
     decode(request)                 a search that the library has prepared -> its output, or None: declined
     encode(model, inputs, ...)      the encoder's output, or None: declined

@@ -33,18 +33,18 @@ _ATTENTION = "self_attention self_attention_norm feed_forward feed_forward_norm 
 _STACK = "embed_tokens positional_encoding dropout layers"
 # The submodules that a module of each class may have.
 CLASSES = {
-    "layers.MultiHeadAttention": words("q_proj k_proj v_proj out_proj"),
-    "layers.PositionwiseFeedForward": words("w_1 w_2 activation activation_dropout"),
-    "layers.PositionalEncoding": words("learned"),
-    "layers.Dropout": words(""),
-    "layers.EncoderLayer": words(_ATTENTION),
-    "layers.DecoderLayer": words(f"{_ATTENTION} cross_attention cross_attention_norm"),
-    "stacks.Encoder": words(_STACK),
-    "stacks.Decoder": words(_STACK),
+    "modeling_vanilla_transformer.MultiHeadAttention": words("q_proj k_proj v_proj out_proj"),
+    "modeling_vanilla_transformer.PositionwiseFeedForward": words("w_1 w_2 activation activation_dropout"),
+    "modeling_vanilla_transformer.PositionalEncoding": words("learned"),
+    "modeling_vanilla_transformer.Dropout": words(""),
+    "modeling_vanilla_transformer.EncoderLayer": words(_ATTENTION),
+    "modeling_vanilla_transformer.DecoderLayer": words(f"{_ATTENTION} cross_attention cross_attention_norm"),
+    "modeling_vanilla_transformer.Encoder": words(_STACK),
+    "modeling_vanilla_transformer.Decoder": words(_STACK),
     "modeling_vanilla_transformer.VanillaTransformerModel": words("shared encoder decoder"),
     "modeling_vanilla_transformer.VanillaTransformerForConditionalGeneration": words("model lm_head"),
-    "modeling_vanilla_transformer_decoder.VanillaTransformerDecoderModel": words(_STACK),
-    "modeling_vanilla_transformer_decoder.VanillaTransformerDecoderForCausalLM": words("model lm_head"),
+    "modeling_vanilla_transformer.VanillaTransformerDecoderModel": words(_STACK),
+    "modeling_vanilla_transformer.VanillaTransformerDecoderForCausalLM": words("model lm_head"),
 }
 # A module that is called as it is instead of being computed another way.
 _CALLED = "feed_forward.activation"

@@ -5,12 +5,12 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel
 
-from vanilla_transformer.model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
-from vanilla_transformer.model.modeling_vanilla_transformer_decoder import VanillaTransformerDecoderForCausalLM
-from vanilla_transformer.model.modeling_vanilla_transformer_encoder import (
+from vanilla_transformer.model.modeling_vanilla_transformer import (
+    VanillaTransformerDecoderForCausalLM,
     VanillaTransformerEncoderForMaskedLM,
     VanillaTransformerEncoderForSequenceClassification,
     VanillaTransformerEncoderForTokenClassification,
+    VanillaTransformerForConditionalGeneration,
 )
 from vanilla_transformer.recurrent.modeling_recurrent_encoder_decoder import (
     RecurrentEncoderDecoderForConditionalGeneration,

@@ -14,7 +14,7 @@ from vanilla_transformer.export.onnx_defaults import refuse_settings
 from vanilla_transformer.export.vocabulary_files import save_tokenizer, vocabularies
 from vanilla_transformer.export.weights import refuse_other_widths, refuse_unexportable
 from vanilla_transformer.model.configuration_vanilla_transformer import VanillaTransformerConfig
-from vanilla_transformer.model.generation import savable
+from vanilla_transformer.model.generation_vanilla_transformer import savable
 from vanilla_transformer.plain_text import plain_text
 
 QUANTIZATIONS = tuple(sorted(model_spec.ACCEPTED_MODEL_TYPES))

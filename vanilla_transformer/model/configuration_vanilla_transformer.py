@@ -52,7 +52,7 @@ _TOKENS = ("pad_token_id", "bos_token_id", "decoder_start_token_id")
 
 # Tensor parallelism within a stack: each process has some of the heads and some of the inner units of the feed-forward
 # layers.
-STACK_TP_PLAN = {
+_STACK_TP_PLAN = {
     **{f"layers.*.self_attention.{name}_proj": "colwise" for name in "qkv"},
     "layers.*.self_attention.out_proj": "rowwise",
     "layers.*.feed_forward.w_1": "colwise",
@@ -201,7 +201,7 @@ class VanillaTransformerConfig(VanillaTransformerBaseConfig):
     attribute_map = {**VanillaTransformerBaseConfig.attribute_map, "num_hidden_layers": "encoder_layers"}
 
     base_model_tp_plan = {
-        **{f"{stack}.{name}": style for stack in _STACKS for name, style in STACK_TP_PLAN.items()},
+        **{f"{stack}.{name}": style for stack in _STACKS for name, style in _STACK_TP_PLAN.items()},
         **{f"decoder.layers.*.cross_attention.{name}_proj": "colwise" for name in "qkv"},
         "decoder.layers.*.cross_attention.out_proj": "rowwise",
     }
@@ -216,4 +216,58 @@ class VanillaTransformerConfig(VanillaTransformerBaseConfig):
         # A saved configuration may give the order of its targets; computed in another, they would be nonsense.
         if kwargs.pop("target_direction", "left-to-right") != "left-to-right":
             raise ValueError("The model writes its targets from right to left, which is not supported.")
+        super().__post_init__(**kwargs)
+
+
+class VanillaTransformerEncoderConfig(VanillaTransformerBaseConfig):
+    """Sizes and settings of an encoder-only model; the defaults are the encoder of the paper's base model.
+
+    In addition to the arguments of `VanillaTransformerBaseConfig`:
+
+    Args:
+        encoder_layers: N (section 3.1).
+        label_smoothing: Off by default: section 5.4 uses it for translation, where it "hurts perplexity, but improves
+            BLEU".
+        classifier_pooling: State that a sequence classifier reads: `mean`, the mean over all tokens that are not
+            padding, or `first`, that of the first token.
+    """
+
+    model_type = "vanilla_transformer_encoder"
+    attribute_map = {**VanillaTransformerBaseConfig.attribute_map, "num_hidden_layers": "encoder_layers"}
+    base_model_tp_plan = _STACK_TP_PLAN
+
+    encoder_layers: int = 6
+    label_smoothing: float | int = 0.0
+    classifier_pooling: str = "mean"
+
+    def __post_init__(self, **kwargs: Any) -> None:
+        if self.classifier_pooling not in ("first", "mean"):
+            raise ValueError(f"classifier_pooling must be 'first' or 'mean', not {self.classifier_pooling!r}.")
+        super().__post_init__(**kwargs)
+
+
+class VanillaTransformerDecoderConfig(VanillaTransformerBaseConfig):
+    """Sizes and settings of a decoder-only model; the defaults are the decoder of the paper's base model.
+
+    In addition to the arguments of `VanillaTransformerBaseConfig`:
+
+    Args:
+        decoder_layers: N (section 3.1); these layers do not attend to an encoder's output.
+        label_smoothing: Off by default: section 5.4 uses it for translation, where it "hurts perplexity, but improves
+            BLEU", and a language model is measured by its perplexity.
+        documents: The form of its training text: `lines`, texts that end in `</s>`, or `packed`, continuous text.
+    """
+
+    model_type = "vanilla_transformer_decoder"
+    attribute_map = {**VanillaTransformerBaseConfig.attribute_map, "num_hidden_layers": "decoder_layers"}
+    base_model_tp_plan = _STACK_TP_PLAN
+
+    decoder_layers: int = 6
+    label_smoothing: float | int = 0.0
+    documents: str = "lines"
+    use_cache: bool = True
+
+    def __post_init__(self, **kwargs: Any) -> None:
+        if self.documents not in ("lines", "packed"):
+            raise ValueError(f"documents must be 'lines' or 'packed', not {self.documents!r}.")
         super().__post_init__(**kwargs)

@@ -1,33 +1,895 @@
-"""Section 3: the paper's encoder and decoder together, and the head over the vocabulary.
+"""Section 3 of "Attention Is All You Need", in the paper's order, the loss of section 5.4, and the models.
 
-Shapes in names: B batch · S source · T target · D d_model · V vocabulary.
+From top to bottom: attention, feed-forward networks, positions, layers, stacks, loss, heads; then the encoder-decoder
+of the paper, and its encoder and its decoder each on its own.
+
+Shapes in names: B batch · S source · T positions · Q query positions · L key positions · D d_model · H heads · K d_k
+(keys) or d_v (values) · V vocabulary · C classes.
 """
 
-from typing import Any
+import os
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, ClassVar
 
 import torch
 from torch import nn
-from transformers.cache_utils import Cache
-from transformers.modeling_outputs import BaseModelOutput, Seq2SeqModelOutput
-from transformers.utils import can_return_tuple
+from transformers import PreTrainedConfig, PreTrainedModel
+from transformers import initialization as init
+from transformers.activations import ACT2FN
+from transformers.cache_utils import Cache, DynamicCache, EncoderDecoderCache
+from transformers.masking_utils import create_bidirectional_mask, create_causal_mask
+from transformers.modeling_layers import GradientCheckpointingLayer
+from transformers.modeling_outputs import (
+    BaseModelOutput,
+    BaseModelOutputWithPast,
+    BaseModelOutputWithPastAndCrossAttentions,
+    CausalLMOutputWithPast,
+    MaskedLMOutput,
+    Seq2SeqLMOutput,
+    Seq2SeqModelOutput,
+    SequenceClassifierOutput,
+    TokenClassifierOutput,
+)
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+from transformers.utils import ModelOutput, can_return_tuple
+from transformers.utils.generic import merge_with_config_defaults
+from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
-from .configuration_vanilla_transformer import VanillaTransformerConfig
-from .encoder_decoder import EncoderDecoderHead
-from .generation import PaperGenerationMixin, paper_generation_config
+from .configuration_vanilla_transformer import (
+    VanillaTransformerBaseConfig,
+    VanillaTransformerConfig,
+    VanillaTransformerDecoderConfig,
+    VanillaTransformerEncoderConfig,
+)
+from .generation_vanilla_transformer import CausalGenerationMixin, PaperGenerationMixin, paper_generation_config
 from .pipeline_vanilla_transformer import custom_pipelines
-from .stacks import Decoder, Encoder, Stack, VanillaTransformerPreTrainedModel
+
+try:  # A saved model does not copy what is imported in a `try`: there the loss holds all logits.
+    from vanilla_transformer.engine.cross_entropy import summed_cross_entropy
+except ImportError:
+    summed_cross_entropy = None  # type: ignore[assignment]
+
+IGNORED_LABEL = -100
+
+
+def scaled_dot_product_attention(
+    module: nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    scaling: float | None = None,
+    dropout: float = 0.0,
+    **kwargs: Any,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Section 3.2.1, Eq. 1: softmax(QKᵀ / √d_k) V, written out; `attn_implementation="eager"` uses it.
+
+    Args:
+        module: Its `training` says whether dropout acts.
+        query: (batch, heads, query positions, d_k).
+        key: (batch, heads, key positions, d_k).
+        value: (batch, heads, key positions, d_v).
+        attention_mask: Added to the scores: 0 where a query may attend, the lowest number elsewhere.
+        scaling: 1 / √d_k by default.
+        dropout: Share of the attention weights set to zero in training. The paper has none here.
+
+    Returns:
+        The output (batch, query positions, heads, d_v) and the weights (batch, heads, query, key positions).
+    """
+    q_BHQK, k_BHLK, v_BHLK = query, key, value
+    scores_BHQL = q_BHQK @ k_BHLK.mT * (q_BHQK.shape[-1] ** -0.5 if scaling is None else scaling)
+    if attention_mask is not None:
+        scores_BHQL = scores_BHQL + attention_mask
+    weights_BHQL = scores_BHQL.softmax(dim=-1)
+    weights_BHQL = nn.functional.dropout(weights_BHQL, dropout, module.training)
+    return (weights_BHQL @ v_BHLK).transpose(1, 2).contiguous(), weights_BHQL
+
+
+class MultiHeadAttention(nn.Module):
+    """Section 3.2.2: h attention functions side by side, each on its own projections, joined by W^O.
+
+    Section 3.2.3 uses it in three places: over the source in the encoder, over the target's past in the decoder
+    (`is_causal`), and from the decoder to the encoder's output (`key_value_states`).
+    """
+
+    def __init__(self, config: VanillaTransformerBaseConfig, layer_idx: int, is_causal: bool = False) -> None:
+        super().__init__()
+        assert config.d_k is not None and config.d_v is not None
+        self.config = config
+        self.layer_idx = layer_idx
+        self.is_causal = is_causal
+        self.attention_dropout = config.attention_dropout
+        self.d_k, self.d_v = config.d_k, config.d_v
+        bias = config.attention_bias
+        self.q_proj = nn.Linear(config.d_model, config.num_heads * self.d_k, bias=bias)
+        self.k_proj = nn.Linear(config.d_model, config.num_heads * self.d_k, bias=bias)
+        self.v_proj = nn.Linear(config.d_model, config.num_heads * self.d_v, bias=bias)
+        self.out_proj = nn.Linear(config.num_heads * self.d_v, config.d_model, bias=bias)
+
+    def forward(
+        self,
+        hidden_states: torch.Tensor,
+        attention_mask: torch.Tensor | None = None,
+        key_value_states: torch.Tensor | None = None,
+        past_key_values: Cache | None = None,
+        **kwargs: Any,
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Maps (batch, positions, d_model) to the same shape, and attention weights where the backend has them.
+
+        Args:
+            hidden_states: States that give the queries, (batch, query positions, d_model).
+            attention_mask: In the form that the attention implementation expects.
+            key_value_states: States that give keys and values in cross-attention; those of the queries if None.
+            past_key_values: Keys and values of earlier positions, to which this call adds its own.
+        """
+        q_BHQK = self._heads(self.q_proj(hidden_states), self.d_k)
+        k_BHLK, v_BHLK = self._keys_and_values(hidden_states, key_value_states, past_key_values)
+        implementation = self.config._attn_implementation or "eager"
+        if "flash" in implementation and self.d_k != self.d_v:
+            raise ValueError(
+                f"Flash attention needs keys and values of one width, not d_k {self.d_k} and d_v {self.d_v}: "
+                'load the model with attn_implementation="sdpa".'
+            )
+        attend: Callable = ALL_ATTENTION_FUNCTIONS.get_interface(implementation, scaled_dot_product_attention)
+        dropout = self.attention_dropout if self.training else 0.0
+        heads_BQHK, weights_BHQL = attend(
+            self, q_BHQK, k_BHLK, v_BHLK, attention_mask, dropout=dropout, scaling=self.d_k**-0.5, **kwargs
+        )
+        return self.out_proj(heads_BQHK.flatten(2)), weights_BHQL
+
+    @staticmethod
+    def _heads(projected: torch.Tensor, width: int) -> torch.Tensor:
+        return projected.unflatten(-1, (-1, width)).transpose(1, 2)
+
+    def _keys_and_values(
+        self, hidden_states: torch.Tensor, key_value_states: torch.Tensor | None, past_key_values: Cache | None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        is_cross_attention = key_value_states is not None
+        cache = past_key_values
+        if isinstance(past_key_values, EncoderDecoderCache):
+            if is_cross_attention and past_key_values.is_updated.get(self.layer_idx):
+                layer: Any = past_key_values.cross_attention_cache.layers[self.layer_idx]
+                return layer.keys, layer.values
+            cache = (
+                past_key_values.cross_attention_cache if is_cross_attention else past_key_values.self_attention_cache
+            )
+        states = hidden_states if key_value_states is None else key_value_states
+        k_BHLK = self._heads(self.k_proj(states), self.d_k)
+        v_BHLK = self._heads(self.v_proj(states), self.d_v)
+        if cache is not None:
+            k_BHLK, v_BHLK = cache.update(k_BHLK, v_BHLK, self.layer_idx)
+            if is_cross_attention and isinstance(past_key_values, EncoderDecoderCache):
+                past_key_values.is_updated[self.layer_idx] = True
+        return k_BHLK, v_BHLK
+
+
+class PositionwiseFeedForward(nn.Module):
+    """Section 3.3, Eq. 2: max(0, xW₁ + b₁)W₂ + b₂, the same at every position."""
+
+    def __init__(self, config: VanillaTransformerBaseConfig) -> None:
+        super().__init__()
+        self.w_1 = nn.Linear(config.d_model, config.d_ff)
+        self.w_2 = nn.Linear(config.d_ff, config.d_model)
+        if config.activation_function not in ACT2FN:
+            raise ValueError(
+                f"There is no activation_function {config.activation_function!r}; there are {', '.join(ACT2FN)}."
+            )
+        self.activation = ACT2FN[config.activation_function]
+        self.activation_dropout = Dropout(config.activation_dropout)
+
+    def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
+        """Maps (batch, positions, d_model) to the same shape."""
+        return self.w_2(self.activation_dropout(self.activation(self.w_1(hidden_states))))
+
+
+class PositionalEncoding(nn.Module):
+    """Section 3.5: PE(pos, 2i) = sin(pos / 10000^(2i/d_model)), PE(pos, 2i+1) = cos of the same.
+
+    Computed in float32 at each call: nothing is stored, so sequences have no maximum length, nothing has to be loaded,
+    and a change of the model's dtype rounds nothing. `learned` positions are Table 3, row E.
+    """
+
+    def __init__(self, config: VanillaTransformerBaseConfig) -> None:
+        super().__init__()
+        self.d_model = config.d_model
+        self.learned = (
+            nn.Embedding(config.max_position_embeddings, config.d_model)
+            if config.positional_encoding == "learned"
+            else None
+        )
+
+    def forward(self, length: int, start: int | torch.Tensor = 0, device: torch.device | None = None) -> torch.Tensor:
+        """Returns the encodings of positions `start` to `start + length - 1`, (length, d_model).
+
+        Raises:
+            ValueError: There are fewer learned positions.
+        """
+        if self.learned is not None and not torch.compiler.is_compiling():
+            # A compiled graph cannot read `start`, which a static cache holds in a tensor.
+            self._check_room(int(start + length))
+        return self._encode(torch.arange(length, device=device) + start)
+
+    def at(self, positions: torch.Tensor) -> torch.Tensor:
+        """Returns the encodings of a caller's own positions, (batch, length) to (batch, length, d_model).
+
+        Raises:
+            ValueError: There are fewer learned positions; on an accelerator, where checking would stall it, the lookup
+                fails.
+        """
+        if self.learned is not None and positions.device.type == "cpu" and not torch.compiler.is_compiling():
+            self._check_room(int(positions.max()) + 1)
+        return self._encode(positions)
+
+    def _encode(self, positions: torch.Tensor) -> torch.Tensor:
+        if self.learned is not None:
+            return self.learned(positions)
+        exponents = torch.arange(0, self.d_model, 2, device=positions.device, dtype=torch.float32) / self.d_model
+        angles = positions[..., None].float() * 10000.0**-exponents
+        return torch.stack((angles.sin(), angles.cos()), dim=-1).flatten(-2)
+
+    def _check_room(self, length: int) -> None:
+        if self.learned is not None and length > self.learned.num_embeddings:
+            raise ValueError(
+                f"A sequence of {length} tokens is longer than the {self.learned.num_embeddings} learned positions "
+                "(max_position_embeddings): cut it, or use sinusoidal positions, which have no limit."
+            )
+
+
+class Dropout(nn.Dropout):
+    """Section 5.4: in training, sets each value to 0 with probability P_drop and divides the others by 1 - P_drop.
+
+    On the CPU torch draws one number at a time for each value, which takes a fifth of a small model's step. Here a
+    value takes 16 bits of a 64-bit number, so P_drop is met to the nearest 1/65536.
+    """
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        """Maps any shape to the same shape."""
+        if not self.training or self.p == 0:
+            return input
+        dropped_of_65536 = round(self.p * 65536)
+        if input.device.type != "cpu" or torch.compiler.is_compiling() or dropped_of_65536 == 65536:
+            return super().forward(input)
+        bits = torch.empty((input.numel() + 3) // 4, dtype=torch.int64).random_(-(2**63), None)
+        kept = bits.view(torch.int16)[: input.numel()].view(input.shape) >= dropped_of_65536 - 32768
+        return input * kept.to(input.dtype).mul_(65536 / (65536 - dropped_of_65536))
+
+
+class EncoderLayer(GradientCheckpointingLayer):
+    """Section 3.1: LayerNorm(x + Sublayer(x)) around self-attention and the feed-forward network."""
+
+    def __init__(self, config: VanillaTransformerBaseConfig, layer_idx: int) -> None:
+        super().__init__()
+        self.self_attention = MultiHeadAttention(config, layer_idx)
+        self.self_attention_norm = nn.LayerNorm(config.d_model, eps=config.layer_norm_eps)
+        self.feed_forward = PositionwiseFeedForward(config)
+        self.feed_forward_norm = nn.LayerNorm(config.d_model, eps=config.layer_norm_eps)
+        self.dropout = Dropout(config.dropout)
+
+    def forward(
+        self, hidden_states: torch.Tensor, attention_mask: torch.Tensor | None = None, **kwargs: Any
+    ) -> torch.Tensor:
+        """Maps (batch, source length, d_model) to the same shape."""
+        x = hidden_states
+        attended, _ = self.self_attention(x, attention_mask, **kwargs)
+        x = self.self_attention_norm(x + self.dropout(attended))
+        return self.feed_forward_norm(x + self.dropout(self.feed_forward(x)))
+
+
+class DecoderLayer(GradientCheckpointingLayer):
+    """Section 3.1: like the encoder's layer, with attention to the encoder's output between its two sub-layers.
+
+    A decoder-only model has no such output and no sub-layer that attends to it (`has_cross_attention`).
+    """
+
+    def __init__(self, config: VanillaTransformerBaseConfig, layer_idx: int, has_cross_attention: bool = True) -> None:
+        super().__init__()
+        self.self_attention = MultiHeadAttention(config, layer_idx, is_causal=True)
+        self.self_attention_norm = nn.LayerNorm(config.d_model, eps=config.layer_norm_eps)
+        if has_cross_attention:
+            self.cross_attention = MultiHeadAttention(config, layer_idx)
+            self.cross_attention_norm = nn.LayerNorm(config.d_model, eps=config.layer_norm_eps)
+        self.feed_forward = PositionwiseFeedForward(config)
+        self.feed_forward_norm = nn.LayerNorm(config.d_model, eps=config.layer_norm_eps)
+        self.dropout = Dropout(config.dropout)
+
+    def forward(
+        self,
+        hidden_states: torch.Tensor,
+        attention_mask: torch.Tensor | None = None,
+        encoder_hidden_states: torch.Tensor | None = None,
+        encoder_attention_mask: torch.Tensor | None = None,
+        past_key_values: Cache | None = None,
+        **kwargs: Any,
+    ) -> torch.Tensor:
+        """Maps (batch, target length, d_model) to the same shape; a decoder without a source skips cross-attention."""
+        x = hidden_states
+        attended, _ = self.self_attention(x, attention_mask, past_key_values=past_key_values, **kwargs)
+        x = self.self_attention_norm(x + self.dropout(attended))
+        if encoder_hidden_states is not None:
+            attended, _ = self.cross_attention(
+                x, encoder_attention_mask, encoder_hidden_states, past_key_values=past_key_values, **kwargs
+            )
+            x = self.cross_attention_norm(x + self.dropout(attended))
+        return self.feed_forward_norm(x + self.dropout(self.feed_forward(x)))
+
+
+class HubModel(PreTrainedModel):
+    """A model that is saved with the code of its family, and whose loss may be replaced.
+
+    Attributes:
+        hub_classes: The class for each Auto class, by its file.
+    """
+
+    hub_classes: ClassVar[dict[str, str]] = {}
+
+    def save_pretrained(self, save_directory: str | os.PathLike[str], *args: Any, **kwargs: Any) -> None:
+        """Saves as the library does, with the files of the classes registered for the Auto classes.
+
+        The library names only one Auto class per model; the others and the pipelines are named here.
+        """
+        if self.hub_classes:
+            # Another class of that name stays; ours may have stood in another file when the model was first saved.
+            others = {
+                auto_class: place
+                for auto_class, place in (getattr(self.config, "auto_map", None) or {}).items()
+                if _class_name(place) != _class_name(self.hub_classes.get(auto_class))
+            }
+            self.config.auto_map = {**self.hub_classes, **others}
+        if "AutoModelForSeq2SeqLM" in self.hub_classes:
+            self.config.custom_pipelines = custom_pipelines()
+        weights = self.state_dict() if kwargs.get("state_dict") is None else kwargs["state_dict"]
+        if not self._is_tied(weights):
+            # The library leaves out names that share a weight, even where it will not tie them again.
+            kwargs["state_dict"] = {name: weight.clone() for name, weight in weights.items()}
+        super().save_pretrained(save_directory, *args, **kwargs)
+        # safetensors writes files that only their owner may read, whatever the umask; give them the configuration's
+        # mode.
+        config = os.path.join(save_directory, "config.json")
+        for weights in Path(save_directory).glob("*.safetensors") if os.path.isfile(config) else ():
+            shutil.copymode(config, weights)
+
+    def _is_tied(self, weights: Mapping[str, Any]) -> bool:
+        """Tells whether all weights that loading ties together share their memory."""
+        pairs = [(weights.get(one), weights.get(other)) for one, other in (self._tied_weights_keys or {}).items()]
+        is_same = all(a is None or b is None or a.data_ptr() == b.data_ptr() for a, b in pairs)
+        return is_same and self.config.tie_word_embeddings
+
+    @property
+    def loss_function(self) -> Callable[..., torch.Tensor]:
+        """Section 5.4, or the loss set in its place."""
+        # The setter is not called for a module.
+        custom = getattr(self, "_loss_function", None) or self._modules.get("loss_function")
+        return custom or self._own_loss()
+
+    @loss_function.setter
+    def loss_function(self, value: Callable[..., torch.Tensor]) -> None:
+        self._loss_function = value
+
+    def _own_loss(self) -> Callable[..., torch.Tensor]:
+        raise NotImplementedError
+
+    def _label_smoothing(self) -> float:
+        return float(self.config.label_smoothing) if self.training else 0.0
+
+
+def _class_name(place: Any) -> str:
+    """Returns the class in an entry of a configuration's `auto_map`, which are names of files and classes."""
+    return str(place).rpartition(".")[2]
+
+
+def name_hub_classes(family: type[PreTrainedConfig], models: Mapping[str, type[HubModel]]) -> None:
+    """Makes a family's models name its classes for the Auto classes when they are saved."""
+    kinds = {"AutoConfig": family, **models}
+    hub_classes = {name: f"{_class_name(kind.__module__)}.{kind.__name__}" for name, kind in kinds.items()}
+    for auto_class, model in models.items():
+        model.hub_classes = hub_classes
+        model.register_for_auto_class(auto_class)
+
+
+class VanillaTransformerPreTrainedModel(HubModel):
+    """Initial weights, and the model's abilities as the library's tools know them, in all three families."""
+
+    config: VanillaTransformerBaseConfig
+    base_model_prefix = "model"
+    supports_gradient_checkpointing = True
+    _supports_sdpa = True
+    _supports_flash_attn = True
+    _supports_flex_attn = True
+    _supports_attention_backend = True
+    _can_compile_fullgraph = True
+    _no_split_modules = ["EncoderLayer", "DecoderLayer"]
+    _skip_keys_device_placement = ["past_key_values"]
+
+    @torch.no_grad()
+    def _init_weights(self, module: nn.Module) -> None:
+        """Glorot uniform for projections, N(0, d_model^-½) for embeddings, zeros for biases.
+
+        The paper gives no initialisation; this is the one of its authors' code.
+        """
+        if isinstance(module, nn.Linear):
+            init.xavier_uniform_(module.weight)
+            if module.bias is not None:
+                init.zeros_(module.bias)
+        elif isinstance(module, nn.Embedding):
+            init.normal_(module.weight, std=self.config.d_model**-0.5)
+        elif isinstance(module, nn.LayerNorm):
+            init.ones_(module.weight)
+            init.zeros_(module.bias)
+
+
+class Stack(VanillaTransformerPreTrainedModel):
+    """Shared parts of encoder and decoder: embedding and positions (sections 3.4 and 3.5), then N layers."""
+
+    def __init__(self, config: VanillaTransformerBaseConfig, layers: Sequence[nn.Module]) -> None:
+        super().__init__(config)
+        self._modules["embed_tokens"] = nn.Embedding(config.vocab_size, config.d_model)
+        self._shared: tuple[nn.Module, ...] = ()  # A tuple keeps it from being registered.
+        self.positional_encoding = PositionalEncoding(config)
+        self.dropout = Dropout(config.dropout)
+        self.layers = nn.ModuleList(layers)
+        self.gradient_checkpointing = False
+        self.post_init()
+        # The library would also split the embedding, which is the output projection, or shared by source and target.
+        self._tp_plan = {} if config.is_encoder_decoder else dict(config.base_model_tp_plan or {})
+
+    @property
+    def shares_embedding(self) -> bool:
+        """Tells whether the stack uses the embedding of its model instead of its own."""
+        return "embed_tokens" not in self._modules
+
+    @property
+    def embed_tokens(self) -> nn.Module:
+        """The stack's own embedding, or its model's `shared`, which only the model registers.
+
+        If a module is registered in several places, tools that adapt models replace it in only one of them.
+        """
+        own = self._modules.get("embed_tokens")
+        return self._shared[0] if own is None else own
+
+    def share(self, embedding: nn.Module) -> None:
+        """Makes the stack use its model's embedding instead of its own."""
+        self._modules.pop("embed_tokens", None)
+        self._shared = (embedding,)
+
+    def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
+        """Saves the target's embedding too: an adapter may untie a model built tied, and loading then asks for it."""
+        super()._save_to_state_dict(destination, prefix, keep_vars)
+        if self.shares_embedding and isinstance(self, Decoder) and not self.config.tie_word_embeddings:
+            weight: Any = self.embed_tokens.weight
+            destination[f"{prefix}embed_tokens.weight"] = weight.detach().clone()
+
+    def save_pretrained(self, save_directory: str | os.PathLike[str], *args: Any, **kwargs: Any) -> None:
+        """Saves as the library does, with the embedding that the stack shares."""
+        if self.shares_embedding:
+            whole = {**self.state_dict(), "embed_tokens.weight": self.embed_tokens.weight}
+            kwargs.setdefault("state_dict", whole)
+        super().save_pretrained(save_directory, *args, **kwargs)
+
+    def _apply(self, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> "Stack":
+        """Moves a shared embedding too: an encoder kept without its model takes it to another device or type."""
+        for embedding in self._shared:
+            embedding._apply(fn, recurse)
+        return super()._apply(fn, recurse)
+
+    def embed(
+        self,
+        input_ids: torch.Tensor | None,
+        inputs_embeds: torch.Tensor | None,
+        attention_mask: torch.Tensor | None,
+        start: int | torch.Tensor = 0,
+        position_ids: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """Sections 3.4, 3.5 and 5.4: embeddings times √d_model, plus positional encodings, with dropout on the sum.
+
+        A sentence's first token that is not padding has position 0, on whichever side the padding is. A mask also
+        covers the `start` cached tokens. Explicit positions override both.
+        """
+        if (input_ids is None) == (inputs_embeds is None):
+            raise ValueError(f"{type(self).__name__} needs either token ids or their embeddings, and not both.")
+        embeddings_BTD = self.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds
+        embeddings_BTD = embeddings_BTD * self.config.d_model**0.5
+        length, device = embeddings_BTD.shape[1], embeddings_BTD.device
+        if isinstance(start, int):
+            check_mask(attention_mask, start + length)
+        if position_ids is not None:
+            encodings = self.positional_encoding.at(position_ids)
+        elif attention_mask is None or attention_mask.dim() != 2:
+            encodings = self.positional_encoding(length, start, device)
+        else:
+            table = self.positional_encoding(attention_mask.shape[1], device=device)
+            positions_BT = (attention_mask.long().cumsum(-1) - 1).clamp(min=0)[:, -length:]
+            encodings = nn.functional.embedding(positions_BT, table)
+        return self.dropout(embeddings_BTD + encodings.to(embeddings_BTD.dtype))
+
+
+def refuse_positions(kwargs: dict[str, Any]) -> None:
+    """Refuses a caller's positions, which would have no effect.
+
+    Raises:
+        ValueError: The caller gives positions.
+    """
+    for name in ("position_ids", "decoder_position_ids"):
+        if kwargs.get(name) is not None:
+            raise ValueError(
+                f"{name} cannot be given: a sentence's positions count its tokens in the attention mask, from 0. "
+                "Sentences that are packed into one row have to be rows of their own."
+            )
+
+
+class Encoder(Stack):
+    """Section 3.1: a stack of N encoder layers over the embedded source."""
+
+    config: VanillaTransformerConfig
+
+    _can_record_outputs = {
+        "hidden_states": EncoderLayer,
+        "attentions": OutputRecorder(MultiHeadAttention, index=1, layer_name="self_attention"),
+    }
+
+    def __init__(self, config: VanillaTransformerConfig) -> None:
+        super().__init__(config, [EncoderLayer(config, i) for i in range(config.encoder_layers)])
+
+    @merge_with_config_defaults
+    @capture_outputs
+    def forward(
+        self,
+        input_ids: torch.Tensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        inputs_embeds: torch.Tensor | None = None,
+        **kwargs: Any,
+    ) -> BaseModelOutput:
+        """Maps token ids (batch, source length) to states (batch, source length, d_model)."""
+        refuse_positions(kwargs)
+        x = self.embed(input_ids, inputs_embeds, attention_mask)
+        mask = create_bidirectional_mask(config=self.config, inputs_embeds=x, attention_mask=attention_mask)
+        for layer in self.layers:
+            x = layer(x, mask, **kwargs)
+        return BaseModelOutput(last_hidden_state=x)
+
+
+class Decoder(Stack):
+    """Section 3.1: a stack of N decoder layers in which no position sees a later one."""
+
+    config: VanillaTransformerConfig
+
+    _can_record_outputs = {
+        "hidden_states": DecoderLayer,
+        "attentions": OutputRecorder(MultiHeadAttention, index=1, layer_name="self_attention"),
+        "cross_attentions": OutputRecorder(MultiHeadAttention, index=1, layer_name="cross_attention"),
+    }
+
+    def __init__(self, config: VanillaTransformerConfig) -> None:
+        super().__init__(config, [DecoderLayer(config, i) for i in range(config.decoder_layers)])
+
+    @merge_with_config_defaults
+    @capture_outputs
+    def forward(
+        self,
+        input_ids: torch.Tensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        encoder_hidden_states: torch.Tensor | None = None,
+        encoder_attention_mask: torch.Tensor | None = None,
+        past_key_values: Cache | None = None,
+        inputs_embeds: torch.Tensor | None = None,
+        use_cache: bool | None = None,
+        **kwargs: Any,
+    ) -> BaseModelOutputWithPastAndCrossAttentions:
+        """Maps token ids (batch, target length) to states (batch, target length, d_model)."""
+        refuse_positions(kwargs)
+        if use_cache and past_key_values is None:
+            past_key_values = EncoderDecoderCache(DynamicCache(config=self.config), DynamicCache(config=self.config))
+        own_cache = (
+            past_key_values.self_attention_cache
+            if isinstance(past_key_values, EncoderDecoderCache)
+            else past_key_values
+        )
+        start = own_cache.get_seq_length() if own_cache is not None else 0
+        x = self.embed(input_ids, inputs_embeds, attention_mask, start)
+        causal_mask = create_causal_mask(
+            config=self.config,
+            inputs_embeds=x,
+            attention_mask=attention_mask,
+            past_key_values=own_cache,
+        )
+        if encoder_hidden_states is not None:
+            check_mask(encoder_attention_mask, encoder_hidden_states.shape[1])
+        source_mask = create_bidirectional_mask(
+            config=self.config,
+            inputs_embeds=x,
+            attention_mask=encoder_attention_mask,
+            encoder_hidden_states=encoder_hidden_states,
+        )
+        for layer in self.layers:
+            # Positional: gradient checkpointing and output hooks read the arguments by place.
+            x = layer(x, causal_mask, encoder_hidden_states, source_mask, past_key_values, **kwargs)
+        return BaseModelOutputWithPastAndCrossAttentions(last_hidden_state=x, past_key_values=past_key_values)
+
+
+def label_smoothed_loss(
+    logits: torch.Tensor,
+    labels: torch.Tensor,
+    vocab_size: int | None = None,
+    num_items_in_batch: torch.Tensor | int | None = None,
+    label_smoothing: float = 0.0,
+    **kwargs: Any,
+) -> torch.Tensor:
+    """Section 5.4: mean cross-entropy in nats per label, against 1 - ε_ls on the label and ε_ls / V on every type.
+
+    Args:
+        logits: (batch, target length, vocabulary).
+        labels: (batch, target length), -100 where a label does not count.
+        vocab_size: Not needed; the library's losses have it.
+        num_items_in_batch: Divisor of the sum; the number of labels that count if None.
+        label_smoothing: ε_ls.
+        **kwargs: Other arguments of `forward`; not used.
+    """
+    total = nn.functional.cross_entropy(
+        logits.flatten(0, 1).float(),
+        labels.flatten(),
+        ignore_index=IGNORED_LABEL,
+        reduction="sum",
+        label_smoothing=label_smoothing,
+    )
+    return total / number_of_items(labels, num_items_in_batch)
+
+
+def next_token_loss(
+    logits: torch.Tensor, labels: torch.Tensor, shift_labels: torch.Tensor | None = None, **kwargs: Any
+) -> torch.Tensor:
+    """`label_smoothed_loss` of each position's logits against the next position's label, for decoder-only models.
+
+    Args:
+        logits: (batch, length, vocabulary).
+        labels: (batch, length); the first is predicted by no position.
+        shift_labels: (batch, length), given instead of `labels` if each already stands at the position that predicts
+            it.
+        **kwargs: Passed on to `label_smoothed_loss`.
+    """
+    logits, labels = (logits[:, :-1], labels[:, 1:]) if shift_labels is None else (logits, shift_labels)
+    return label_smoothed_loss(logits, labels, **kwargs)
+
+
+def classification_loss(
+    logits: torch.Tensor,
+    labels: torch.Tensor,
+    problem_type: str | None,
+    num_items_in_batch: torch.Tensor | int | None = None,
+    label_smoothing: float = 0.0,
+) -> torch.Tensor:
+    """Mean loss per row, or per number of a row, by the library's `problem_type`.
+
+    Args:
+        logits: (rows, labels).
+        labels: Classes in any shape, -100 where a label does not count; or (rows, labels): 0 and 1 for several labels
+            each, or numbers for regression. Without any labels the loss is zero, for a process that has no row in a
+            step.
+        problem_type: `regression`, `single_label_classification` or `multi_label_classification`.
+        num_items_in_batch: Divisor of the sum; the number of labels in this batch if None.
+        label_smoothing: ε_ls over the classes of `single_label_classification`.
+    """
+    labels = labels.to(logits.device)
+    if not labels.numel():
+        return 0 * logits.sum()
+    if problem_type == "single_label_classification":
+        return label_smoothed_loss(
+            logits.view(-1, logits.shape[-1])[None], labels.view(1, -1), None, num_items_in_batch, label_smoothing
+        )
+    if labels.numel() != logits.numel():
+        raise ValueError(
+            f"{problem_type} needs labels of the logits' shape {tuple(logits.shape)}, not {tuple(labels.shape)}."
+        )
+    labels = labels.view_as(logits).float()
+    if problem_type == "regression":
+        total = nn.functional.mse_loss(logits.float(), labels, reduction="sum")
+    else:
+        total = nn.functional.binary_cross_entropy_with_logits(logits.float(), labels, reduction="sum")
+    return total / (labels.numel() if num_items_in_batch is None else number_of_items(labels, num_items_in_batch))
+
+
+def number_of_items(labels: torch.Tensor, num_items_in_batch: torch.Tensor | int | None) -> torch.Tensor | int:
+    """Returns the divisor of a summed loss: the given number, or the number of labels that count."""
+    if num_items_in_batch is None:
+        return (labels != IGNORED_LABEL).sum().clamp(min=1)
+    return num_items_in_batch.to(labels.device) if isinstance(num_items_in_batch, torch.Tensor) else num_items_in_batch
+
+
+def check_labels(labels: torch.Tensor, vocab_size: int) -> None:
+    """Refuses labels outside the vocabulary. An accelerator finds them itself: checking there would make it wait.
+
+    Raises:
+        ValueError: A label is neither a type nor -100.
+    """
+    if type(labels) is not torch.Tensor or labels.device.type != "cpu" or torch.compiler.is_compiling():
+        return
+    wrong = labels[(labels != IGNORED_LABEL) & ((labels < 0) | (labels >= vocab_size))]
+    if len(wrong):
+        raise ValueError(
+            f"A label is {int(wrong[0])}: labels are ids from 0 to {vocab_size - 1:,}, or {IGNORED_LABEL} where they "
+            "do not count."
+        )
+
+
+def check_mask(mask_BT: torch.Tensor | None, length: int) -> None:
+    """Refuses a mask (batch, tokens) of another length: which tokens it covers would be unclear.
+
+    Raises:
+        ValueError: It is longer or shorter.
+    """
+    if mask_BT is None or mask_BT.dim() != 2 or torch.compiler.is_compiling() or mask_BT.shape[1] == length:
+        return
+    raise ValueError(
+        f"An attention mask is for {mask_BT.shape[1]:,} tokens, and there are {length:,}: give one for each."
+    )
+
+
+class LanguageModelHead(HubModel):
+    """`lm_head` over a model's last states: logits, and the loss with or without them."""
+
+    lm_head: Any
+    _plain_loss: Callable[..., torch.Tensor] = staticmethod(label_smoothed_loss)
+
+    def _logits_and_loss(
+        self,
+        hidden_BTD: torch.Tensor,
+        labels: torch.Tensor | None,
+        num_items_in_batch: torch.Tensor | int | None = None,
+        logits_to_keep: int | torch.Tensor = 0,
+        skip_logits: bool = False,
+        **kwargs: Any,
+    ) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+        """Returns logits (batch, target length, vocabulary) unless skipped, and the loss if there are labels."""
+        logits_BTV, loss = None, None
+        if not skip_logits:
+            kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
+            logits_BTV = self._project(hidden_BTD[:, kept])
+        if labels is not None:
+            if logits_BTV is None and self._has_plain_loss():
+                loss = self._loss_without_logits(hidden_BTD, labels, num_items_in_batch, **kwargs)
+            else:
+                loss = self.loss_function(
+                    logits=self._project(hidden_BTD) if logits_BTV is None else logits_BTV,
+                    labels=labels,
+                    vocab_size=self.config.vocab_size,
+                    num_items_in_batch=num_items_in_batch,
+                    **kwargs,
+                )
+        return logits_BTV, loss
+
+    def _project(self, hidden_BTD: torch.Tensor) -> torch.Tensor:
+        """Section 3.4: the shared embedding as the output projection, including anything an adapter adds to it.
+
+        LoRA wraps a module and leaves its weight unchanged until it is merged, so the module is asked for all rows.
+        """
+        if not self._has_adapted_embedding():
+            return self.lm_head(hidden_BTD)
+        every_entry = torch.arange(self.lm_head.out_features, device=hidden_BTD.device)
+        return nn.functional.linear(hidden_BTD, self.get_input_embeddings()(every_entry), self.lm_head.bias)
+
+    def _has_adapted_embedding(self) -> bool:
+        shared = self.get_input_embeddings()
+        return (
+            not isinstance(shared, nn.Embedding)
+            and isinstance(self.lm_head, nn.Linear)
+            and getattr(shared, "weight", None) is self.lm_head.weight
+        )
+
+    def _own_loss(self) -> Callable[..., torch.Tensor]:
+        return partial(self._plain_loss, label_smoothing=self._label_smoothing())
+
+    def _has_plain_loss(self) -> bool:
+        """Tells whether loss and projection are the paper's own, neither replaced nor adapted."""
+        return (
+            summed_cross_entropy is not None
+            and isinstance(self.loss_function, partial)
+            and self.loss_function.func is self._plain_loss
+            and isinstance(self.lm_head, nn.Linear)
+            and not self._has_adapted_embedding()
+        )
+
+    def _loss_without_logits(
+        self,
+        hidden_BTD: torch.Tensor,
+        labels: torch.Tensor,
+        num_items_in_batch: torch.Tensor | int | None,
+        **kwargs: Any,
+    ) -> torch.Tensor:
+        total = summed_cross_entropy(
+            hidden_BTD.flatten(0, 1),
+            self.lm_head.weight,
+            labels.flatten(),
+            self._label_smoothing(),
+            self.lm_head.bias,
+        )
+        return total / number_of_items(labels, num_items_in_batch)
+
+
+class EncoderDecoderHead(LanguageModelHead):
+    """The head of every encoder-decoder: the decoder reads the target shifted right."""
+
+    model: Any
+
+    def prepare_decoder_input_ids_from_labels(self, labels: torch.Tensor) -> torch.Tensor:
+        """Section 3.1: shifts the target right by one place; ignored labels become padding."""
+        if self.config.decoder_start_token_id is None or self.config.pad_token_id is None:
+            raise ValueError(
+                "To shift labels right, config.decoder_start_token_id and config.pad_token_id have to be set: set "
+                "them, or give decoder_input_ids."
+            )
+        start = labels.new_full((labels.shape[0], 1), self.config.decoder_start_token_id)
+        shifted = torch.cat((start, labels[:, :-1]), dim=1)
+        return shifted.masked_fill(shifted == IGNORED_LABEL, self.config.pad_token_id)
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: torch.Tensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        decoder_input_ids: torch.Tensor | None = None,
+        decoder_attention_mask: torch.Tensor | None = None,
+        encoder_outputs: BaseModelOutput | tuple[torch.Tensor, ...] | None = None,
+        past_key_values: Any = None,
+        inputs_embeds: torch.Tensor | None = None,
+        decoder_inputs_embeds: torch.Tensor | None = None,
+        labels: torch.Tensor | None = None,
+        use_cache: bool | None = None,
+        logits_to_keep: int | torch.Tensor = 0,
+        num_items_in_batch: torch.Tensor | int | None = None,
+        skip_logits: bool = False,
+        **kwargs: Any,
+    ) -> Seq2SeqLMOutput:
+        """The model's `forward`, with logits (batch, target length, vocabulary) and a loss.
+
+        Args:
+            labels: Target tokens, (batch, target length), -100 where a label does not count. If given, the decoder's
+                input is made from them and the loss is returned.
+            logits_to_keep: Number of last positions that get logits (0: all), or an index tensor of positions.
+            num_items_in_batch: Divisor of the summed loss; the number of labels that count if None. A step of several
+                batches gives the number of labels in all of them.
+            skip_logits: Returns the loss of `labels` without logits: they can take half the time and memory of a step.
+
+        The loss is the mean cross-entropy in nats per target token; in training mode the targets are smoothed by
+        `config.label_smoothing` over the whole vocabulary (section 5.4), in evaluation mode they are not. A `Trainer`
+        with a `label_smoothing_factor` requests no loss and smooths by itself: never both. Set another loss as
+        `model.loss_function = f`, which is called as in the library's models: `f(logits=, labels=, vocab_size=,
+        num_items_in_batch=)`.
+        """
+        if labels is not None:
+            check_labels(labels, self.config.vocab_size)
+            use_cache = False
+            if decoder_input_ids is None and decoder_inputs_embeds is None:
+                decoder_input_ids = self.prepare_decoder_input_ids_from_labels(labels)
+        outputs = self.model(
+            input_ids=input_ids,
+            attention_mask=attention_mask,
+            decoder_input_ids=decoder_input_ids,
+            decoder_attention_mask=decoder_attention_mask,
+            encoder_outputs=encoder_outputs,
+            past_key_values=past_key_values,
+            inputs_embeds=inputs_embeds,
+            decoder_inputs_embeds=decoder_inputs_embeds,
+            use_cache=use_cache,
+            **kwargs,
+        )
+        logits_BTV, loss = self._logits_and_loss(
+            outputs.last_hidden_state,
+            labels,
+            num_items_in_batch,
+            logits_to_keep,
+            skip_logits,
+            **kwargs,
+        )
+        others = {name: part for name, part in outputs.items() if name != "last_hidden_state"}
+        return Seq2SeqLMOutput(loss=loss, logits=logits_BTV, **others)
 
 
 class _EncoderDecoder(VanillaTransformerPreTrainedModel):
     """Shared parts of the encoder-decoder, with its head and without."""
 
     config: VanillaTransformerConfig
-    hub_classes = {
-        "AutoConfig": "configuration_vanilla_transformer.VanillaTransformerConfig",
-        "AutoModel": "modeling_vanilla_transformer.VanillaTransformerModel",
-        "AutoModelForSeq2SeqLM": "modeling_vanilla_transformer.VanillaTransformerForConditionalGeneration",
-    }
-    hub_pipelines = custom_pipelines()
 
     def _resize_token_embeddings(
         self, new_num_tokens: int, pad_to_multiple_of: int | None = None, mean_resizing: bool = True
@@ -158,5 +1020,342 @@ class VanillaTransformerForConditionalGeneration(EncoderDecoderHead, PaperGenera
         self.generation_config = paper_generation_config(config)
 
 
-VanillaTransformerModel.register_for_auto_class("AutoModel")
-VanillaTransformerForConditionalGeneration.register_for_auto_class("AutoModelForSeq2SeqLM")
+class VanillaTransformerEncoderModel(Encoder):
+    """Section 3.1: a stack of N encoder layers that gives the last states (batch, length, d_model)."""
+
+    config: VanillaTransformerEncoderConfig  # type: ignore[assignment]
+
+    def __init__(self, config: VanillaTransformerEncoderConfig) -> None:
+        super().__init__(config)  # type: ignore[arg-type]
+
+
+class VanillaTransformerEncoderForMaskedLM(LanguageModelHead, VanillaTransformerPreTrainedModel):
+    """An encoder that predicts masked tokens, by the embedding of section 3.4."""
+
+    config: VanillaTransformerEncoderConfig
+    _tied_weights_keys = {"lm_head.weight": "model.embed_tokens.weight"}
+
+    def __init__(self, config: VanillaTransformerEncoderConfig) -> None:
+        super().__init__(config)
+        self.model = VanillaTransformerEncoderModel(config)
+        self.lm_head = nn.Linear(config.d_model, config.vocab_size, bias=config.output_bias)
+        self.post_init()
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: torch.Tensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        inputs_embeds: torch.Tensor | None = None,
+        labels: torch.Tensor | None = None,
+        num_items_in_batch: torch.Tensor | int | None = None,
+        skip_logits: bool = False,
+        **kwargs: Any,
+    ) -> MaskedLMOutput:
+        """Maps token ids (batch, length) to logits (batch, length, vocabulary) and a loss.
+
+        Args:
+            input_ids: Tokens, some of them masked, (batch, length).
+            attention_mask: 1 on tokens, 0 on padding, (batch, length).
+            inputs_embeds: Unscaled embeddings instead of `input_ids`.
+            labels: The tokens at masked positions, -100 elsewhere, (batch, length).
+            num_items_in_batch: Divisor of the summed loss; the number of labels that count if None.
+            skip_logits: Returns the loss of `labels` without logits, which saves most of their time and memory.
+        """
+        if labels is not None:
+            check_labels(labels, self.config.vocab_size)
+        outputs = self.model(input_ids, attention_mask, inputs_embeds, **kwargs)
+        hidden_BTD = outputs.last_hidden_state
+        logits, loss = self._logits_and_loss(hidden_BTD, labels, num_items_in_batch, 0, skip_logits, **kwargs)
+        return MaskedLMOutput(
+            loss=loss, logits=logits, hidden_states=outputs.hidden_states, attentions=outputs.attentions
+        )
+
+    def _loss_without_logits(
+        self,
+        hidden_BTD: torch.Tensor,
+        labels: torch.Tensor,
+        num_items_in_batch: torch.Tensor | int | None,
+        **kwargs: Any,
+    ) -> torch.Tensor:
+        """Projects only the few masked positions: the projection is most of the work. A graph has fixed shapes."""
+        if type(labels) is torch.Tensor and not torch.compiler.is_compiling():
+            counts_BT = labels != IGNORED_LABEL
+            hidden_BTD, labels = hidden_BTD[counts_BT][None], labels[counts_BT][None]
+        return super()._loss_without_logits(hidden_BTD, labels, num_items_in_batch)
+
+
+class _Classifier(VanillaTransformerPreTrainedModel):
+    """An encoder with a linear classifier, with section 5.4's dropout and label smoothing."""
+
+    config: VanillaTransformerEncoderConfig
+    _output: type[ModelOutput]
+
+    def __init__(self, config: VanillaTransformerEncoderConfig) -> None:
+        super().__init__(config)
+        self.num_labels: int = config.num_labels  # type: ignore[assignment]
+        self.model = VanillaTransformerEncoderModel(config)
+        self.dropout = Dropout(config.dropout)
+        self.classifier = nn.Linear(config.d_model, self.num_labels)
+        self.post_init()
+
+    def _own_loss(self) -> Callable[..., torch.Tensor]:
+        return self._classification_loss
+
+    def _classification_loss(
+        self,
+        logits: torch.Tensor,
+        labels: torch.Tensor,
+        num_items_in_batch: torch.Tensor | int | None = None,
+        **kwargs: Any,
+    ) -> torch.Tensor:
+        problem_type, smoothing = self._problem_type(labels), self._label_smoothing()
+        return classification_loss(logits, labels, problem_type, num_items_in_batch, smoothing)
+
+    def _problem_type(self, labels: torch.Tensor) -> str:
+        return "single_label_classification"
+
+    def _classified(self, hidden_BTD: torch.Tensor, attention_mask: torch.Tensor | None) -> torch.Tensor:
+        """Returns the states that are classified."""
+        return hidden_BTD
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: torch.Tensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        inputs_embeds: torch.Tensor | None = None,
+        labels: torch.Tensor | None = None,
+        num_items_in_batch: torch.Tensor | int | None = None,
+        **kwargs: Any,
+    ) -> Any:
+        """Maps token ids (batch, length) to the logits of each label and a loss.
+
+        Args:
+            input_ids: Tokens, (batch, length).
+            attention_mask: 1 on tokens, 0 on padding, (batch, length).
+            inputs_embeds: Unscaled embeddings instead of `input_ids`.
+            labels: Classes of the texts, (batch,), or of the tokens, (batch, length), -100 where a label does not
+                count; for texts also, (batch, labels), 0 and 1 for several labels each, or numbers.
+                `config.problem_type` says which; if it is None, the first labels do: one number per text is
+                regression, whole numbers are classes, anything else is several labels.
+            num_items_in_batch: Divisor of the summed loss; the number of labels that count if None.
+        """
+        outputs = self.model(input_ids, attention_mask, inputs_embeds, **kwargs)
+        classified = self._classified(outputs.last_hidden_state, attention_mask)
+        logits, loss = self.classifier(self.dropout(classified)), None
+        if labels is not None:
+            are_whole = labels.dtype in (torch.long, torch.int) and labels.dim() == 1 and self.num_labels > 1
+            if are_whole or logits.dim() == 3:
+                check_labels(labels, self.num_labels)
+            loss = self.loss_function(
+                logits=logits,
+                labels=labels,
+                pooled_logits=logits,
+                config=self.config,
+                num_items_in_batch=num_items_in_batch,
+            )
+        return self._output(
+            loss=loss, logits=logits, hidden_states=outputs.hidden_states, attentions=outputs.attentions
+        )
+
+
+class VanillaTransformerEncoderForSequenceClassification(_Classifier):
+    """An encoder that gives a whole text a label, several labels, or numbers, as `config.problem_type` says."""
+
+    _output = SequenceClassifierOutput
+
+    def _classified(self, hidden_BTD: torch.Tensor, attention_mask: torch.Tensor | None) -> torch.Tensor:
+        """Returns one state per text, (batch, d_model)."""
+        if self.config.classifier_pooling == "first":
+            if attention_mask is None:
+                return hidden_BTD[:, 0]
+            first_B = attention_mask.long().argmax(-1)
+            return hidden_BTD[torch.arange(len(hidden_BTD), device=hidden_BTD.device), first_B]
+        if attention_mask is None:
+            return hidden_BTD.mean(1)
+        weights_BT1 = attention_mask.to(hidden_BTD.dtype)[..., None]
+        return (hidden_BTD * weights_BT1).sum(1) / weights_BT1.sum(1).clamp(min=1)
+
+    def _problem_type(self, labels: torch.Tensor) -> str:
+        """Returns the kind of labels: as configured, or guessed from the first labels, as in the library, and kept."""
+        if self.config.problem_type is None:
+            if self.num_labels == 1:
+                self.config.problem_type = "regression"
+            elif labels.dtype in (torch.long, torch.int):
+                self.config.problem_type = "single_label_classification"
+            else:
+                self.config.problem_type = "multi_label_classification"
+        return self.config.problem_type
+
+
+class VanillaTransformerEncoderForTokenClassification(_Classifier):
+    """An encoder that gives each token a label."""
+
+    _output = TokenClassifierOutput
+
+
+class VanillaTransformerDecoderModel(Stack):
+    """Section 3.1: a stack of N decoder layers without a source, in which no position sees a later one."""
+
+    config: VanillaTransformerDecoderConfig
+    _can_record_outputs = {
+        "hidden_states": DecoderLayer,
+        "attentions": OutputRecorder(MultiHeadAttention, index=1, layer_name="self_attention"),
+    }
+
+    def __init__(self, config: VanillaTransformerDecoderConfig) -> None:
+        layers = [DecoderLayer(config, i, has_cross_attention=False) for i in range(config.decoder_layers)]
+        super().__init__(config, layers)
+
+    @merge_with_config_defaults
+    @capture_outputs
+    def forward(
+        self,
+        input_ids: torch.Tensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        position_ids: torch.Tensor | None = None,
+        past_key_values: Cache | None = None,
+        inputs_embeds: torch.Tensor | None = None,
+        use_cache: bool | None = None,
+        **kwargs: Any,
+    ) -> BaseModelOutputWithPast:
+        """Maps token ids (batch, length) to the last states, (batch, length, d_model).
+
+        Args:
+            input_ids: Tokens, (batch, length).
+            attention_mask: 1 on tokens, 0 on padding, (batch, length including cached tokens).
+            position_ids: Positions from 0, (batch, length); by default they count the tokens in the mask. If they
+                restart within a row, the texts packed there do not see each other, as long as there is neither a mask
+                nor a cache (`use_cache=False`, or labels).
+            past_key_values: Keys and values of earlier positions.
+            inputs_embeds: Unscaled embeddings instead of `input_ids`.
+            use_cache: Whether to return `past_key_values`.
+        """
+        if use_cache and past_key_values is None:
+            past_key_values = DynamicCache(config=self.config)
+        start = past_key_values.get_seq_length() if past_key_values is not None else 0
+        x = self.embed(input_ids, inputs_embeds, attention_mask, start, position_ids)
+        mask = create_causal_mask(
+            config=self.config,
+            inputs_embeds=x,
+            attention_mask=attention_mask,
+            past_key_values=past_key_values,
+            position_ids=position_ids,
+        )
+        for layer in self.layers:
+            # Positional: gradient checkpointing and output hooks read the arguments by place.
+            x = layer(x, mask, None, None, past_key_values, **kwargs)
+        return BaseModelOutputWithPast(last_hidden_state=x, past_key_values=past_key_values)
+
+
+class VanillaTransformerDecoderForCausalLM(
+    LanguageModelHead, CausalGenerationMixin, VanillaTransformerPreTrainedModel
+):
+    """A language model: the decoder, with the embedding of section 3.4 as its output projection."""
+
+    config: VanillaTransformerDecoderConfig
+    _tied_weights_keys = {"lm_head.weight": "model.embed_tokens.weight"}
+    _plain_loss = staticmethod(next_token_loss)
+
+    def __init__(self, config: VanillaTransformerDecoderConfig) -> None:
+        super().__init__(config)
+        self.model = VanillaTransformerDecoderModel(config)
+        self.lm_head = nn.Linear(config.d_model, config.vocab_size, bias=config.output_bias)
+        self.post_init()
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: torch.Tensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        position_ids: torch.Tensor | None = None,
+        past_key_values: Cache | None = None,
+        inputs_embeds: torch.Tensor | None = None,
+        labels: torch.Tensor | None = None,
+        use_cache: bool | None = None,
+        logits_to_keep: int | torch.Tensor = 0,
+        num_items_in_batch: torch.Tensor | int | None = None,
+        skip_logits: bool = False,
+        **kwargs: Any,
+    ) -> CausalLMOutputWithPast:
+        """`VanillaTransformerDecoderModel.forward`, with logits (batch, length, vocabulary) and a loss.
+
+        Args:
+            labels: The tokens themselves, (batch, length), -100 where a label does not count: each is predicted from
+                those before it; the first is predicted from none and does not count. Or `shift_labels=`, where each
+                label already stands at the position that predicts it.
+            logits_to_keep: Number of last positions that get logits (0: all), or an index tensor of positions.
+            num_items_in_batch: Divisor of the summed loss; the number of labels that count if None.
+            skip_logits: Returns the loss of `labels` without logits, which saves most of their time and memory.
+
+        The loss is the mean cross-entropy in nats per token, smoothed by `config.label_smoothing` in training mode.
+        """
+        shift_labels = kwargs.pop("shift_labels", None)
+        if shift_labels is not None:
+            labels = shift_labels
+        if labels is not None:
+            check_labels(labels, self.config.vocab_size)
+            use_cache = False
+        outputs = self.model(
+            input_ids=input_ids,
+            attention_mask=attention_mask,
+            position_ids=position_ids,
+            past_key_values=past_key_values,
+            inputs_embeds=inputs_embeds,
+            use_cache=use_cache,
+            **kwargs,
+        )
+        logits, loss = self._logits_and_loss(
+            outputs.last_hidden_state,
+            labels,
+            num_items_in_batch,
+            logits_to_keep,
+            skip_logits,
+            shift_labels=shift_labels,
+            **kwargs,
+        )
+        return CausalLMOutputWithPast(
+            loss=loss,
+            logits=logits,
+            past_key_values=outputs.past_key_values,
+            hidden_states=outputs.hidden_states,
+            attentions=outputs.attentions,
+        )
+
+    def _loss_without_logits(
+        self,
+        hidden_BTD: torch.Tensor,
+        labels: torch.Tensor,
+        num_items_in_batch: torch.Tensor | int | None,
+        shift_labels: torch.Tensor | None = None,
+        **kwargs: Any,
+    ) -> torch.Tensor:
+        if shift_labels is None:
+            hidden_BTD, labels = hidden_BTD[:, :-1], labels[:, 1:]
+        return super()._loss_without_logits(hidden_BTD, labels, num_items_in_batch)
+
+
+# Each family: its configuration, and its model for each Auto class.
+FAMILIES: dict[type[PreTrainedConfig], dict[str, type[HubModel]]] = {
+    VanillaTransformerConfig: {
+        "AutoModel": VanillaTransformerModel,
+        "AutoModelForSeq2SeqLM": VanillaTransformerForConditionalGeneration,
+    },
+    VanillaTransformerEncoderConfig: {
+        "AutoModel": VanillaTransformerEncoderModel,
+        "AutoModelForMaskedLM": VanillaTransformerEncoderForMaskedLM,
+        "AutoModelForSequenceClassification": VanillaTransformerEncoderForSequenceClassification,
+        "AutoModelForTokenClassification": VanillaTransformerEncoderForTokenClassification,
+    },
+    VanillaTransformerDecoderConfig: {
+        "AutoModel": VanillaTransformerDecoderModel,
+        "AutoModelForCausalLM": VanillaTransformerDecoderForCausalLM,
+    },
+}
+for _family, _models in FAMILIES.items():
+    name_hub_classes(_family, _models)
+# `Trainer` finds only in this table which models' labels it has to shift when it smooths them itself.
+MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.setdefault(
+    VanillaTransformerDecoderConfig.model_type, VanillaTransformerDecoderForCausalLM.__name__
+)

@@ -11,16 +11,18 @@ from typing import Any, ClassVar
 import torch
 from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
-from transformers import PreTrainedModel
+from transformers import PreTrainedConfig
 from transformers import initialization as init
 from transformers.modeling_outputs import BaseModelOutput, Seq2SeqModelOutput
 from transformers.utils import can_return_tuple
 
-from vanilla_transformer.model.encoder_decoder import EncoderDecoderHead
-from vanilla_transformer.model.generation import PaperGenerationMixin, paper_generation_config
-from vanilla_transformer.model.loss import check_mask
-from vanilla_transformer.model.pipeline_vanilla_transformer import custom_pipelines
-from vanilla_transformer.model.saving import SavedWithItsCode
+from vanilla_transformer.model.generation_vanilla_transformer import PaperGenerationMixin, paper_generation_config
+from vanilla_transformer.model.modeling_vanilla_transformer import (
+    EncoderDecoderHead,
+    HubModel,
+    check_mask,
+    name_hub_classes,
+)
 
 from .configuration_recurrent_encoder_decoder import RecurrentEncoderDecoderConfig
 from .recurrent_decoding import RecurrentDecoding
@@ -71,17 +73,11 @@ class RecurrentState:
         self.fed = self.fed.index_select(0, beam_idx)
 
 
-class RecurrentPreTrainedModel(SavedWithItsCode, PreTrainedModel):
+class RecurrentPreTrainedModel(HubModel):
     """Initial weights, and the model's abilities as the library's tools know them."""
 
     config: RecurrentEncoderDecoderConfig
     base_model_prefix = "model"
-    hub_classes = {
-        "AutoConfig": "configuration_recurrent_encoder_decoder.RecurrentEncoderDecoderConfig",
-        "AutoModel": "modeling_recurrent_encoder_decoder.RecurrentEncoderDecoderModel",
-        "AutoModelForSeq2SeqLM": "modeling_recurrent_encoder_decoder.RecurrentEncoderDecoderForConditionalGeneration",
-    }
-    hub_pipelines = custom_pipelines()
     _no_split_modules = ["RecurrentEncoder", "RecurrentDecoder"]
     # A state is not a list of positions: none of the library's caches can hold it, and it cannot be cropped.
     _is_stateful = True
@@ -514,3 +510,12 @@ RecurrentEncoderDecoderForConditionalGeneration.decoded_classes = frozenset(
         RecurrentEncoderDecoderForConditionalGeneration,
     }
 )
+# The family's configuration, and its model for each Auto class.
+FAMILIES: dict[type[PreTrainedConfig], dict[str, type[HubModel]]] = {
+    RecurrentEncoderDecoderConfig: {
+        "AutoModel": RecurrentEncoderDecoderModel,
+        "AutoModelForSeq2SeqLM": RecurrentEncoderDecoderForConditionalGeneration,
+    },
+}
+for _family, _models in FAMILIES.items():
+    name_hub_classes(_family, _models)

@@ -15,7 +15,7 @@ from vanilla_transformer.data.batching import pad
 from vanilla_transformer.data.columns import TextForm
 from vanilla_transformer.errors import RecipeError
 from vanilla_transformer.limits import check_whole
-from vanilla_transformer.model.configuration_vanilla_transformer_encoder import VanillaTransformerEncoderConfig
+from vanilla_transformer.model.configuration_vanilla_transformer import VanillaTransformerEncoderConfig
 from vanilla_transformer.recipe.defaults import MODEL_FIELDS
 from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.tasks.interface import Prediction, Predictor, Row, SpecialTokens, Task

@@ -16,8 +16,8 @@ from vanilla_transformer.data.preparation import Encoder, token_ids
 from vanilla_transformer.data.token_corpus import Rows
 from vanilla_transformer.errors import RecipeError
 from vanilla_transformer.evaluation.text_cost import TextCost
-from vanilla_transformer.model.configuration_vanilla_transformer_decoder import VanillaTransformerDecoderConfig
-from vanilla_transformer.model.modeling_vanilla_transformer_decoder import VanillaTransformerDecoderForCausalLM
+from vanilla_transformer.model.configuration_vanilla_transformer import VanillaTransformerDecoderConfig
+from vanilla_transformer.model.modeling_vanilla_transformer import VanillaTransformerDecoderForCausalLM
 from vanilla_transformer.plain_text import plain_text
 from vanilla_transformer.recipe.defaults import SizePreset
 from vanilla_transformer.recipe.schema import Recipe

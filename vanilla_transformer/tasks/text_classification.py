@@ -13,8 +13,8 @@ from vanilla_transformer.data.batching import Lengths, pad
 from vanilla_transformer.data.columns import TEXTS, Column, TextForm
 from vanilla_transformer.data.preparation import token_ids
 from vanilla_transformer.data.token_corpus import Rows
-from vanilla_transformer.model.configuration_vanilla_transformer_encoder import VanillaTransformerEncoderConfig
-from vanilla_transformer.model.modeling_vanilla_transformer_encoder import (
+from vanilla_transformer.model.configuration_vanilla_transformer import VanillaTransformerEncoderConfig
+from vanilla_transformer.model.modeling_vanilla_transformer import (
     VanillaTransformerEncoderForSequenceClassification,
 )
 from vanilla_transformer.recipe.defaults import SizePreset

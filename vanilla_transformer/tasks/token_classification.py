@@ -14,7 +14,7 @@ from vanilla_transformer.data.columns import BETWEEN_WORDS
 from vanilla_transformer.data.conll import TAGGED_SENTENCES
 from vanilla_transformer.data.preparation import reading_backend
 from vanilla_transformer.data.token_corpus import Rows
-from vanilla_transformer.model.modeling_vanilla_transformer_encoder import (
+from vanilla_transformer.model.modeling_vanilla_transformer import (
     VanillaTransformerEncoderForTokenClassification,
 )
 from vanilla_transformer.recipe.defaults import SizePreset

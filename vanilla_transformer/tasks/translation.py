@@ -11,7 +11,7 @@ from vanilla_transformer.data.preparation import Encoder, token_ids
 from vanilla_transformer.data.token_corpus import Rows
 from vanilla_transformer.errors import RecipeError
 from vanilla_transformer.model.configuration_vanilla_transformer import VanillaTransformerConfig
-from vanilla_transformer.model.generation import paper_generation_config
+from vanilla_transformer.model.generation_vanilla_transformer import paper_generation_config
 from vanilla_transformer.recipe.defaults import MODEL_FIELDS, SIZE_PRESETS
 from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.registration import model_class

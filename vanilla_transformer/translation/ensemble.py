@@ -14,7 +14,7 @@ from transformers.utils import ModelOutput
 
 from vanilla_transformer import engine
 from vanilla_transformer.engine.search import Decoding
-from vanilla_transformer.model.generation import PaperGenerationMixin
+from vanilla_transformer.model.generation_vanilla_transformer import PaperGenerationMixin
 from vanilla_transformer.translation.differences import difference_in, difference_of_vocabularies
 
 # What models must share to choose each next token together.

@@ -11,7 +11,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from vanilla_transformer import engine
 from vanilla_transformer.limits import check_whole, refuse_one_text
-from vanilla_transformer.model.generation import PaperGenerationMixin
+from vanilla_transformer.model.generation_vanilla_transformer import PaperGenerationMixin
 from vanilla_transformer.plain_text import plain_text
 from vanilla_transformer.translation.lines import (
     NO_TRANSLATION,

@@ -1,4 +1,4 @@
-// The Transformer in the paper's order: the same layers, under the same names, as vanilla_transformer/model/layers.py.
+// The Transformer in the paper's order: the same layers, under the same names, as vanilla_transformer/model/modeling_vanilla_transformer.py.
 import { ops } from "./tape.js";
 
 /** What is asked of the model beyond what it is. Heads and layers by their names, as encoder.0.self_attention.2. */
