@@ -392,3 +392,9 @@ def test_presets_are_those_of_the_paper_with_one_stack():
         assert config.from_preset("table3-C-n2").num_hidden_layers == 2
         with refused(ValueError, "'base'"):
             config.from_preset("bass")
+
+
+def test_a_decoder_alone_refuses_attention_to_a_source():
+    with refused(ValueError, "add_cross_attention"):
+        VanillaTransformerDecoderConfig(add_cross_attention=True)
+    assert not VanillaTransformerDecoderConfig(add_cross_attention=False).is_encoder_decoder

@@ -270,4 +270,6 @@ class VanillaTransformerDecoderConfig(VanillaTransformerBaseConfig):
     def __post_init__(self, **kwargs: Any) -> None:
         if self.documents not in ("lines", "packed"):
             raise ValueError(f"documents must be 'lines' or 'packed', not {self.documents!r}.")
+        if kwargs.get("add_cross_attention"):
+            raise ValueError("add_cross_attention is not for a decoder alone: an encoder-decoder attends to a source.")
         super().__post_init__(**kwargs)
