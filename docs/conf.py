@@ -49,9 +49,13 @@ _THIN = '<mspace width="0.167em"/>'
 
 
 def _mathml(tex, as_block=False):
-    """A formula as MathML, with the thin spaces around the names of functions that docutils leaves out."""
+    """A formula as MathML, with the thin spaces around the names of functions, which docutils leaves out.
+
+    Without the one before it, `\\sin a \\sin b` reads as the arcsine of `a`.
+    """
     formula = latex2mathml.tex2mathml(tex, as_block=as_block)
-    formula = re.sub(r"(?<=</mn>)(\s*<mi>\w+</mi>\s*<mo>&ApplyFunction;)", rf"{_THIN}\1", formula)
+    operand, function = r"(</m(?!o>)\w+>|\)</mo>)", r"(\s*<mi>\w+</mi>\s*<mo>&ApplyFunction;)"
+    formula = re.sub(operand + function, rf"\1{_THIN}\2", formula)
     return re.sub(r"(<mo>&ApplyFunction;</mo>)(?!\s*<mo)", rf"\1{_THIN}", formula)
 
 

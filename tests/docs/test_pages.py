@@ -60,6 +60,7 @@ def quickstart(tmp_path_factory):
 @pytest.mark.parametrize("page", [page for page in PAGES if cells(page)], ids=named)
 def test_the_cells_of_a_page_run(page, quickstart, monkeypatch):
     monkeypatch.chdir((quickstart / page.relative_to(ROOT)).parent)
+    monkeypatch.syspath_prepend(Path.cwd())  # As a notebook's kernel does.
     names = {"__name__": "__main__"}
     for number, cell in enumerate(cells(page), 1):
         python = "".join(line for line in cell.splitlines(keepends=True) if not line.startswith("%"))
