@@ -18,7 +18,7 @@ PACKAGE = Path(vanilla_transformer.__file__).parent
 # Each part may import those below it.
 LAYERS = [
     *("cli", "demo", "explore", "inspection", "hub", "export"),
-    *("training", "distributed", "reporting", "tasks", "evaluation", "translation", "recipe", "data"),
+    *("training", "tasks", "evaluation", "translation", "recipe", "data"),
     *(
         "cost",
         "tokenizer",
@@ -130,7 +130,7 @@ def test_nothing_but_tasks_asks_which_task_it_is(path: Path):
 # The end of the name of a class whose head belongs to one task.
 HEAD = re.compile(r"For(CausalLM|ConditionalGeneration|MaskedLM|QuestionAnswering|(Sequence|Token)Classification)")
 # Rooms that read no text, and so need not know in which form a task has it.
-READS_NO_TEXT = ("cli", "reporting", "evaluation", "hub", "hub.py", "translation", "distributed")
+READS_NO_TEXT = ("cli", "evaluation", "hub", "hub.py", "translation")
 
 
 @pytest.mark.parametrize("path", modules(), ids=lambda path: str(path.relative_to(PACKAGE)))

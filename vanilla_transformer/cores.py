@@ -9,6 +9,8 @@ from pathlib import Path
 # thread it waits for has lost its own to another program: training then nearly stands still. Decoding asks for free
 # cores and may spin longer: 20,000 turns cost it 1% of its speed, 5,000 cost 9%.
 TRAINING_SPINS, SPINS = 5_000, 20_000
+# The id by which workers know the launcher of `train` itself, which gives each its threads.
+OWN_LAUNCHER = "vanilla_transformer"
 _ROOT = Path("/")
 
 
@@ -30,9 +32,9 @@ def own_threads() -> int:
 
 
 def _asked() -> int:
-    """Returns the value of OMP_NUM_THREADS, 0 if unset; the 1 that torchrun always sets counts as unset."""
+    """Returns the value of OMP_NUM_THREADS, 0 if unset; the 1 that torchrun sets counts as unset."""
     first = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()
-    by_torchrun = first == "1" and "TORCHELASTIC_RUN_ID" in os.environ
+    by_torchrun = first == "1" and os.environ.get("TORCHELASTIC_RUN_ID", OWN_LAUNCHER) != OWN_LAUNCHER
     return int(first) if first.isdecimal() and not by_torchrun else 0
 
 

@@ -22,18 +22,18 @@ from huggingface_hub.errors import (
 from huggingface_hub.hf_api import ModelInfo, SpaceInfo
 from huggingface_hub.utils import filter_repo_objects
 
-from vanilla_transformer.errors import RecipeError
+from vanilla_transformer.errors import PushError, RecipeError
 from vanilla_transformer.links import refuse_links_out
 from vanilla_transformer.network import hub_or_cache
 from vanilla_transformer.recipe.reading import load_recipe
 from vanilla_transformer.registration import FAMILIES
-from vanilla_transformer.reporting.model_card import (
+from vanilla_transformer.training.model_card import (
     CARD,
+    card_for_hub,
     is_unmodified,
-    set_hub_name,
     set_license,
     without_local_paths,
-    write_plain_card,
+    write_model_card,
 )
 from vanilla_transformer.training.run_directory import RECIPE
 from vanilla_transformer.translation.loading import (
@@ -69,10 +69,6 @@ _REPLACED = ["model*.safetensors", "model.safetensors.index.json", *_CODE]
 SPACE_TAG = "vanilla_transformer"
 
 
-class PushError(OSError):
-    """A model that cannot be pushed; the message is one sentence."""
-
-
 def push_model(
     directory: Path,
     repo_id: str,
@@ -100,7 +96,7 @@ def push_model(
     Raises:
         PushError: The directory is not a model, or the Hub refuses it.
         OSError: A file to be sent is a link out of the directory.
-        CardError: The card has another licence.
+        PushError: The card has another licence.
     """
     model_type = _check_model(directory)
     api = write_access()
@@ -109,18 +105,18 @@ def push_model(
         if revision not in (None, constants.DEFAULT_REVISION):
             api.create_branch(repo_id, branch=revision, exist_ok=True)
         if not (directory / CARD).is_file():
-            write_plain_card(directory, repo_id)
-        set_hub_name(directory, repo_id)
+            write_model_card(directory)
         if license is not None:
             set_license(directory, license)
         names = _sent(directory)
-        if not replace_card and _is_of_others_on_the_hub(directory, repo_id, revision):
+        card = card_for_hub(directory, repo_id)
+        if not replace_card and _is_of_others_on_the_hub(card, repo_id, revision):
             report(
                 f"the card of {repo_id} on the Hub was written or edited by others and is kept: --replace-card "
                 f"replaces it with that of {directory}."
             )
             names.remove(CARD)
-        with _gathered(directory, names, report) as folder:
+        with _gathered(directory, names, card, report) as folder:
             api.upload_folder(
                 folder_path=folder,
                 repo_id=repo_id,
@@ -207,8 +203,8 @@ def _sent(directory: Path) -> list[str]:
 
 
 @contextmanager
-def _gathered(directory: Path, names: Sequence[str], report: Callable[[str], object]) -> Iterator[Path]:
-    """Yields a temporary folder with the files to upload, and with the recipe without local paths."""
+def _gathered(directory: Path, names: Sequence[str], card: str, report: Callable[[str], object]) -> Iterator[Path]:
+    """Yields a temporary folder with the files to upload, the card and the recipe without local paths."""
     with TemporaryDirectory(prefix="vanilla-transformer-push-", ignore_cleanup_errors=True) as folder:
         for name in names:
             file, place = (directory / name).resolve(), Path(folder) / name
@@ -218,6 +214,9 @@ def _gathered(directory: Path, names: Sequence[str], report: Callable[[str], obj
                 except RecipeError as error:
                     report(f"{name} is not uploaded, because it is not a valid recipe: {error}")
                 continue
+            if name == CARD:
+                place.write_bytes(card.encode())
+                continue
             try:
                 place.symlink_to(file)
             except OSError:  # Windows allows symbolic links to few users.
@@ -225,7 +224,7 @@ def _gathered(directory: Path, names: Sequence[str], report: Callable[[str], obj
         yield Path(folder)
 
 
-def _is_of_others_on_the_hub(directory: Path, repo_id: str, revision: str | None) -> bool:
+def _is_of_others_on_the_hub(card: str, repo_id: str, revision: str | None) -> bool:
     try:
         # A cached copy would hide later edits by others.
         file = hf_hub_download(repo_id, CARD, revision=revision, force_download=True)
@@ -236,8 +235,8 @@ def _is_of_others_on_the_hub(directory: Path, repo_id: str, revision: str | None
         if isinstance(error.__cause__, HTTPError):
             raise error.__cause__ from error
         raise
-    there = Path(file).read_text(encoding="utf-8")
-    return not is_unmodified(there) and there != (directory / CARD).read_text(encoding="utf-8")
+    there = Path(file).read_bytes().decode("utf-8-sig")
+    return not is_unmodified(there) and there != card
 
 
 @contextmanager

@@ -43,10 +43,10 @@ from vanilla_transformer.data.batching import StepPlan
 from vanilla_transformer.data.sources import parse_corpora
 from vanilla_transformer.recipe.defaults import device_facts
 from vanilla_transformer.recipe.schema import Recipe, ResolvedRecipe
-from vanilla_transformer.reporting.summary import format_flops_per_second
 from vanilla_transformer.training.devices import peak_memory
 from vanilla_transformer.training.inputs import gather_inputs
 from vanilla_transformer.training.run_directory import RunDirectory
+from vanilla_transformer.training.summary import format_flops_per_second
 
 SIZES = ("d_model", "d_ff", "num_heads", "encoder_layers", "decoder_layers")
 Turn = dict[str, Any]

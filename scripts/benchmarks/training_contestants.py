@@ -35,12 +35,12 @@ from vanilla_transformer import VanillaTransformerConfig, VanillaTransformerToke
 from vanilla_transformer.data.preparation import StoredCorpus
 from vanilla_transformer.data.token_corpus import PreparedCorpus
 from vanilla_transformer.recipe.schema import ResolvedRecipe
-from vanilla_transformer.reporting.run_logger import RunLogger
 from vanilla_transformer.tasks import Batch, Task, task_for
 from vanilla_transformer.training.checkpoints import Progress
 from vanilla_transformer.training.devices import describe_device, device_peak, peak_memory
 from vanilla_transformer.training.loop import TrainingLoop
 from vanilla_transformer.training.prefetch import LocalStep, local_steps, make_plan
+from vanilla_transformer.training.run_logger import RunLogger
 from vanilla_transformer.training.signals import StopRequest
 
 # More steps than any measurement takes.

@@ -15,9 +15,10 @@ from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import Any
 
+from vanilla_transformer.errors import DivergenceError
 from vanilla_transformer.recipe.reading import load_recipe
 from vanilla_transformer.recipe.schema import Recipe
-from vanilla_transformer.reporting.summary import read_summary
+from vanilla_transformer.training.summary import read_summary
 
 DIVERGED = 3
 # Processes are forked from one that has imported everything and computed nothing.
@@ -147,7 +148,7 @@ def _train(recipe: Recipe, log: Path, jobs: int, before: Callable[[], object] | 
             os.dup2(file.fileno(), stream.fileno())
     import torch
 
-    from vanilla_transformer.training.loop import DivergenceError, train
+    from vanilla_transformer.training.loop import train
 
     torch.set_num_threads(max(1, torch.get_num_threads() // jobs))
     if before is not None:

@@ -5,7 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from refusals import refused
 
-from vanilla_transformer.evaluation import MetricError, score
+from vanilla_transformer.errors import MetricError
+from vanilla_transformer.evaluation import score
 
 phonemes = st.lists(st.sampled_from(["AH", "B", "K", "T"]), min_size=1, max_size=6).map(" ".join)
 items = st.lists(st.tuples(phonemes, st.lists(phonemes, min_size=1, max_size=3)), min_size=1, max_size=6)

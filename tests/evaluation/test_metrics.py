@@ -7,7 +7,8 @@ import sys
 import pytest
 from refusals import refused
 
-from vanilla_transformer.evaluation import MetricError, check_names, score
+from vanilla_transformer.errors import MetricError
+from vanilla_transformer.evaluation import check_names, score
 
 PREDICTIONS = ["The cat sat on a mat .", "Es war einmal, vor langer Zeit!", "nothing of this is right at all", ""]
 REFERENCES = ["The cat sat on the mat .", "Es war einmal vor langer Zeit.", "here every word is another one", "End"]

@@ -18,7 +18,8 @@ from refusals import refused
 
 from vanilla_transformer.cli import main
 from vanilla_transformer.demo import GRADIO
-from vanilla_transformer.hub import PushError, push_space
+from vanilla_transformer.errors import PushError
+from vanilla_transformer.hub import push_space
 
 ROOT = Path(__file__).parents[2]
 # As on a machine that has what requirements.txt names, and not this package.

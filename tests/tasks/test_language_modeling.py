@@ -13,8 +13,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from transformers import AutoModelForCausalLM, pipeline
 
 from vanilla_transformer.cli import main
-from vanilla_transformer.errors import RecipeError
-from vanilla_transformer.evaluation import MetricError
+from vanilla_transformer.errors import MetricError, RecipeError
 from vanilla_transformer.model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
 from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.tasks import get_task, task_of_model

@@ -3,7 +3,8 @@ from refusals import refused
 from safetensors.torch import save_file
 
 from vanilla_transformer import VanillaTransformerForConditionalGeneration
-from vanilla_transformer.training.averaging import AveragingError, average_checkpoints, load_average
+from vanilla_transformer.errors import RunError
+from vanilla_transformer.training.averaging import average_checkpoints, load_average
 
 
 def random_models(config, number):
@@ -45,20 +46,20 @@ def test_checkpoints_of_different_models_are_refused(tmp_path, tiny_config):
     save_file({"w": torch.zeros(3)}, tmp_path / "b.safetensors")
     save_file({"v": torch.zeros(2)}, tmp_path / "c.safetensors")
     (tmp_path / "d.safetensors").write_bytes(b"no weights")
-    with refused(AveragingError, "w", "(3,)"):
+    with refused(RunError, "w", "(3,)"):
         average_checkpoints([tmp_path / "a.safetensors", tmp_path / "b.safetensors"])
-    with refused(AveragingError, "v"):
+    with refused(RunError, "v"):
         average_checkpoints([tmp_path / "a.safetensors", tmp_path / "c.safetensors"])
-    with refused(AveragingError, "d.safetensors"):
+    with refused(RunError, "d.safetensors"):
         average_checkpoints([tmp_path / "d.safetensors"])
-    with refused(AveragingError, "checkpoints"):
+    with refused(RunError, "checkpoints"):
         average_checkpoints([])
     model = VanillaTransformerForConditionalGeneration(tiny_config)
-    with refused(AveragingError, "a.safetensors", "missing", "w"):
+    with refused(RunError, "a.safetensors", "missing", "w"):
         load_average(model, [tmp_path / "a.safetensors"])
     name, weight = next(iter(model.named_parameters()))
     save_file(
         {**model.state_dict(), name: torch.zeros(2)} | {"lm_head.weight": weight.clone()}, tmp_path / "e.safetensors"
     )
-    with refused(AveragingError, "e.safetensors", name, "(2,)"):
+    with refused(RunError, "e.safetensors", name, "(2,)"):
         load_average(model, [tmp_path / "e.safetensors"])

@@ -13,8 +13,8 @@ from faults import failing_disk, small_files
 from refusals import refused
 from safetensors.torch import load_file
 
+from vanilla_transformer.errors import RunError
 from vanilla_transformer.training.checkpoints import (
-    CheckpointError,
     Progress,
     checkpoints_to_average,
     delete_checkpoints_after,
@@ -115,7 +115,7 @@ def test_a_damaged_checkpoint_is_skipped_with_the_reason(run, harm, reason):
 
 def test_without_a_whole_checkpoint_nothing_is_deleted_and_the_user_is_told(run):
     (run.save(3) / "optimizer.bin").unlink()
-    with refused(CheckpointError, "None of the checkpoints", "--output"):
+    with refused(RunError, "None of the checkpoints", "--output"):
         run.latest()
     assert run.directory.joinpath("step-00000003", "model.safetensors").exists()
 
@@ -171,7 +171,7 @@ def test_damaged_weights_are_left_out_of_the_mean(run):
 @pytest.mark.parametrize("fault", [lambda: failing_disk(errno.EROFS), lambda: small_files(100)])
 def test_a_failed_write_is_told_and_keeps_the_earlier_checkpoint(run, fault):
     run.save(1)
-    with fault(), refused(CheckpointError, "step 2", "cannot be written", "earlier checkpoints are intact"):
+    with fault(), refused(RunError, "step 2", "cannot be written", "earlier checkpoints are intact"):
         run.save(2)
     assert [path.name for path in run.directory.iterdir()] == ["step-00000001"]
     assert run.latest().step == 1

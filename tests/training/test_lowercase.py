@@ -6,12 +6,11 @@ from refusals import refused
 
 from vanilla_transformer.cli import main
 from vanilla_transformer.cli.train import Train
-from vanilla_transformer.errors import RecipeError
+from vanilla_transformer.errors import RecipeError, RunError
 from vanilla_transformer.evaluation.scoring import evaluate_model
 from vanilla_transformer.recipe.reading import load_recipe
 from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.training.loop import train
-from vanilla_transformer.training.run_directory import OutputError
 from vanilla_transformer.translation import load_model, translate_lines
 
 WORDS = {"hello": "HH AH L OW", "world": "W ER L D", "a": "AH", "cat": "K AE T"}
@@ -33,7 +32,7 @@ def test_a_word_is_read_alike_in_any_case_and_targets_keep_theirs(recipe, tmp_pa
     # Text that is lower-cased already teaches the same, to the last bit.
     plain = train(recipe, tokenizer_lowercase=False, output=str(tmp_path / "plain"))
     assert (run / "model.safetensors").read_bytes() == (plain / "model.safetensors").read_bytes()
-    with refused(OutputError, "tokenizer_lowercase"):
+    with refused(RunError, "tokenizer_lowercase"):
         train(recipe, tokenizer_lowercase=False, max_steps=3)
 
 

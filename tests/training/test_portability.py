@@ -19,10 +19,11 @@ from refusals import refused
 
 from vanilla_transformer import atomic_files, malloc
 from vanilla_transformer.cli import main
+from vanilla_transformer.errors import RunError
 from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.training import devices, signals
 from vanilla_transformer.training.loop import train
-from vanilla_transformer.training.run_directory import LOCK, OutputError, RunDirectory
+from vanilla_transformer.training.run_directory import LOCK, RunDirectory
 
 
 @pytest.fixture
@@ -128,7 +129,7 @@ def test_a_lock_is_gone_with_the_run_and_one_left_behind_keeps_nobody_out(recipe
     run.path.mkdir()
     (run.path / LOCK).write_text("")
     run.open(recipe)
-    with refused(OutputError, "Another process", "training"):
+    with refused(RunError, "Another process", "training"):
         RunDirectory(run.path).open(recipe)
     assert run.is_locked
     run.leave()
@@ -137,7 +138,7 @@ def test_a_lock_is_gone_with_the_run_and_one_left_behind_keeps_nobody_out(recipe
 
 def test_a_directory_that_cannot_be_written_is_said_so(recipe, tmp_path, unlocked):
     unlocked(errno.EROFS)
-    with refused(OutputError, "model", "Read-only file system"):
+    with refused(RunError, "model", "Read-only file system"):
         train(recipe.with_options(output=str(tmp_path / "model")))
 
 

@@ -28,14 +28,14 @@ from vanilla_transformer import (
 )
 from vanilla_transformer.data.corpus import CorpusError, read_corpus
 from vanilla_transformer.data.preparation import prepare_corpus
-from vanilla_transformer.errors import RecipeError
+from vanilla_transformer.errors import DivergenceError, RecipeError, RunError
 from vanilla_transformer.recipe.reading import load_recipe
 from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.tasks import get_task
-from vanilla_transformer.training.checkpoints import CheckpointError, latest_checkpoint
-from vanilla_transformer.training.loop import DivergenceError, likely_cause, train
+from vanilla_transformer.training.checkpoints import latest_checkpoint
+from vanilla_transformer.training.loop import likely_cause, train
 from vanilla_transformer.training.prefetch import make_plan
-from vanilla_transformer.training.run_directory import OutputError, RunDirectory
+from vanilla_transformer.training.run_directory import RunDirectory
 
 TASK = get_task("translation")
 
@@ -268,7 +268,7 @@ def test_a_full_disk_ends_the_run_and_leaves_the_earlier_checkpoint_whole(recipe
         def fill_disk(optimizer):
             stack.enter_context(small_files(log.stat().st_size + 2000))
 
-        with at_update(7, fill_disk), refused(CheckpointError, "step 9", "cannot be written"):
+        with at_update(7, fill_disk), refused(RunError, "step 9", "cannot be written"):
             train(mine)
     assert_same_run(train(mine), undisturbed)
     assert "Going on from the checkpoint of step 6." in log.read_text()
@@ -338,7 +338,7 @@ def test_checkpoints_with_nan_make_no_model(recipe, tmp_path, train_until):
     weights = load_file(file)
     weights["model.shared.weight"][3, 0] = float("nan")
     rewrite(file, save(weights, {"format": "pt"}))
-    with refused(OutputError, "NaN"):
+    with refused(RunError, "NaN"):
         train(mine)
 
 
@@ -354,7 +354,7 @@ def test_a_finished_run_is_not_touched_and_there_is_one_line_about_it(recipe, un
 
 
 def test_a_finished_run_of_which_more_is_asked_is_not_passed_over(recipe, undisturbed):
-    with refused(OutputError, "metrics", "num_beams", "`evaluate`"):
+    with refused(RunError, "metrics", "num_beams", "`evaluate`"):
         train(into(recipe, undisturbed, metrics=("wer",), num_beams=2, log_steps=7))
 
 
@@ -425,20 +425,20 @@ def test_nothing_is_said_of_corpora_that_differ(undisturbed):
 
 
 def test_another_run_is_not_touched_and_the_differences_are_named(recipe, undisturbed):
-    with refused(OutputError, "d_ff 32", "64", "seed 1", "2"):
+    with refused(RunError, "d_ff 32", "64", "seed 1", "2"):
         train(into(recipe, undisturbed, d_ff=64, seed=2))
 
 
 def test_a_directory_with_something_else_is_not_touched(recipe, tmp_path):
     (tmp_path / "thesis.tex").write_text("years of work")
-    with refused(OutputError, "files"):
+    with refused(RunError, "files"):
         train(into(recipe, tmp_path))
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
 
 
 def test_a_link_to_nowhere_is_no_output(recipe, tmp_path):
     (tmp_path / "model").symlink_to(tmp_path / "nowhere")
-    with refused(OutputError, "link", "nowhere"):
+    with refused(RunError, "link", "nowhere"):
         train(into(recipe, tmp_path / "model"))
 
 
@@ -462,7 +462,7 @@ def test_a_model_whose_checkpoints_are_gone_is_not_touched(recipe, undisturbed, 
     shutil.copytree(undisturbed, model, ignore=shutil.ignore_patterns("checkpoints"))
     before = {path: path.stat().st_mtime_ns for path in model.rglob("*")}
     for changes in ({}, {"seed": 2}, {"max_steps": 60}):
-        with refused(OutputError, "checkpoints"):
+        with refused(RunError, "checkpoints"):
             train(into(recipe, model, **changes))
     assert before == {path: path.stat().st_mtime_ns for path in model.rglob("*")}
 
@@ -473,7 +473,7 @@ def test_checkpoints_none_of_which_is_whole_are_not_deleted(recipe, undisturbed,
     for progress in model.glob("checkpoints/*/checkpoint.json"):
         progress.unlink()
     kept = [path.name for path in sorted((model / "checkpoints").iterdir())]
-    with refused(CheckpointError, "checkpoints"):
+    with refused(RunError, "checkpoints"):
         train(into(recipe, model, max_steps=40))
     assert [path.name for path in sorted((model / "checkpoints").iterdir())] == kept
     assert (model / "summary.json").exists() and load_recipe(model / "recipe.yaml").optimization.max_steps == 30
@@ -510,7 +510,7 @@ def test_a_dry_run_does_not_keep_its_choices_for_the_device(recipe, tmp_path, ca
 def test_two_processes_cannot_train_in_the_same_directory(recipe, tmp_path):
     first, second = RunDirectory(tmp_path), RunDirectory(tmp_path)
     first.open(recipe)
-    with refused(OutputError, "Another process", "training"):
+    with refused(RunError, "Another process", "training"):
         second.open(recipe)
     first.leave()
     second.open(recipe)
@@ -524,7 +524,7 @@ def test_a_run_does_not_go_on_with_other_data(recipe, tmp_path):
     assert exit_code(process) == -signal.SIGKILL
     for old, new in zip(first, second, strict=True):
         os.replace(new, old)
-    with refused(OutputError, "train", "changed"):
+    with refused(RunError, "train", "changed"):
         train(mine)
 
 
@@ -541,7 +541,7 @@ def test_a_run_does_not_go_on_with_other_text_of_as_many_tokens(recipe, tmp_path
     lines[1][first], lines[1][second] = lines[1][second], lines[1][first]
     target.write_text("".join(f"{line}\n" for line in lines[1]))
     kept = {file: file.read_bytes() for file in (tmp_path / "model").rglob("*.safetensors")}
-    with refused(OutputError, name, "changed"):
+    with refused(RunError, name, "changed"):
         train(mine.with_options(max_steps=9))
     assert kept == {file: file.read_bytes() for file in kept}
 

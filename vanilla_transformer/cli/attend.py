@@ -96,7 +96,7 @@ class Attend:
 
     def _draw(self, seen: "Attention", picture: Path) -> None:
         from vanilla_transformer.inspection import plot_attention, plot_heads
-        from vanilla_transformer.reporting.curves import save_figure
+        from vanilla_transformer.training.curves import save_figure
 
         seen = seen.words()
         layer, head = self._which()

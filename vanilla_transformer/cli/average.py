@@ -10,7 +10,7 @@ from tyro.conf import Positional, arg
 from vanilla_transformer.atomic_files import atomic_directory
 from vanilla_transformer.cli.arguments import OptionalInt, at_least_one, refuse_full_directory
 from vanilla_transformer.cli.streams import warn
-from vanilla_transformer.errors import RecipeError
+from vanilla_transformer.errors import RecipeError, RunError
 from vanilla_transformer.recipe.reading import load_recipe
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ class Average:
 
     def run(self) -> None:
         """Averages, saves the model and prints its directory."""
-        from vanilla_transformer.training.averaging import AveragingError, home_of, load_average
+        from vanilla_transformer.training.averaging import home_of, load_average
         from vanilla_transformer.training.checkpoints import read_checkpoint
         from vanilla_transformer.translation import load_tokenizer
         from vanilla_transformer.translation.loading import check_numbers
@@ -47,7 +47,7 @@ class Average:
         for place in checkpoints:
             checkpoint = read_checkpoint(place.parent if place.is_file() else place)
             if checkpoint is not None and (damage := checkpoint.weights_damage()):
-                raise AveragingError(f"{place} is damaged, {damage}: leave it out and name the others.")
+                raise RunError(f"{place} is damaged, {damage}: leave it out and name the others.")
         model = _model(home)
         load_average(model, checkpoints)
         check_numbers(f"The mean of {', '.join(map(str, checkpoints))}", model.named_parameters())
@@ -59,9 +59,9 @@ class Average:
         print(self.output)
 
     def _checkpoints(self) -> list[Path]:
-        from vanilla_transformer.reporting.summary import read_summary
         from vanilla_transformer.training.checkpoints import checkpoints_to_average
         from vanilla_transformer.training.run_directory import RunDirectory
+        from vanilla_transformer.training.summary import read_summary
 
         at_least_one(last=self.last)
         if not self.models:

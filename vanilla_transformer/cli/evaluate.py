@@ -88,7 +88,7 @@ class Evaluate:
                 raise RecipeError("--card is for a single model and its own search, without --mbr.")
             if not Path(self.model).is_dir():
                 raise RecipeError(f"--card requires a local model directory, which {self.model} is not.")
-            from vanilla_transformer.reporting.model_card import check_card
+            from vanilla_transformer.training.model_card import check_card
 
             check_card(Path(self.model))
         self.decoding.arguments()
@@ -138,7 +138,7 @@ class Evaluate:
         if self.output is not None:
             write_whole(self.output, evaluation.predictions)
         if self.card:
-            from vanilla_transformer.reporting.model_card import add_scores
+            from vanilla_transformer.training.model_card import add_scores
 
             add_scores(Path(self.model), self._source(), evaluation.scores, self.decoding.settings(model))
 

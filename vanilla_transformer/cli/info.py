@@ -56,7 +56,7 @@ class Info:
         is_preset = not Path(self.model).is_dir() and "/" not in self.model
         config = self._preset_config() if is_preset else self._model_config()
         from vanilla_transformer.inspection.parameters import count_parameters, training_memory
-        from vanilla_transformer.reporting.summary import read_summary
+        from vanilla_transformer.training.summary import read_summary
 
         parameters = count_parameters(config)
         return {

@@ -130,18 +130,19 @@ class Train:
 
     def run(self) -> None:
         """Trains and prints the model directory, from one process only."""
-        from vanilla_transformer.distributed.companions import companions, end_with_first
-        from vanilla_transformer.distributed.torchrun import run_worker
+        from vanilla_transformer.training.processes import launch, run_worker
         from vanilla_transformer.training.run_directory import processes_for
 
         recipe = self.recipe
-        end_with_first()
-        with companions(processes_for(recipe), recipe, ["--dry-run"] if self.dry_run else []):
+        processes = processes_for(recipe)
+        if processes > 1:
+            launch(processes, recipe, ["--dry-run"] * self.dry_run)
+        else:
             run_worker(partial(self._train, recipe))
 
     def _train(self, recipe: Recipe) -> None:
-        from vanilla_transformer.distributed.peers import is_main_process
         from vanilla_transformer.training.loop import train
+        from vanilla_transformer.training.processes import is_main_process
 
         run = train(recipe, dry_run=self.dry_run)
         if is_main_process() and not self.dry_run:

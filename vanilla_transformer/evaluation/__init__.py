@@ -1,6 +1,6 @@
 """Metrics, and the evaluation of a model on a corpus."""
 
-from vanilla_transformer.evaluation.metrics import METRICS, MetricError, Score, check_names, score
+from vanilla_transformer.evaluation.metrics import METRICS, Score, check_names, score
 from vanilla_transformer.evaluation.scoring import Evaluation, evaluate_model
 
 __all__ = ["METRICS", "Evaluation", "MetricError", "Score", "check_names", "evaluate_model", "score"]

@@ -5,10 +5,7 @@ from collections.abc import Sequence
 from rapidfuzz.distance import Levenshtein
 
 from vanilla_transformer import __version__
-
-
-class MetricError(ValueError):
-    """A metric that does not exist, or texts that cannot be scored."""
+from vanilla_transformer.errors import MetricError
 
 
 def word_error_rate(predictions: Sequence[str], references: Sequence[Sequence[str]]) -> tuple[float, str]:

@@ -4,7 +4,8 @@ import math
 from collections.abc import Callable, Sequence
 
 from vanilla_transformer import __version__
-from vanilla_transformer.evaluation.metrics import Metric, MetricError
+from vanilla_transformer.errors import MetricError
+from vanilla_transformer.evaluation.metrics import Metric
 from vanilla_transformer.evaluation.text_cost import TextCost
 
 

@@ -8,7 +8,8 @@ from typing import Any
 from sacrebleu.metrics import BLEU, CHRF, TER
 from sacrebleu.metrics.base import Metric as SacrebleuMetric
 
-from vanilla_transformer.evaluation.error_rates import MetricError, phoneme_error_rate, word_error_rate
+from vanilla_transformer.errors import MetricError
+from vanilla_transformer.evaluation.error_rates import phoneme_error_rate, word_error_rate
 from vanilla_transformer.evaluation.moses_tokenization import LANGUAGES, MosesTokenization
 from vanilla_transformer.limits import refuse_one_text
 from vanilla_transformer.suggestions import closest

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from vanilla_transformer.evaluation.metrics import METRICS, MetricError, Score, check_names, score
+from vanilla_transformer.errors import MetricError
+from vanilla_transformer.evaluation.metrics import METRICS, Score, check_names, score
 from vanilla_transformer.model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
 from vanilla_transformer.translation import LineTranslator
 

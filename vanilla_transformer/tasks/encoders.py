@@ -13,7 +13,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from vanilla_transformer.data.batching import pad
 from vanilla_transformer.data.columns import TextForm
-from vanilla_transformer.errors import RecipeError
+from vanilla_transformer.errors import MetricError, RecipeError
 from vanilla_transformer.limits import check_whole
 from vanilla_transformer.model.configuration_vanilla_transformer import VanillaTransformerEncoderConfig
 from vanilla_transformer.recipe.defaults import MODEL_FIELDS
@@ -146,7 +146,7 @@ class EncoderTask(Task, ABC):
             ValueError: Some settings are for other models.
             RowError: A row cannot be scored, such as one with a label unknown to the model.
         """
-        from vanilla_transformer.evaluation.metrics import MetricError, score
+        from vanilla_transformer.evaluation.metrics import score
         from vanilla_transformer.evaluation.scoring import Evaluation, cut_in_words, in_chunks
 
         if not len(corpus):

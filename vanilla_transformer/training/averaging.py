@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from safetensors import SafetensorError, safe_open
 
-from vanilla_transformer.errors import ModelError
+from vanilla_transformer.errors import ModelError, RunError
 from vanilla_transformer.recipe.reading import load_recipe
 from vanilla_transformer.tasks import task_for
 from vanilla_transformer.translation.differences import difference_of_architectures, difference_of_vocabularies
@@ -20,10 +20,6 @@ from vanilla_transformer.translation.loading import (
 WEIGHTS = "model.safetensors"
 
 
-class AveragingError(ValueError):
-    """Checkpoints that cannot be averaged; the message is one sentence."""
-
-
 Weights = dict[str, torch.Tensor]
 
 
@@ -34,10 +30,10 @@ def average_checkpoints(paths: Sequence[str | Path]) -> Weights:
         paths: Model directories, checkpoints, or safetensors files.
 
     Raises:
-        AveragingError: They are not of the same model; the message names the difference.
+        RunError: They are not of the same model; the message names the difference.
     """
     if not paths:
-        raise AveragingError("There are no checkpoints to average.")
+        raise RunError("There are no checkpoints to average.")
     _refuse_other_models(paths)
     total: Weights = {}
     dtypes: dict[str, torch.dtype] = {}
@@ -45,16 +41,14 @@ def average_checkpoints(paths: Sequence[str | Path]) -> Weights:
         weights = read_weights(path)
         if total and weights.keys() != total.keys():
             name = sorted(weights.keys() ^ total.keys())[0]
-            raise AveragingError(
-                f"{path} is from a different model than the first checkpoint: only one of them has {name}."
-            )
+            raise RunError(f"{path} is from a different model than the first checkpoint: only one of them has {name}.")
         for name, tensor in weights.items():
             if name not in total:
                 dtypes[name], total[name] = tensor.dtype, tensor.double()
             elif tensor.shape == total[name].shape:
                 total[name] += tensor
             else:
-                raise AveragingError(
+                raise RunError(
                     f"{name} has shape {tuple(tensor.shape)} in {path} but {tuple(total[name].shape)} in the first "
                     "checkpoint."
                 )
@@ -70,11 +64,11 @@ def load_weights(model: torch.nn.Module, weights: dict[str, torch.Tensor], path:
     """Loads weights read from `path` into a model; tied weights need to be present only once.
 
     Raises:
-        AveragingError: They belong to another architecture.
+        RunError: They belong to another architecture.
     """
     difference = difference_from(model, {name: weight.shape for name, weight in weights.items()})
     if difference is not None:
-        raise AveragingError(f"{path} is from another model: {difference}.")
+        raise RunError(f"{path} is from another model: {difference}.")
     model.load_state_dict(weights, strict=False)
 
 
@@ -99,7 +93,7 @@ def config_of(home: Path) -> Any:
 
 
 def _refuse_other_models(paths: Sequence[str | Path]) -> None:
-    """Raises AveragingError if weights of the same names and shapes have another meaning than in the first."""
+    """Raises RunError if weights of the same names and shapes have another meaning than in the first."""
     first, *others = dict.fromkeys(map(home_of, paths))
     config = config_of(first)
     for home in others:
@@ -112,7 +106,7 @@ def _refuse_other_models(paths: Sequence[str | Path]) -> None:
 
 def _refuse(difference: str | None, first: Path, other: Path) -> None:
     if difference is not None:
-        raise AveragingError(f"{other} and {first} are different models, which cannot be averaged: {difference}.")
+        raise RunError(f"{other} and {first} are different models, which cannot be averaged: {difference}.")
 
 
 def read_weights(path: str | Path) -> dict[str, torch.Tensor]:
@@ -122,5 +116,5 @@ def read_weights(path: str | Path) -> dict[str, torch.Tensor]:
         with safe_open(file, framework="pt") as reader:
             weights = {name: reader.get_tensor(name) for name in reader.keys()}  # noqa: SIM118, no mapping
     except (OSError, SafetensorError) as error:
-        raise AveragingError(f"The weights {file} cannot be read: {error}.") from None
+        raise RunError(f"The weights {file} cannot be read: {error}.") from None
     return weights

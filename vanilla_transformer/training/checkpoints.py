@@ -12,16 +12,13 @@ import torch
 from accelerate import Accelerator
 
 from vanilla_transformer.atomic_files import PARTIAL, atomic_write_text, sync
+from vanilla_transformer.errors import RunError
 from vanilla_transformer.training.averaging import WEIGHTS, load_weights, read_weights
 
 STATE = "checkpoint.json"
 OPTIMIZER = "optimizer.bin"
 # To go on from the one before, should the latest be damaged.
 RESUMABLE_KEPT = 2
-
-
-class CheckpointError(OSError):
-    """A checkpoint that cannot be written or read; the message is one sentence."""
 
 
 @dataclass
@@ -102,7 +99,7 @@ def save_checkpoint(accelerator: Accelerator, directory: Path, progress: Progres
     """Writes a checkpoint; called by all processes at the same step.
 
     Raises:
-        CheckpointError: It cannot be written. Its files are removed, and earlier checkpoints are intact.
+        RunError: It cannot be written. Its files are removed, and earlier checkpoints are intact.
     """
     partial = directory / f"{PARTIAL}step-{progress.step:08d}"
     if accelerator.is_main_process:
@@ -138,12 +135,12 @@ def _write_state(directory: Path, progress: Progress, files: list[Path]) -> None
     atomic_write_text(directory / STATE, json.dumps(state, indent=1))
 
 
-def _cannot_write(directory: Path, step: int, error: Exception) -> CheckpointError:
+def _cannot_write(directory: Path, step: int, error: Exception) -> RunError:
     reason = getattr(error, "strerror", None) or (str(error).splitlines() or [type(error).__name__])[0]
     with suppress(OSError):  # The directory itself may be gone.
         remove_partial_files(directory)
         reason += f"; {shutil.disk_usage(directory).free / 1e9:,.2f} GB are free"
-    return CheckpointError(
+    return RunError(
         f"The checkpoint of step {step:,} cannot be written to {directory} ({reason}): earlier checkpoints are "
         "intact; fix this and run the same command again to resume from the latest."
     )
@@ -184,7 +181,7 @@ def latest_checkpoint(directory: Path, report: Callable[[str], None]) -> Checkpo
     """Returns the latest checkpoint to resume from whose files are all there; skipped ones are reported.
 
     Raises:
-        CheckpointError: There are checkpoints, but none to resume from. Nothing is deleted.
+        RunError: There are checkpoints, but none to resume from. Nothing is deleted.
     """
     for checkpoint in reversed(list_checkpoints(directory, report)):
         if not checkpoint.resumable:
@@ -194,7 +191,7 @@ def latest_checkpoint(directory: Path, report: Callable[[str], None]) -> Checkpo
             return checkpoint
         report(f"Skipped checkpoint {checkpoint.path.name}: {damage}.")
     if has_checkpoints(directory):
-        raise CheckpointError(
+        raise RunError(
             f"None of the checkpoints in {directory} can be resumed, for the reasons above: restore the missing "
             "files; to start over, delete the directory or choose another --output."
         )

@@ -1,5 +1,6 @@
 """The end of a run: the mean of the last checkpoints, its scores, and the files of a model directory."""
 
+import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,13 +13,10 @@ from transformers import PreTrainedModel
 
 from vanilla_transformer.atomic_files import atomic_write_files
 from vanilla_transformer.cores import own_threads
+from vanilla_transformer.errors import RunError
 from vanilla_transformer.evaluation.metrics import Score
 from vanilla_transformer.progress import progress_bar
 from vanilla_transformer.recipe.schema import ResolvedRecipe
-from vanilla_transformer.reporting.curves import plot_learning_curves
-from vanilla_transformer.reporting.model_card import write_model_card
-from vanilla_transformer.reporting.run_logger import RunLogger
-from vanilla_transformer.reporting.summary import CURVES, Summary, describe_weights
 from vanilla_transformer.tasks import task_for
 from vanilla_transformer.training.averaging import load_average
 from vanilla_transformer.training.checkpoints import (
@@ -26,9 +24,13 @@ from vanilla_transformer.training.checkpoints import (
     checkpoints_to_average,
     remove_partial_files,
 )
+from vanilla_transformer.training.curves import plot_learning_curves
 from vanilla_transformer.training.devices import describe_device, device_peak, peak_memory
 from vanilla_transformer.training.inputs import Inputs
-from vanilla_transformer.training.run_directory import OutputError, RunDirectory
+from vanilla_transformer.training.model_card import write_model_card
+from vanilla_transformer.training.run_directory import RunDirectory
+from vanilla_transformer.training.run_logger import RunLogger
+from vanilla_transformer.training.summary import CURVES, Summary, describe_weights
 from vanilla_transformer.translation.loading import without_progress_bars
 
 if TYPE_CHECKING:
@@ -61,7 +63,7 @@ def finalize(
     unit = f"nats per {task.item.removesuffix('s')}"
     plot_learning_curves(logger.read_metrics(), run.path / CURVES, unit)
     answers = task.show(model, inputs.tokenizer, recipe.evaluation.examples)
-    write_model_card(run.path, recipe, summary, inputs.languages, answers)
+    write_model_card(run.path, summary, answers)
     for example, answer in zip(recipe.evaluation.examples, answers, strict=True):
         print(example, answer, sep="\t")
     logger.info(summary.describe(task.item))
@@ -78,7 +80,7 @@ def _load_mean_of_checkpoints(
     )
     load_average(model, [checkpoint.path for checkpoint in checkpoints])
     if not all(parameter.isfinite().all() for parameter in model.parameters()):
-        raise OutputError(
+        raise RunError(
             f"The checkpoints in {run.checkpoints} contain weights that are NaN or infinite, which cannot "
             "make a model: start again in another output directory with a smaller --learning-rate-scale."
         )
@@ -120,7 +122,7 @@ def _all_cores(device: torch.device) -> Iterator[None]:
     """Uses as many threads as all processes of the run had, since the others have ended."""
     threads = torch.get_num_threads()
     if device.type == "cpu":
-        torch.set_num_threads(max(threads, own_threads()))
+        torch.set_num_threads(max(threads, own_threads() * int(os.environ.get("LOCAL_WORLD_SIZE", "1"))))
     try:
         yield
     finally:
@@ -166,4 +168,5 @@ def _summarise(
         share_of_peak=flops / progress.seconds / peak_of_all,
         precision=recipe.optimization.precision,
         scores=scores,
+        languages=list(inputs.languages),
     )

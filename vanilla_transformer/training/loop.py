@@ -20,15 +20,11 @@ from accelerate.utils import set_seed
 from vanilla_transformer.cores import usable_cores
 from vanilla_transformer.data.batching import share
 from vanilla_transformer.data.token_corpus import PreparedCorpus
-from vanilla_transformer.distributed.companions import is_launched
-from vanilla_transformer.distributed.peers import is_main_process
-from vanilla_transformer.errors import RecipeError
+from vanilla_transformer.errors import DivergenceError, RecipeError, RunError
 from vanilla_transformer.malloc import keep_freed_memory
 from vanilla_transformer.recipe.defaults import duration
 from vanilla_transformer.recipe.reading import named_recipe
 from vanilla_transformer.recipe.schema import Recipe, ResolvedRecipe
-from vanilla_transformer.reporting.run_logger import RunLogger
-from vanilla_transformer.reporting.trained_run import TrainedRun
 from vanilla_transformer.tasks import Batch, RowRandom, task_for
 from vanilla_transformer.training.checkpoints import (
     Checkpoint,
@@ -42,11 +38,14 @@ from vanilla_transformer.training.checkpoints import (
 from vanilla_transformer.training.finalize import finalize
 from vanilla_transformer.training.optimisation import make_optimizer, make_schedule
 from vanilla_transformer.training.prefetch import LocalStep, local_steps, make_plan, prefetch
-from vanilla_transformer.training.run_directory import AlreadyFinished, OutputError, output_path
+from vanilla_transformer.training.processes import explain_lost_processes, is_launched, is_main_process
+from vanilla_transformer.training.run_directory import AlreadyFinished, output_path
+from vanilla_transformer.training.run_logger import RunLogger
 from vanilla_transformer.training.saved_start import build_model
 from vanilla_transformer.training.setup import RunContext, start_run
 from vanilla_transformer.training.signals import StopRequest, stop_on_signals
 from vanilla_transformer.training.trackers import final_scores, start_trackers
+from vanilla_transformer.training.trained_run import TrainedRun
 
 # On an accelerator, reading a number waits for all earlier work; this many steps share one wait.
 STEPS_PER_READING = 10
@@ -54,10 +53,6 @@ STEPS_PER_READING = 10
 SLOW = 3
 # Number of steps whose batches are prepared in advance.
 STEPS_AHEAD = 2
-
-
-class DivergenceError(ValueError):
-    """A loss or weights that are NaN or infinite."""
 
 
 def train(recipe: Recipe | str | Path | None = None, *, dry_run: bool = False, **settings: Any) -> TrainedRun:
@@ -88,7 +83,7 @@ def train(recipe: Recipe | str | Path | None = None, *, dry_run: bool = False, *
             "out, or use the command `train`."
         )
     try:
-        with start_run(recipe) as context:
+        with explain_lost_processes(), start_run(recipe) as context:
             if not dry_run:
                 _follow(context)
             return TrainedRun(context.run.path)
@@ -204,8 +199,8 @@ class TrainingLoop:
             set_seed(self.recipe.optimization.seed + self.progress.step, device_specific=True)
             self.progress.processes = begun.processes
 
-    def _other_text(self, name: str) -> OutputError:
-        return OutputError(
+    def _other_text(self, name: str) -> RunError:
+        return RunError(
             f"The text of {name} has changed since the run in {self.checkpoints.parent} began: restore it, "
             "or name another output directory."
         )

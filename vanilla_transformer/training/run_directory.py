@@ -10,12 +10,12 @@ from filelock import FileLock, Timeout
 from vanilla_transformer.atomic_files import PARTIAL, atomic_write_text
 from vanilla_transformer.cores import usable_cores
 from vanilla_transformer.data.columns import COLUMN_SETTINGS
-from vanilla_transformer.distributed.companions import default_processes, is_launched
-from vanilla_transformer.errors import RecipeError
+from vanilla_transformer.errors import RecipeError, RunError
 from vanilla_transformer.recipe.reading import load_recipe
 from vanilla_transformer.recipe.schema import Recipe, ResolvedRecipe, in_words
-from vanilla_transformer.reporting.summary import SUMMARY, read_summary
 from vanilla_transformer.training.checkpoints import has_checkpoints
+from vanilla_transformer.training.processes import default_processes, is_launched
+from vanilla_transformer.training.summary import SUMMARY, read_summary
 
 RECIPE = "recipe.yaml"
 LOCK = ".lock"
@@ -35,10 +35,6 @@ _TOKENIZER_FIELDS = (
     *("train", *COLUMN_SETTINGS),
     *("tokenizer", "tokenizer_algorithm", "tokenizer_sides", "tokenizer_lowercase", "vocab_size"),
 )
-
-
-class OutputError(OSError):
-    """An output directory that a run may not use; the message is one sentence."""
 
 
 class AlreadyFinished(Exception):
@@ -88,25 +84,29 @@ class RunDirectory:
         A run that has checkpoints stays unchanged until `go_on`.
 
         Raises:
-            OutputError: The directory holds another run or something else, and stays as it is; or another process is
+            RunError: The directory holds another run or something else, and stays as it is; or another process is
                 training in it.
             AlreadyFinished: The directory holds this very run, finished.
         """
         if self.path.exists() and not self.path.is_dir():
-            raise OutputError(f"The output {self.path} is a file: name a directory that is empty or does not exist.")
+            raise RunError(f"The output {self.path} is a file: name a directory that is empty or does not exist.")
         if self.path.is_symlink() and not self.path.exists():
-            raise OutputError(f"The output {self.path} is a link to {self.path.readlink()}, which does not exist.")
+            raise RunError(f"The output {self.path} is a link to {self.path.readlink()}, which does not exist.")
         self.path.mkdir(parents=True, exist_ok=True)
         self._take()
         if (self.path / RECIPE).is_file():
             return self._continue(recipe)
         if any(not file.name.startswith(PARTIAL) and file.name != LOCK for file in self.path.iterdir()):
-            raise OutputError(
+            raise RunError(
                 f"The output directory {self.path} holds files that do not belong to a training run: name "
                 "one that is empty or does not exist."
             )
         self.keep(recipe)
         return recipe
+
+    def follow(self, recipe: Recipe) -> Recipe:
+        """Returns what `open` has returned to the main process, or raises what it has raised there."""
+        return self._continue(recipe) if has_checkpoints(self.checkpoints) else recipe
 
     def leave(self) -> None:
         """Lets others train in the directory; the end of the process does so too, however it ends."""
@@ -119,12 +119,12 @@ class RunDirectory:
         try:
             self._lock.acquire()
         except Timeout:
-            raise OutputError(
+            raise RunError(
                 f"Another process is training in {self.path}: wait until it ends, or name another directory."
             ) from None
         except OSError as error:
             if error.errno not in _NO_LOCKS:
-                raise OutputError(f"The output directory {self.path} cannot be written ({error.strerror}).") from error
+                raise RunError(f"The output directory {self.path} cannot be written ({error.strerror}).") from error
 
     def keep(self, recipe: Recipe) -> None:
         """Writes the recipe that the run follows."""
@@ -139,7 +139,7 @@ class RunDirectory:
         try:
             kept = load_recipe(self.path / RECIPE)
         except RecipeError as error:
-            raise OutputError(f"The output directory {self.path} holds a run that cannot be read: {error}") from None
+            raise RunError(f"The output directory {self.path} holds a run that cannot be read: {error}") from None
         if not has_checkpoints(self.checkpoints):
             return self._begin_again(recipe, kept)
         merged = _merge(recipe, kept)
@@ -149,7 +149,7 @@ class RunDirectory:
             changes = "; ".join(
                 f"{name} {in_words(kept[name])} there, {in_words(merged[name])} here" for name in sorted(differing)
             )
-            raise OutputError(
+            raise RunError(
                 f"The output directory {self.path} holds another run ({changes}): name another directory, or "
                 "give the same recipe to continue it."
             )
@@ -168,7 +168,7 @@ class RunDirectory:
                 )
                 others = [name for name in _REPORT_FIELDS if merged[name] != kept[name]]
                 if others:
-                    raise OutputError(
+                    raise RunError(
                         f"The run in {self.path} is finished, with another {' and '.join(others)} than asked for: "
                         f"`evaluate` scores the model; {further}"
                     )
@@ -178,7 +178,7 @@ class RunDirectory:
     def _begin_again(self, recipe: Recipe, kept: Recipe) -> Recipe:
         """Follows the new recipe as long as nothing is learned: the first try may have been on another device."""
         if self.summary.exists() or any(self.path.glob("model*.safetensors")):
-            raise OutputError(
+            raise RunError(
                 f"The output directory {self.path} holds a model without the checkpoints of its run, which "
                 "cannot be continued: name another directory."
             )

@@ -4,26 +4,27 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 from accelerate import Accelerator
 
-from vanilla_transformer.distributed.peers import Peers, have_one_command, is_main_process, meet
-from vanilla_transformer.distributed.processes import (
-    check_launch,
-    check_same_data,
-    check_same_output,
-    check_same_recipe,
-    start_accelerator,
-)
-from vanilla_transformer.distributed.torchrun import explain_lost_processes
 from vanilla_transformer.errors import RecipeError
 from vanilla_transformer.recipe.defaults import CorpusFacts, check_sizes, device_facts, resolve, with_cells
-from vanilla_transformer.recipe.schema import Recipe, ResolvedRecipe
-from vanilla_transformer.reporting.run_logger import RunLogger
+from vanilla_transformer.recipe.schema import Recipe, ResolvedRecipe, in_words
 from vanilla_transformer.tasks import task_for
 from vanilla_transformer.training.checkpoints import Checkpoint, latest_checkpoint
 from vanilla_transformer.training.inputs import Inputs, gather_inputs
+from vanilla_transformer.training.processes import (
+    check_launch,
+    check_same,
+    find_store,
+    from_main_process,
+    is_main_process,
+    main_process_first,
+    start_accelerator,
+)
 from vanilla_transformer.training.run_directory import RECIPE, AlreadyFinished, RunDirectory, output_path
+from vanilla_transformer.training.run_logger import RunLogger
 from vanilla_transformer.training.saved_start import recipe_of_start
 from vanilla_transformer.training.trackers import make_trackers
 
@@ -67,20 +68,15 @@ def start_run(recipe: Recipe) -> Iterator[RunContext]:
     logger = RunLogger(run.metrics, run.log, enabled=is_main_process())
     accelerator = None
     try:
-        with explain_lost_processes(), meet(recipe.run.process_timeout) as peers:
-            if not have_one_command():
-                check_same_recipe(peers, recipe)
-            to_follow = peers.broadcast_from_main(lambda: _opened(run, recipe))
-            if isinstance(to_follow, Recipe):
-                with _errors_in_log(logger):
-                    inputs = _prepare(to_follow, run, peers, logger)
-                    accelerator = start_accelerator(trackers, run.path, peers)
-                    resolved = peers.broadcast_from_main(partial(_resolve, inputs, accelerator, logger))
-                    find = partial(latest_checkpoint, run.checkpoints, logger.info)
-                    checkpoint = peers.broadcast_from_main(find)
-        if isinstance(to_follow, AlreadyFinished):
-            raise to_follow
-        with _errors_in_log(logger), explain_lost_processes():
+        store = find_store()
+        inputs = main_process_first(store, partial(_open_and_prepare, recipe, run, logger))
+        if isinstance(inputs, AlreadyFinished):
+            raise inputs
+        with _errors_in_log(logger):
+            accelerator = start_accelerator(store, recipe.run.process_timeout, trackers, run.path)
+            check_same(_facts(inputs, run))
+            resolved = from_main_process(partial(_resolve, inputs, accelerator, logger))
+            checkpoint = from_main_process(partial(latest_checkpoint, run.checkpoints, logger.info))
             context = RunContext(resolved, run, inputs, checkpoint, accelerator, logger)
             logger.info(_plan(context))
             yield context
@@ -91,16 +87,24 @@ def start_run(recipe: Recipe) -> Iterator[RunContext]:
             accelerator.end_training()
 
 
-def _prepare(recipe: Recipe, run: RunDirectory, peers: Peers, logger: RunLogger) -> Inputs:
-    """Turns the text into tokens, the main process first, however long that takes."""
-    if not have_one_command():
-        check_same_output(peers, run.path / RECIPE)
-    if peers.is_main and not run.is_locked:
+def _open_and_prepare(recipe: Recipe, run: RunDirectory, logger: RunLogger) -> Inputs | AlreadyFinished:
+    """Turns the text into tokens; all processes hear from the main one that there is nothing to do."""
+    try:
+        recipe = run.open(recipe) if is_main_process() else run.follow(recipe)
+    except AlreadyFinished as finished:
+        return finished
+    if is_main_process() and not run.is_locked:
         logger.info(f"The disk of {run.path} cannot lock files: make sure that no other process trains there.")
-    inputs = peers.main_process_first(lambda: gather_inputs(recipe, run, logger.info))
+    with _errors_in_log(logger):
+        return gather_inputs(recipe, run, logger.info)
+
+
+def _facts(inputs: Inputs, run: RunDirectory) -> dict[str, Any]:
+    """Returns what all processes of a run must have in common."""
+    recipe = {name: in_words(value) for name, value in inputs.recipe.options.items()}
     corpora = {"train": inputs.train, "dev": inputs.dev}
-    check_same_data(peers, {name: corpus.tokens for name, corpus in corpora.items() if corpus is not None})
-    return inputs
+    texts = {f"tokens of {name}": corpus.tokens for name, corpus in corpora.items() if corpus is not None}
+    return {**recipe, **texts, "recipe in the output directory": (run.path / RECIPE).is_file()}
 
 
 @contextmanager
@@ -112,14 +116,6 @@ def _errors_in_log(logger: RunLogger) -> Iterator[None]:
         with suppress(OSError):
             logger.debug(f"Ended by an error: {error}")
         raise
-
-
-def _opened(run: RunDirectory, recipe: Recipe) -> Recipe | AlreadyFinished:
-    """Shares the main process's findings in the directory with all; having nothing to do is not a failure."""
-    try:
-        return run.open(recipe)
-    except AlreadyFinished as finished:
-        return finished
 
 
 def _resolve(inputs: Inputs, accelerator: Accelerator, logger: RunLogger) -> ResolvedRecipe:

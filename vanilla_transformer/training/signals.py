@@ -1,4 +1,4 @@
-"""SIGTERM, SIGHUP and Ctrl-C: the first request ends the loop at the next step; the second ends it at once."""
+"""SIGTERM, SIGHUP and Ctrl-C: the first request ends the loop at the next step; a second Ctrl-C ends it at once."""
 
 import signal
 from collections.abc import Iterator
@@ -16,10 +16,13 @@ class StopRequest:
         self.signal = 0
 
     def __call__(self, signum: int, frame: FrameType | None) -> None:
-        """Handles a signal; a second one ends the process without waiting."""
-        if self.signal:
+        """Handles a signal; a second Ctrl-C ends the process without waiting.
+
+        Another SIGTERM may be the launcher's beside that of a system that stops all processes.
+        """
+        if self.signal and signum == signal.SIGINT:
             raise KeyboardInterrupt
-        self.signal = signum
+        self.signal = self.signal or signum
 
 
 @contextmanager

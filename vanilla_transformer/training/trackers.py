@@ -8,10 +8,10 @@ from pathlib import Path
 from accelerate import Accelerator
 from accelerate.tracking import LOGGER_TYPE_TO_CLASS, GeneralTracker, TensorBoardTracker, get_available_trackers
 
-from vanilla_transformer.distributed.processes import TRACKER_FILES
 from vanilla_transformer.errors import RecipeError
 from vanilla_transformer.recipe.schema import ResolvedRecipe, in_words
 from vanilla_transformer.suggestions import did_you_mean
+from vanilla_transformer.training.processes import TRACKER_FILES
 
 PROJECT = "vanilla-transformer"
 

@@ -9,10 +9,10 @@ from vanilla_transformer.cost import training_flops
 from vanilla_transformer.data.token_corpus import PreparationReport
 from vanilla_transformer.evaluation.metrics import Score
 from vanilla_transformer.recipe.schema import Recipe
-from vanilla_transformer.reporting.summary import Summary, describe_weights, format_flops_per_second
 from vanilla_transformer.training import finalize as finish
 from vanilla_transformer.training.checkpoints import Progress
 from vanilla_transformer.training.devices import Peak
+from vanilla_transformer.training.summary import Summary, describe_weights, format_flops_per_second
 
 SUMMARY = Summary(
     steps=1000,

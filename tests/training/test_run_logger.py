@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from vanilla_transformer.reporting.run_logger import RunLogger
+from vanilla_transformer.training.run_logger import RunLogger
 
 RECORDS = [{"step": step, "loss": 1.0 / step} for step in (1, 2, 3)]
 

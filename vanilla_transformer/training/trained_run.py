@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from vanilla_transformer.reporting.summary import CURVES, SUMMARY, read_summary
+from vanilla_transformer.training.summary import CURVES, SUMMARY, read_summary
 
 
 @dataclass(frozen=True, repr=False)

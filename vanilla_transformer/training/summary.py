@@ -4,7 +4,7 @@ import dataclasses
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -48,6 +48,8 @@ class Summary:
     target_tokens_per_second: float
     precision: str
     scores: "dict[str, list[Score]]"
+    languages: list[str | None] = field(default_factory=list)
+    """Of source and target, as far as the names of the corpora tell them."""
 
     def describe(self, items: str = "target tokens") -> str:
         """Returns the summary as a sentence, with the given name for the items of the loss."""
@@ -76,6 +78,23 @@ class Summary:
         """Writes the summary atomically."""
         values = _without_nan(dataclasses.asdict(self))
         atomic_write_text(file, json.dumps(values, indent=1, allow_nan=False) + "\n")
+
+    @classmethod
+    def read(cls, file: Path) -> "Summary | None":
+        """Returns the summary in a file, None if there is none."""
+        from vanilla_transformer.evaluation.metrics import Score
+
+        values = read_summary(file)
+        if not values:
+            return None
+        nan = float("nan")
+        scores = {
+            part: [
+                Score(one["name"], nan if one["value"] is None else one["value"], one["signature"]) for one in found
+            ]
+            for part, found in values["scores"].items()
+        }
+        return cls(**values | {"scores": scores})
 
 
 def _without_nan(value: Any) -> Any:

@@ -10,10 +10,7 @@ from typing import Any
 from tqdm import tqdm
 
 from vanilla_transformer.atomic_files import atomic_write_text
-
-
-class LogError(OSError):
-    """A log that cannot be written; the message is one sentence."""
+from vanilla_transformer.errors import RunError
 
 
 class RunLogger:
@@ -103,6 +100,6 @@ def _append(file: Path, line: str) -> None:
         with file.open("a", encoding="utf-8") as stream:
             stream.write(line + "\n")
     except OSError as error:
-        raise LogError(
+        raise RunError(
             f"{file} cannot be written ({error.strerror}): fix that and run the same command again to continue."
         ) from error

@@ -1,0 +1,289 @@
+import re
+from collections.abc import Sequence
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+from faults import small_files
+from huggingface_hub import ModelCard
+from refusals import refused
+
+from vanilla_transformer import (
+    VanillaTransformerConfig,
+    VanillaTransformerForConditionalGeneration,
+    VanillaTransformerTokenizer,
+)
+from vanilla_transformer.cli import main, program
+from vanilla_transformer.data.sources import CorpusSpec
+from vanilla_transformer.errors import PushError
+from vanilla_transformer.evaluation import Score
+from vanilla_transformer.recipe.reading import load_recipe, recipe_from
+from vanilla_transformer.recipe.schema import Recipe, in_words
+from vanilla_transformer.training.model_card import (
+    add_scores,
+    card_for_hub,
+    is_unmodified,
+    set_license,
+    without_local_paths,
+    write_model_card,
+)
+from vanilla_transformer.training.summary import Summary
+
+BLEU = Score("sacrebleu", 31.254, "nrefs:1|case:mixed|tok:13a")
+RECIPE = Recipe.of(
+    train=("org/pairs:en-de:train",), test=("org/pairs:en-de:test",), examples=('Say "cat".',), max_length=99
+)
+KNOWN = {
+    "steps": 2000,
+    "epochs": 3.5,
+    "averaged_steps": [1900, 2000],
+    "parameters": 15104,
+    "pairs": 29000,
+    "target_tokens": 1234567,
+    "flops": 2.5e15,
+    "seconds": 600.0,
+    "last_loss": 1.5,
+    "best_dev_loss": 1.25,
+    "best_dev_step": 1900,
+    "last_dev_loss": 1.3,
+    "peak_memory_bytes": 1,
+    "device": "2 CPU threads",
+    "precision": "bfloat16",
+    "processes": 1,
+    "target_tokens_per_second": 2057.6,
+    "peak_flops_per_second": 1e12,
+    "peak_source": "measured",
+    "share_of_peak": 0.04,
+    "scores": {"test": [BLEU]},
+    "languages": ["en", "deu_Latn"],
+}
+SUMMARY = Summary(**{field.name: KNOWN.get(field.name) for field in fields(Summary)})
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    """A random model whose card is still to be written."""
+    tokenizer = VanillaTransformerTokenizer.train(["a cat", "eine Katze"], vocab_size=262)
+    torch.manual_seed(1)
+    sizes = {"d_model": 16, "d_ff": 32, "num_heads": 2, "encoder_layers": 1, "decoder_layers": 2}
+    model = VanillaTransformerForConditionalGeneration(VanillaTransformerConfig(vocab_size=len(tokenizer), **sizes))
+    model.save_pretrained(tmp_path / "cat-en-de")
+    tokenizer.save_pretrained(tmp_path / "cat-en-de")
+    return tmp_path / "cat-en-de"
+
+
+def card_of(directory: Path) -> ModelCard:
+    return ModelCard.load(directory / "README.md")
+
+
+def write_card(directory: Path, recipe: Recipe = RECIPE, answers: Sequence[str] = (), **facts: Any) -> None:
+    """Writes the card of a run that has just ended there."""
+    (directory / "recipe.yaml").write_text(recipe.to_yaml())
+    summary = replace(SUMMARY, **facts)
+    summary.write(directory / "summary.json")
+    write_model_card(directory, summary, answers)
+
+
+def rows(directory: Path) -> list[str]:
+    """Returns the first cells of the table of scores."""
+    return re.findall(r"^\| ([^|]+?) \| \w+ \| [\d.]+ \| `", card_of(directory).text, re.MULTILINE)
+
+
+def test_the_card_of_a_run_says_what_is_known(directory: Path) -> None:
+    write_card(directory, answers=["Sag."])
+    card = card_of(directory)
+    (result,) = card.data.eval_results
+    place = "org/pairs", "org/pairs:en-de:test", "test"
+    assert (result.dataset_type, result.dataset_name, result.dataset_split) == place
+    assert (result.metric_type, result.metric_value) == ("sacrebleu", 31.25)
+    assert result.metric_args == {"signature": BLEU.signature}
+    assert card.data.language == ["en", "deu"] and card.data.datasets == ["org/pairs"]
+    assert card.data.get("license") is None and card.data.get("base_model") is None
+    weights = VanillaTransformerForConditionalGeneration.from_pretrained(directory).num_parameters()
+    for words in (
+        "for en to deu_Latn.",
+        r'translate("Say \"cat\".")',
+        'pipeline("translation", model="cat-en-de", trust_remote_code=True)',
+        r"| org/pairs:en-de:test | sacrebleu | 31.25 | `nrefs:1\|case:mixed\|tok:13a` |",
+        "29,000 pairs",
+        "The weights are the mean of the checkpoints of steps 1,900, 2,000.",
+        f"{weights:,} parameters: 1+2 layers with d_model 16, 2 heads, vocabulary size 262.",
+        "2.50e+15 FLOPs, 4.0% of peak (1 TFLOP/s, measured with matrix products on 2 CPU threads in bfloat16)",
+        "beam size 4, length penalty 0.6, at most 50 tokens more than the source",
+        "max_length: 99",
+    ):
+        assert words in card.text, words
+    assert "learning_curves.png" not in card.text  # There is no such file.
+    assert not re.search(r"None|\n\n\n|[{}]{2}", card.text)
+
+
+def test_a_card_leaves_out_unknown_facts(directory: Path) -> None:
+    (directory / "generation_config.json").unlink()
+    write_card(directory, RECIPE.with_options(test=()), scores={}, languages=[None, None])
+    card = card_of(directory)
+    assert card.data.to_dict().keys() == {"library_name", "pipeline_tag", "tags", "datasets"}
+    assert "## Scores" not in card.text and "- No scores are given here." in card.text
+    assert "decodes" not in card.text and " for " not in card.text.splitlines()[3]
+    for name in ("summary.json", "recipe.yaml"):
+        (directory / name).unlink()
+    write_model_card(directory)
+    card = card_of(directory)
+    assert card.data.to_dict().keys() == {"library_name", "pipeline_tag", "tags"}
+    assert re.findall(r"^## (.+)$", card.text, re.MULTILINE) == ["Use", "Model and training", "Limits"]
+    assert "trained from scratch" not in card.text
+
+
+def test_mixed_corpora_are_named_with_their_shares_columns_and_a_base_model(directory: Path) -> None:
+    (directory.parent / "web.tsv").write_text("a\tb\n")
+    words = ("org/pairs:train", "weight=0.75", "+", str(directory.parent / "web.tsv"), "weight=0.25")
+    write_card(directory, RECIPE.with_options(train=words, from_model="org/model"))
+    card = card_of(directory)
+    assert "Trained on org/pairs:train (weight 0.75) + web.tsv (weight 0.25): 29,000 pairs" in card.text
+    assert card.data.datasets == ["org/pairs"] and card.data.base_model == "org/model"
+    assert str(directory.parent) not in card.text
+
+
+def test_an_edited_card_survives_more_training_and_keeps_its_text(directory: Path) -> None:
+    write_card(directory)
+    write_card(directory, steps=3000)
+    written = (directory / "README.md").read_text()
+    assert "3,000 steps" in written and is_unmodified(written)
+    edited = written.replace("## Limits", "## Its limits")
+    (directory / "README.md").write_text(edited)
+    write_card(directory, steps=4000)
+    assert (directory / "README.md").read_text() == card_for_hub(directory, "ann/cat") == edited
+    assert "4,000 steps" in (directory / "model_card.md").read_text()
+
+
+def test_the_name_on_the_hub_is_put_where_the_model_is_loaded(directory: Path) -> None:
+    write_card(directory, answers=["Sag."])
+    set_license(directory, "cc-by-4.0")
+    card = card_for_hub(directory, "ann/cat")
+    assert card.count('model="ann/cat"') == 2 and "# ann/cat\n" in card and "translate ann/cat <" in card
+    assert '| Say "cat". | Sag. |' in card and ModelCard(card).data.license == "cc-by-4.0"
+    assert (
+        card.replace("ann/cat", "cat-en-de").partition("<!--")[0]
+        == ((directory / "README.md").read_text().partition("<!--")[0])
+    )
+
+
+def test_evaluate_puts_its_scores_into_the_card(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    corpus = directory.parent / "test.jsonl"
+    corpus.write_text('{"en": "a cat", "de": "eine Katze", "fr": "un chat"}\n')
+    evaluate = ["evaluate", str(directory), "--card", "--data", str(corpus), "source_column=en"]
+    german = [*evaluate, "target_column=de", "--metrics", "chrf"]
+    assert main(german) == main([*german, "ter", "--num-beams", "1"]) == main(german) == 0
+    assert main([*evaluate, "target_column=fr", "--metrics", "chrf", "--precision", "bfloat16"]) == 0
+    card = card_of(directory)
+    results = [(one.metric_type, one.metric_args.get("num_beams")) for one in card.data.eval_results]
+    assert sorted(results, key=str) == [("chrf", 1), ("chrf", None), ("chrf", None), ("ter", 1)]
+    assert card.data.eval_results[-1].metric_args["precision"].startswith("bfloat16")
+    assert card.data.metrics == ["chrf", "ter"]
+    names = {row.partition(",")[0] for row in rows(directory)}
+    assert names == {"test.jsonl (en to de)", "test.jsonl (en to fr)"}
+    assert "No scores are given here" not in card.text and is_unmodified((directory / "README.md").read_text())
+    assert main(["evaluate", "org/name", "--data", str(corpus), "--card"]) == 2
+    assert "--card requires a local model directory" in capsys.readouterr().err
+    (directory / "README.md").write_text("---\ntags: [\n---\n")
+    assert main(["evaluate", str(directory), "--card", "--data", "none.tsv"]) == 1  # Before anything is read.
+    assert "The metadata of the card" in capsys.readouterr().err
+
+
+def test_what_others_have_put_into_a_card_stays(directory: Path) -> None:
+    result = "{task: {type: t}, dataset: {type: d, name: d}, metrics: [{type: bleu, value: 1, args: [1]}]}"
+    head = f"mine: 1\nmetrics: [bleu, {{name: x}}]\nmodel-index: [{{name: m, results: [{result}]}}]"
+    body = "\r\n# Our cat\r\n\r\nWritten by hand.\r\n\r\n## Scores\r\n"
+    (directory / "README.md").write_bytes(f"---\n{head}\n---\n{body}".encode())
+    for value in (1.0, 32.0):
+        add_scores(directory, CorpusSpec(("test.en", "test.de")), [replace(BLEU, value=value)], {})
+    set_license(directory, "mit")
+    card = card_of(directory)
+    assert card.data.metrics == ["bleu", {"name": "x"}, "sacrebleu"]
+    assert card.data.to_dict().items() >= {"license": "mit", "mine": 1}.items()
+    assert [(one.metric_args, one.metric_value) for one in card.data.eval_results] == [
+        ([1], 1),
+        ({"signature": BLEU.signature}, 32.0),
+    ]
+    assert (directory / "README.md").read_bytes().decode().endswith(body)
+    with refused(PushError, "mit"):
+        set_license(directory, "cc-by-4.0")
+
+
+def test_a_full_disk_leaves_the_card_as_it_is(directory: Path) -> None:
+    write_model_card(directory)
+    before = (directory / "README.md").read_bytes()
+    with small_files(256), refused(OSError, "README.md", "File too large"):
+        add_scores(directory, CorpusSpec(("test.en", "test.de")), [BLEU], {})
+    assert (directory / "README.md").read_bytes() == before
+    assert not list(directory.glob(".partial-*"))
+
+
+def test_the_card_shows_examples_and_says_what_its_metrics_count(directory: Path) -> None:
+    scores = {"test": [Score("wer", 31.5, "s"), Score("unheard_of", 1.0, "s")]}
+    recipe = RECIPE.with_options(train=("cmudict:train",), test=("cmudict:test",), examples=("a|b", "<c>"))
+    write_card(directory, recipe, ["x", "two\nlines"], scores=scores)
+    card = card_of(directory)
+    assert [(one["text"], one["output"]["text"]) for one in card.data.widget] == [("a|b", "x"), ("<c>", "two\nlines")]
+    assert "| a&#124;b | x |\n| &lt;c&gt; | two<br>lines |\n" in card.text
+    assert "- wer: word error rate" in card.text and "- unheard_of" not in card.text
+    assert "CMU Pronouncing Dictionary" in card.text and "BSD" in card.text
+
+
+def test_a_card_of_an_unregistered_task_names_no_pipeline(directory: Path) -> None:
+    text = RECIPE.to_yaml().replace("task: translation", "task: question-answering")
+    (directory / "recipe.yaml").write_text(text)
+    add_scores(directory, CorpusSpec(("test.tsv",)), [BLEU], {})
+    card = card_of(directory)
+    assert card.data.get("pipeline_tag") is None and "pipeline(" not in card.text
+    assert card.data.eval_results[0].task_type == "other"
+
+
+@pytest.mark.parametrize(
+    ("train", "shown"),
+    [
+        (["/home/ann/train.en", "/home/ann/train.de"], "train.en train.de"),
+        (["a/b.en", "a/b.de", "weight=2", "+", "../c.tsv", "weight=1"], "b.en b.de weight=2 + c.tsv weight=1"),
+        (["data/b.jsonl.gz", "source_column=en", "target_column=de"], "b.jsonl.gz source_column=en target_column=de"),
+        (["/home/ann/corpus:train"], "corpus:train"),
+        (["org/corpus:de-en:train"], "org/corpus:de-en:train"),
+        (["cmudict:train"], "cmudict:train"),
+    ],
+)
+def test_no_place_on_this_machine_is_in_a_recipe_for_others(tmp_path: Path, train: list[str], shown: str) -> None:
+    places = {"output": str(tmp_path), "tokenizer": str(tmp_path / "tokenizer"), "dev": str(tmp_path)}
+    recipe = without_local_paths(Recipe.of(train=tuple(train), **places))
+    assert in_words(recipe.data.train) == shown
+    assert (recipe.run.output, recipe.tokenizer.name, recipe.data.dev) == (
+        None,
+        "tokenizer",
+        (CorpusSpec((tmp_path.name,)),),
+    )
+    assert without_local_paths(Recipe.of(tokenizer="org/model")).tokenizer.name == "org/model"
+
+
+def test_top_level_card_is_the_one_this_version_writes():
+    """`make card` writes it; a changed recipe, template or option makes it stale."""
+    root = Path(__file__).parents[2]
+    text = (root / "model_card.md").read_text("utf-8")
+    card = ModelCard(text)
+    assert card.data.pipeline_tag == "translation" and card.data.library_name == "transformers"
+    template = (root / "vanilla_transformer" / "training" / "model_card.md").read_text("utf-8")
+    sections = re.findall(r"^## .+$", template, re.MULTILINE)
+    if card.data.get("widget") is None:
+        sections.remove("## Examples")
+    assert re.findall(r"^## .+$", text, re.MULTILINE) == sections
+    (root / re.search(r"!\[Learning curves\]\((.+)\)", text)[1]).read_bytes()
+    recipe = recipe_from(yaml.safe_load(re.search(r"```yaml\n(.*?)```", text, re.DOTALL)[1]))
+    shipped = load_recipe("cmudict")
+    left_to_choose = {name for name, value in shipped.options.items() if value is None}
+    for name, value in shipped.options.items():
+        if name not in left_to_choose | {"max_steps", "output", "precision"}:
+            assert recipe[name] == value, name
+    assert recipe.optimization.max_steps == 5500 and "--max-steps 5500" in (root / "Makefile").read_text("utf-8")
+    scores = {result.metric_type: result for result in card.data.eval_results if result.dataset_split == "test"}
+    assert f"{scores['wer'].metric_value:.1f}" in (root / "docs/measured.md").read_text("utf-8")
+    [asked] = re.findall(r"`vanilla-transformer (.+?) <", text)
+    assert program._parse(asked.split()) is not None

@@ -1,0 +1,284 @@
+"""Several processes at one run, on the CPU: the same training as one, and an end for all."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from functools import partial
+
+import psutil
+import pytest
+import torch
+from launching import DEV_PAIRS, EPOCH, PAIRS, Launch, command, write_recipe
+from refusals import refused
+from safetensors.torch import load_file
+
+from vanilla_transformer.errors import RecipeError
+from vanilla_transformer.recipe.schema import Recipe
+from vanilla_transformer.training import loop, processes, setup
+from vanilla_transformer.training.run_directory import processes_for
+
+LOST = r"error: Another process of this run is missing, has died or hangs: .* from the last checkpoint\. \("
+
+
+@pytest.fixture(scope="module")
+def recipe(tmp_path_factory):
+    """The file of a recipe of a tiny run."""
+    return write_recipe(tmp_path_factory.mktemp("pairs"))
+
+
+@pytest.fixture(scope="module")
+def alone(recipe, tmp_path_factory):
+    """The directory of the same run of one process."""
+    folder = tmp_path_factory.mktemp("alone")
+    launch = Launch(1, command(recipe, folder / "model"), folder, environment={"WORLD_SIZE": 1})
+    assert launch.codes() == [0], launch.printed(0)
+    return folder / "model"
+
+
+def assert_same_training(directory, alone):
+    """The same losses and weights, but for the order of sums."""
+    for together, expected in zip(figures(directory), figures(alone), strict=True):
+        assert together == pytest.approx(expected, rel=1e-4)
+    weights, expected = load_file(directory / "model.safetensors"), load_file(alone / "model.safetensors")
+    for name in expected.keys() | weights.keys():
+        torch.testing.assert_close(weights[name], expected[name], atol=1e-4, rtol=1e-3)
+
+
+def figures(directory):
+    """All that metrics.jsonl says, but for the time that it took."""
+    records = [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]
+    return [
+        {name: value for name, value in record.items() if not name.startswith(("seconds", "tokens_per"))}
+        for record in records
+    ]
+
+
+def test_two_processes_train_as_one_does_each_on_pairs_of_its_own(recipe, alone, tmp_path):
+    launch = Launch(2, command(recipe, tmp_path / "model"), tmp_path)
+    assert launch.codes() == [0, 0], launch.printed_by_all()
+    assert_same_training(tmp_path / "model", alone)
+    assert launch.printed(1) == ""
+    # Six steps are an epoch and a half.
+    counts = Counter(row for rows in launch.rows("train") for row in rows)
+    assert counts.keys() == {*range(PAIRS)} and set(counts.values()) == {1, 2} and EPOCH == 4
+    dev = launch.rows("dev")
+    assert Counter(row for rows in dev for row in rows) == dict.fromkeys(range(DEV_PAIRS), 2)
+    assert max(map(len, dev)) < 2 * DEV_PAIRS
+    again = Launch(2, command(recipe, tmp_path / "model"), tmp_path)
+    assert again.codes() == [0, 0], again.printed_by_all()
+    assert "is finished, there is nothing to do" in again.printed(0) and again.printed(1) == ""
+
+
+def test_a_killed_process_ends_all_and_the_same_command_goes_on_with_another_number(recipe, alone, tmp_path):
+    launch = Launch(2, command(recipe, tmp_path / "model"), tmp_path, deed=partial(signalled, by=signal.SIGKILL))
+    assert launch.codes() == [1, -signal.SIGKILL], launch.printed_by_all()
+    assert re.search(LOST, launch.printed(0)), launch.printed_by_all()
+    again = Launch(1, command(recipe, tmp_path / "model"), tmp_path, environment={"WORLD_SIZE": 1})
+    assert again.codes() == [0]
+    assert "Going on from the checkpoint of step 4." in again.printed(0)
+    assert "The number of processes was 2 and is now 1" in again.printed(0)
+    assert_same_training(tmp_path / "model", alone)
+
+
+def test_a_process_that_hangs_ends_the_others_after_the_time_limit(recipe, tmp_path):
+    words = command(recipe, tmp_path / "model", process_timeout=2)
+    launch = Launch(2, words, tmp_path, deed=partial(signalled, by=signal.SIGSTOP))
+    launch.processes[0].join(300)
+    launch.processes[1].kill()
+    assert launch.codes() == [1, -signal.SIGKILL], launch.printed_by_all()
+    assert re.search(LOST, launch.printed(0)), launch.printed_by_all()
+
+
+def signalled(rank, by):
+    """Sends the second process a signal before its fifth step."""
+    update = loop.TrainingLoop._update
+
+    def acting_update(self, *arguments):
+        if self.progress.step == 4 and rank == 1:
+            os.kill(os.getpid(), by)
+        update(self, *arguments)
+
+    loop.TrainingLoop._update = acting_update
+
+
+@pytest.mark.parametrize("deed", ["other_recipe", "other_text"])
+def test_processes_that_do_not_mean_the_same_run_are_told_so(recipe, tmp_path, deed):
+    launch = Launch(2, command(recipe, tmp_path / "model"), tmp_path, deed=globals()[deed])
+    assert launch.codes() == [2, 2], launch.printed_by_all()
+    name = {"other_recipe": "seed '2', the main process '1'", "other_text": "tokens of train"}[deed]
+    assert f"Process 1 has the {name}" in launch.printed(0), launch.printed_by_all()
+    assert not (tmp_path / "model" / "checkpoints").exists()
+
+
+def other_recipe(rank):
+    if rank == 1:
+        facts = setup._facts
+        setup._facts = lambda inputs, run: facts(inputs, run) | {"seed": "2"}
+
+
+def other_text(rank):
+    if rank == 1:
+        gather = setup.gather_inputs
+
+        def gather_others(*arguments):
+            inputs = gather(*arguments)
+            inputs.train.tokens = inputs.train.tokens[::-1]
+            return inputs
+
+        setup.gather_inputs = gather_others
+
+
+class Program:
+    """A command in a process of its own, started in a folder whose files have the names of modules."""
+
+    def __init__(self, folder, words, launcher=("-m", "vanilla_transformer")):
+        self.said = folder / "said"
+        (folder / "here" / "vanilla_transformer").mkdir(parents=True, exist_ok=True)
+        for name in ("random.py", "socket.py", "vanilla_transformer/__init__.py"):
+            (folder / "here" / name).write_text("raise SystemExit('code of the folder was imported')\n")
+        environment = os.environ | {"OMP_NUM_THREADS": "2"}
+        with self.said.open("w") as said:
+            self.process = subprocess.Popen(
+                [sys.executable, "-P", *launcher, *words],
+                cwd=folder / "here",
+                env=environment,
+                stdout=said,
+                stderr=said,
+            )
+
+    def wait_until(self, condition):
+        end = time.monotonic() + 300
+        while not condition() and self.process.poll() is None and time.monotonic() < end:
+            time.sleep(0.02)
+
+    def workers(self):
+        children = psutil.Process(self.process.pid).children()
+        return sorted(
+            (child for child in children if "RANK" in child.environ()), key=lambda one: one.environ()["RANK"]
+        )
+
+    def code(self):
+        try:
+            return self.process.wait(300)
+        finally:
+            self.process.kill()
+
+
+LONGER = {"processes": 2, "dropout": 0.3, "max_steps": 40}
+
+
+@pytest.fixture(scope="module")
+def undisturbed(recipe, tmp_path_factory):
+    """The directory of a run of two processes that nothing happened to."""
+    folder = tmp_path_factory.mktemp("undisturbed")
+    program = Program(folder, command(recipe, folder / "model", **LONGER))
+    assert program.code() == 0, program.said.read_text()
+    said = program.said.read_text()
+    assert said.count("step 6 · epoch 1.50 · loss") == 1 and said.count(f"\n{folder / 'model'}\n") == 1, said
+    assert json.loads((folder / "model" / "summary.json").read_text())["processes"] == 2
+    return folder / "model"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="workers end with their launcher on Linux alone")
+def test_one_command_of_two_processes_goes_on_to_the_same_bytes_however_it_ended(recipe, undisturbed, tmp_path):
+    output, words = tmp_path / "model", command(recipe, tmp_path / "model", **LONGER)
+
+    def begin(step):
+        program = Program(tmp_path, words)
+        program.wait_until((output / "checkpoints" / f"step-{step:08d}").exists)
+        return program
+
+    first = begin(2)
+    workers = first.workers().values()
+    first.process.kill()
+    gone, alive = psutil.wait_procs(workers, timeout=120)
+    assert len(gone) == 2 and not alive, first.said.read_text()
+
+    second = begin(8)
+    second.workers()[1].kill()
+    assert second.code() == 1
+    said = second.said.read_text()
+    assert "error: Process 1 of 2 was killed by SIGKILL: run the same command again" in said, said
+    assert said.count("error: ") == 1 and "Traceback" not in said, said
+
+    third = begin(16)
+    third.process.terminate()
+    assert third.code() == 143
+    assert third.said.read_text().count("with everything saved: run the same command again") == 1
+
+    last = Program(tmp_path, words)
+    assert last.code() == 0, last.said.read_text()
+    assert "Going on from the checkpoint of step" in last.said.read_text()
+    assert figures(output) == figures(undisturbed)
+    assert (output / "model.safetensors").read_bytes() == (undisturbed / "model.safetensors").read_bytes()
+
+
+def test_torchrun_starts_a_run_again_after_an_accident(recipe, undisturbed, tmp_path):
+    options = ["--standalone", "--nproc-per-node", "2", "--max-restarts", "2", "-m", "vanilla_transformer"]
+    output = tmp_path / "model"
+    program = Program(tmp_path, command(recipe, output, **LONGER), ("-m", "torch.distributed.run", *options))
+    program.wait_until((output / "checkpoints" / "step-00000002").exists)
+    program.workers()[1].kill()
+    assert program.code() == 0, program.said.read_text()
+    assert "Going on from the checkpoint of step" in program.said.read_text()
+    assert (output / "model.safetensors").read_bytes() == (undisturbed / "model.safetensors").read_bytes()
+
+
+def test_a_mistake_is_said_once(recipe, tmp_path):
+    program = Program(tmp_path, command(recipe, tmp_path / "model", processes=2, vocab_size=3))
+    assert program.code() == 1
+    assert program.said.read_text().count("error: vocab_size must be at least 260") == 1, program.said.read_text()
+
+
+@pytest.mark.parametrize(
+    "environment",
+    [
+        {"ACCELERATE_MIXED_PRECISION": "no", "MASTER_ADDR": "127.0.0.1"},
+        {"WORLD_SIZE": "4", "RANK": "1"},
+        {"ACCELERATE_USE_FSDP": "true", "LOCAL_RANK": "0"},
+        {},
+        {"ACCELERATE_MIXED_PRECISION": "no"},
+        {"MASTER_ADDR": "127.0.0.1"},
+    ],
+)
+def test_a_process_that_was_to_have_others_and_cannot_find_them_is_refused(monkeypatch, environment):
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    if len(environment) < 2:
+        processes.check_launch()
+    else:
+        with refused(RecipeError, "--multi_gpu --num_processes"):
+            processes.check_launch()
+
+
+def test_processes_that_share_cores_are_for_a_cpu_without_a_launcher(monkeypatch, accelerators):
+    two = Recipe.of(output="nowhere", processes=2)
+    assert processes_for(two) == 2
+    monkeypatch.setenv("WORLD_SIZE", "1")
+    assert processes_for(two) == 1
+    monkeypatch.delenv("WORLD_SIZE")
+    accelerators(1)
+    assert processes_for(Recipe.of(output="nowhere")) == 1
+    with refused(RecipeError, "torchrun --nproc-per-node"):
+        processes_for(two)
+
+
+@pytest.mark.parametrize(
+    ("threads", "gigabytes", "expected"),
+    [(1, 64, 1), (2, 64, 2), (2, 3, 1), (3, 64, 1), (4, 64, 2), (5, 64, 2), (64, 64, 2), (64, 4, 2), (64, 3, 1)],
+)
+def test_processes_use_most_of_the_threads_and_fit_into_memory(
+    monkeypatch, accelerators, threads, gigabytes, expected
+):
+    accelerators(0)
+    monkeypatch.setattr(sys, "platform", "linux")
+    monkeypatch.setenv("OMP_NUM_THREADS", str(threads))
+    memory = psutil.virtual_memory()._replace(total=gigabytes << 30)
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: memory)
+    assert processes.default_processes(None) == processes.default_processes(1000) == expected
+    assert processes.default_processes(999) == 1

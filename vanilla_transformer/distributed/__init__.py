@@ -1,1 +1,0 @@
-"""Coordination of the processes of a run."""

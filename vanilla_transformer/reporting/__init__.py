@@ -1,1 +1,0 @@
-"""Reports of a run: log, summary, curves, model card."""

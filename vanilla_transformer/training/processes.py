@@ -1,0 +1,253 @@
+"""The processes of a run, started by torch's elastic launcher, here or by torchrun: how they begin, meet and end."""
+
+import ctypes
+import logging
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, NoReturn, TypeVar
+
+import psutil
+import torch
+from accelerate import Accelerator
+from accelerate.tracking import GeneralTracker
+from accelerate.utils import (
+    DistributedDataParallelKwargs,
+    ProjectConfiguration,
+    broadcast_object_list,
+    gather_object,
+    patch_environment,
+)
+from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException, Std
+from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure, record
+from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+
+from vanilla_transformer import __version__
+from vanilla_transformer.cores import OWN_LAUNCHER, own_threads
+from vanilla_transformer.errors import RecipeError, RunError
+from vanilla_transformer.recipe.schema import Recipe
+
+Result = TypeVar("Result")
+# The directory in a run's output in which trackers write their files.
+TRACKER_FILES = "trackers"
+# With at least one batch for each of this many processes, the steps are those of one process. More have not been
+# measured.
+MAX_PROCESSES = 2
+# In fewer steps starting another process costs as much as it gains.
+MIN_STEPS = 1_000
+# Below this share of used threads, the idle ones cost more than processes gain.
+MIN_SHARE_OF_THREADS = 0.75
+# Bytes of main memory per process: Python with its libraries takes half a gigabyte, a small model and its batch as
+# much.
+MIN_MEMORY = 2 << 30
+# How long processes wait for one that has not started, and for the one that prepares the text.
+JOINING_LIMIT, PREPARATION_LIMIT = timedelta(minutes=10), timedelta(days=7)
+# The exit code of a process that does not hear the others any more: the launcher knows why.
+_LOST = 75
+# A worker takes the code from where its launcher has it, wherever it was started, and ends silently on Ctrl-C.
+_WORKER = """\
+import signal, sys
+signal.signal(signal.SIGINT, signal.SIG_DFL)
+sys.path[:] = {path!r}
+from vanilla_transformer.cli import main
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+def is_main_process() -> bool:
+    """Tells whether this process prepares, writes and prints for all those of its run."""
+    return int(os.environ.get("RANK", "0")) == 0
+
+
+def is_launched() -> bool:
+    """Tells whether a launcher started this process, and so decides the number of processes."""
+    return any(name in os.environ for name in ("WORLD_SIZE", "RANK", "LOCAL_RANK", "ACCELERATE_MIXED_PRECISION"))
+
+
+def default_processes(max_steps: int | None) -> int:
+    """Returns the fastest number of processes for a run on this CPU; one on an accelerator or for a short run."""
+    # Other systems have not been measured.
+    if sys.platform != "linux" or torch.accelerator.is_available():
+        return 1
+    if max_steps is not None and max_steps < MIN_STEPS:
+        return 1
+    threads, memory = own_threads(), psutil.virtual_memory().total
+    for number in range(min(MAX_PROCESSES, threads, memory // MIN_MEMORY), 1, -1):
+        if number * (threads // number) >= MIN_SHARE_OF_THREADS * threads:
+            return number
+    return 1
+
+
+def launch(number: int, recipe: Recipe, options: Sequence[str] = ()) -> None:
+    """Runs `train` by a recipe in several processes that share the cores of this CPU, by torch's elastic launcher.
+
+    Raises:
+        RunError: One of them was lost, or failed unheard; the message says how.
+        SystemExit: A signal has ended them, or the main process has failed and said why.
+    """
+    if sys.platform == "linux":
+        os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+    logging.disable(logging.CRITICAL)  # The launcher would tell each process that it ends.
+    # Under nohup, a closing terminal ends nothing.
+    hang_up = ["SIGHUP"] * (getattr(signal, "SIGHUP", None) not in (None, signal.SIG_IGN))
+    with TemporaryDirectory(prefix="vanilla-transformer-") as folder:
+        file = Path(folder, "recipe.yaml")
+        file.write_text(recipe.to_yaml(), encoding="utf-8")
+        config = LaunchConfig(
+            min_nodes=1,
+            max_nodes=1,
+            nproc_per_node=number,
+            run_id=OWN_LAUNCHER,
+            rdzv_backend="c10d",
+            rdzv_endpoint="localhost:0",
+            local_addr="localhost",
+            max_restarts=0,
+            logs_specs=DefaultLogsSpecs(folder, redirects=dict.fromkeys(range(1, number), Std.ALL)),
+            signals_to_handle=",".join(["SIGTERM", "SIGINT", *hang_up]),
+        )
+        code = _WORKER.format(path=sys.path)
+        words = [*subprocess._args_from_interpreter_flags(), "-P", "-c", code, "train", file, *options]  # type: ignore
+        with patch_environment(OMP_NUM_THREADS=max(1, own_threads() // number)):
+            try:
+                elastic_launch(config, sys.executable)(*words)
+            except SignalException as stopped:
+                raise SystemExit(128 + stopped.sigval) from None
+            except ChildFailedError as error:
+                _explain(error.failures, number)
+
+
+def _explain(failures: dict[int, ProcessFailure], number: int) -> NoReturn:
+    """Raises an error about the process that ended first, unless the main one has said why it did."""
+    again = "run the same command again to continue from the last checkpoint"
+    for rank, failure in failures.items():
+        # The launcher ends the others by SIGTERM.
+        if failure.exitcode < 0 and failure.exitcode != -signal.SIGTERM:
+            raise RunError(
+                f"Process {rank} of {number} was killed by {failure.signal_name()}: {again}; if memory is short, "
+                "--processes 1 needs less."
+            )
+    for rank, failure in sorted(failures.items()):
+        if failure.exitcode > 0 and failure.exitcode != _LOST:
+            if rank == 0:
+                raise SystemExit(failure.exitcode)
+            recorded: Any = failure.message
+            raise RunError(f"Process {rank} of {number} has failed: {recorded['message'].partition(': ')[2]}")
+    raise RunError(f"The {number} processes of the run do not hear each other any more: {again}.")
+
+
+def run_worker(work: Callable[[], None]) -> None:
+    """Does the work of a process; under torch's launcher, ends with it, and lets it report why the work failed."""
+    if "TORCHELASTIC_RUN_ID" not in os.environ:
+        return work()
+    if sys.platform == "linux":
+        # Workers have sessions of their own: when their launcher is killed, nothing else would end them.
+        set_parent_death_signal = 1  # From Linux's sys/prctl.h.
+        ctypes.CDLL(None, use_errno=True).prctl(set_parent_death_signal, signal.SIGKILL)
+    return record(work)()
+
+
+@contextmanager
+def explain_lost_processes() -> Iterator[None]:
+    """Turns an error of gloo, NCCL or the store about silent processes into one that says what to do."""
+    try:
+        yield
+    except RuntimeError as error:
+        if not isinstance(error, torch.distributed.DistError) and not re.search(
+            "(?i)gloo|nccl|connection", str(error)
+        ):
+            raise
+        if os.environ.get("TORCHELASTIC_RUN_ID") == OWN_LAUNCHER:
+            raise SystemExit(_LOST) from error
+        raise RunError(
+            "Another process of this run is missing, has died or hangs: see the first failure that its launcher "
+            "reports, and run the same command again to continue from the last checkpoint. "
+            f"({str(error).partition(chr(10))[0].rstrip('.')})"
+        ) from error
+
+
+def find_store() -> "torch.distributed.Store | None":
+    """Returns the small store by which a launcher lets the processes of a run find each other; None for one alone."""
+    if int(os.environ.get("WORLD_SIZE", "1")) == 1:
+        return None
+    return next(torch.distributed.rendezvous("env://", timeout=JOINING_LIMIT))[0]
+
+
+def main_process_first(store: "torch.distributed.Store | None", work: Callable[[], Result]) -> Result:
+    """Returns the result of `work` on each process; the others begin when the main one is done, and find its files.
+
+    They form no group yet: it would have to wait for as long as text is prepared.
+    """
+    if store is None:
+        return work()
+    if not is_main_process():
+        store.wait(["prepared"], PREPARATION_LIMIT)
+    result = work()
+    store.set("prepared" if is_main_process() else f"ready {os.environ['RANK']}", "")
+    if is_main_process():
+        store.wait([f"ready {rank}" for rank in range(1, int(os.environ["WORLD_SIZE"]))], PREPARATION_LIMIT)
+    return result
+
+
+def start_accelerator(
+    store: "torch.distributed.Store | None", limit: float, trackers: list[str | GeneralTracker], output: Path
+) -> Accelerator:
+    """Forms the group of the processes, which hear of each other at least every `limit` seconds; finds the device."""
+    if store is not None:
+        rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+        torch.distributed.init_process_group(store=store, rank=rank, world_size=size, timeout=timedelta(seconds=limit))
+        # When gloo's group ends, it waits for its threads while holding Python's lock, and one of them may wait for
+        # that lock, so that it would never finish.
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(torch.distributed.group.WORLD))
+    return Accelerator(
+        # By default accelerate treats several processes without accelerators as separate runs of one process.
+        cpu=not torch.accelerator.is_available(),
+        log_with=trackers or None,
+        project_config=ProjectConfiguration(project_dir=str(output), logging_dir=str(output / TRACKER_FILES)),
+        step_scheduler_with_optimizer=False,
+        # Gradients stay in the exchange buffers, and exist only once.
+        kwargs_handlers=[DistributedDataParallelKwargs(gradient_as_bucket_view=True)],
+    )
+
+
+def from_main_process(work: Callable[[], Result]) -> Result:
+    """Returns the result of `work` on the main process of a group, sent to all others."""
+    results: list[Any] = [work() if is_main_process() else None]
+    return broadcast_object_list(results)[0]
+
+
+def check_launch() -> None:
+    """Finds a mistake in the start of processes, by which each would train by itself, or a part of the weights."""
+    # Only these two reveal how many processes `accelerate launch` was to start.
+    for_several = "ACCELERATE_MIXED_PRECISION" in os.environ and "MASTER_ADDR" in os.environ
+    alone = "LOCAL_RANK" not in os.environ and (for_several or int(os.environ.get("WORLD_SIZE", "1")) > 1)
+    if alone or os.environ.get("ACCELERATE_USE_FSDP") == "true":
+        raise RecipeError(
+            "Several processes were asked for, but each would train by itself or on a part of the weights: use "
+            "`accelerate launch --multi_gpu --num_processes N` without FSDP, on a CPU too, or `torchrun "
+            "--nproc_per_node N`."
+        )
+
+
+def check_same(facts: dict[str, Any]) -> None:
+    """Ends the run if a process of the group does another run, or has other code, than the main one.
+
+    Args:
+        facts: What must be the same, by name.
+    """
+    facts = facts | {"version": __version__, f"package on {socket.gethostname()}": str(Path(__file__).parents[1])}
+    every = gather_object([facts])
+    for rank, theirs in enumerate(every):
+        for name in theirs.keys() & every[0].keys():
+            if theirs[name] != every[0][name]:
+                raise RecipeError(
+                    f"Process {rank} has the {name} {theirs[name]!r}, the main process {every[0][name]!r}: all need "
+                    "the same command, package, text and output directory."
+                )
