@@ -20,7 +20,7 @@ from safetensors.torch import load_file
 from vanilla_transformer.errors import RecipeError
 from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.training import loop, processes, setup
-from vanilla_transformer.training.run_directory import processes_for
+from vanilla_transformer.training.processes import processes_for
 
 LOST = r"error: Another process of this run is missing, has died or hangs: .* from the last checkpoint\. \("
 
@@ -134,22 +134,17 @@ def other_text(rank):
 
 
 class Program:
-    """A command in a process of its own, started in a folder whose files have the names of modules."""
+    """A command in a process of its own; unless told otherwise, in a folder whose files have the names of modules."""
 
-    def __init__(self, folder, words, launcher=("-m", "vanilla_transformer")):
+    def __init__(self, folder, words, launcher=("-m", "vanilla_transformer"), place="here"):
         self.said = folder / "said"
         (folder / "here" / "vanilla_transformer").mkdir(parents=True, exist_ok=True)
         for name in ("random.py", "socket.py", "vanilla_transformer/__init__.py"):
             (folder / "here" / name).write_text("raise SystemExit('code of the folder was imported')\n")
-        environment = os.environ | {"OMP_NUM_THREADS": "2"}
         with self.said.open("w") as said:
-            self.process = subprocess.Popen(
-                [sys.executable, "-P", *launcher, *words],
-                cwd=folder / "here",
-                env=environment,
-                stdout=said,
-                stderr=said,
-            )
+            streams = {"stdout": said, "stderr": said, "env": os.environ | {"OMP_NUM_THREADS": "2"}}
+            command = [sys.executable, "-P", *launcher, *words]
+            self.process = subprocess.Popen(command, cwd=folder / place, **streams)
 
     def wait_until(self, condition):
         end = time.monotonic() + 300
@@ -158,9 +153,7 @@ class Program:
 
     def workers(self):
         children = psutil.Process(self.process.pid).children()
-        return sorted(
-            (child for child in children if "RANK" in child.environ()), key=lambda one: one.environ()["RANK"]
-        )
+        return {int(child.environ()["RANK"]): child for child in children if "RANK" in child.environ()}
 
     def code(self):
         try:
@@ -221,7 +214,7 @@ def test_one_command_of_two_processes_goes_on_to_the_same_bytes_however_it_ended
 def test_torchrun_starts_a_run_again_after_an_accident(recipe, undisturbed, tmp_path):
     options = ["--standalone", "--nproc-per-node", "2", "--max-restarts", "2", "-m", "vanilla_transformer"]
     output = tmp_path / "model"
-    program = Program(tmp_path, command(recipe, output, **LONGER), ("-m", "torch.distributed.run", *options))
+    program = Program(tmp_path, command(recipe, output, **LONGER), ("-m", "torch.distributed.run", *options), ".")
     program.wait_until((output / "checkpoints" / "step-00000002").exists)
     program.workers()[1].kill()
     assert program.code() == 0, program.said.read_text()
@@ -280,5 +273,5 @@ def test_processes_use_most_of_the_threads_and_fit_into_memory(
     monkeypatch.setenv("OMP_NUM_THREADS", str(threads))
     memory = psutil.virtual_memory()._replace(total=gigabytes << 30)
     monkeypatch.setattr(psutil, "virtual_memory", lambda: memory)
-    assert processes.default_processes(None) == processes.default_processes(1000) == expected
-    assert processes.default_processes(999) == 1
+    for steps, number in ((None, expected), (1000, expected), (999, 1)):
+        assert processes_for(Recipe.of(output="nowhere", max_steps=steps)) == number

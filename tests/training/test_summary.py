@@ -71,7 +71,7 @@ class Corpus:
 def test_the_share_is_that_of_all_devices_over_the_time_of_the_whole_run(monkeypatch, tiny_model):
     monkeypatch.setattr(finish, "device_peak", lambda device, precision: Peak(1e9, "published"))
     progress = Progress(step=20, target_tokens=30, seconds=4.0, processes=8)
-    inputs = SimpleNamespace(train=Corpus())
+    inputs = SimpleNamespace(train=Corpus(), languages=("en", "de"))
     summary = finish._summarise(Recipe.of(precision="float32"), inputs, tiny_model, progress, [], [20], {})
     three_epochs = 3 * training_flops(tiny_model.config, *Corpus.lengths.values())
     assert (summary.epochs, summary.pairs) == (3, 2)

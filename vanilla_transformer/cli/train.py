@@ -130,8 +130,7 @@ class Train:
 
     def run(self) -> None:
         """Trains and prints the model directory, from one process only."""
-        from vanilla_transformer.training.processes import launch, run_worker
-        from vanilla_transformer.training.run_directory import processes_for
+        from vanilla_transformer.training.processes import launch, processes_for, run_worker
 
         recipe = self.recipe
         processes = processes_for(recipe)

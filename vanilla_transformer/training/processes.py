@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -31,8 +31,9 @@ from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, P
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from vanilla_transformer import __version__
-from vanilla_transformer.cores import OWN_LAUNCHER, own_threads
+from vanilla_transformer.cores import OWN_LAUNCHER, own_threads, usable_cores
 from vanilla_transformer.errors import RecipeError, RunError
+from vanilla_transformer.recipe.reading import load_recipe
 from vanilla_transformer.recipe.schema import Recipe
 
 Result = TypeVar("Result")
@@ -72,12 +73,34 @@ def is_launched() -> bool:
     return any(name in os.environ for name in ("WORLD_SIZE", "RANK", "LOCAL_RANK", "ACCELERATE_MIXED_PRECISION"))
 
 
-def default_processes(max_steps: int | None) -> int:
-    """Returns the fastest number of processes for a run on this CPU; one on an accelerator or for a short run."""
-    # Other systems have not been measured.
-    if sys.platform != "linux" or torch.accelerator.is_available():
+def processes_for(recipe: Recipe) -> int:
+    """Returns the number of processes that `train` starts for a run: one if a launcher starts the others.
+
+    A resumed run keeps its number, because the weights depend on it.
+
+    Raises:
+        RecipeError: The recipe's number of processes is not possible.
+    """
+    if is_launched():
         return 1
-    if max_steps is not None and max_steps < MIN_STEPS:
+    if torch.accelerator.is_available():
+        if (recipe.run.processes or 1) > 1:
+            raise RecipeError(
+                f"processes is {recipe.run.processes}, but the option shares the cores of a CPU: on several "
+                "accelerators use `torchrun --nproc-per-node N -m vanilla_transformer train ...`."
+            )
+        return 1
+    output = Path(recipe.run.output or "")
+    if recipe.run.processes is None and recipe.run.output and any(output.glob("checkpoints/step-*")):
+        with suppress(RecipeError):  # The error is reported when the directory is opened.
+            # The run may have begun on other machines.
+            return min(load_recipe(output / "recipe.yaml").run.processes or 1, usable_cores())
+    return recipe.run.processes or _fastest_number(recipe.optimization.max_steps)
+
+
+def _fastest_number(max_steps: int | None) -> int:
+    # Other systems have not been measured.
+    if sys.platform != "linux" or (max_steps is not None and max_steps < MIN_STEPS):
         return 1
     threads, memory = own_threads(), psutil.virtual_memory().total
     for number in range(min(MAX_PROCESSES, threads, memory // MIN_MEMORY), 1, -1):

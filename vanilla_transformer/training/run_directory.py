@@ -4,17 +4,14 @@ import errno
 from contextlib import suppress
 from pathlib import Path
 
-import torch
 from filelock import FileLock, Timeout
 
 from vanilla_transformer.atomic_files import PARTIAL, atomic_write_text
-from vanilla_transformer.cores import usable_cores
 from vanilla_transformer.data.columns import COLUMN_SETTINGS
 from vanilla_transformer.errors import RecipeError, RunError
 from vanilla_transformer.recipe.reading import load_recipe
 from vanilla_transformer.recipe.schema import Recipe, ResolvedRecipe, in_words
 from vanilla_transformer.training.checkpoints import has_checkpoints
-from vanilla_transformer.training.processes import default_processes, is_launched
 from vanilla_transformer.training.summary import SUMMARY, read_summary
 
 RECIPE = "recipe.yaml"
@@ -187,31 +184,6 @@ class RunDirectory:
             self.tokenizer_config.unlink(missing_ok=True)
         self.keep(recipe)
         return recipe
-
-
-def processes_for(recipe: Recipe) -> int:
-    """Returns the number of processes that this one starts for a run: one if a launcher starts the others.
-
-    A resumed run keeps its number, because the weights depend on it.
-
-    Raises:
-        RecipeError: The recipe's number of processes is not possible.
-    """
-    if is_launched():
-        return 1
-    if torch.accelerator.is_available():
-        if (recipe.run.processes or 1) > 1:
-            raise RecipeError(
-                f"processes is {recipe.run.processes}, but the option shares the cores of a CPU: on several "
-                "accelerators use `torchrun --nproc-per-node N -m vanilla_transformer train ...`."
-            )
-        return 1
-    run = RunDirectory(output_path(recipe))
-    if recipe.run.processes is None and has_checkpoints(run.checkpoints):
-        with suppress(RecipeError):  # The error is reported when the directory is opened.
-            # The run may have begun on other machines.
-            return min(load_recipe(run.path / RECIPE).run.processes or 1, usable_cores())
-    return recipe.run.processes or default_processes(recipe.optimization.max_steps)
 
 
 def _merge(recipe: Recipe, kept: Recipe) -> Recipe:
