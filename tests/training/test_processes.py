@@ -141,8 +141,10 @@ class Program:
         (folder / "here" / "vanilla_transformer").mkdir(parents=True, exist_ok=True)
         for name in ("random.py", "socket.py", "vanilla_transformer/__init__.py"):
             (folder / "here" / name).write_text("raise SystemExit('code of the folder was imported')\n")
+        # Whoever launches them, the processes share the cores.
+        environment = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
         with self.said.open("w") as said:
-            streams = {"stdout": said, "stderr": said, "env": os.environ | {"OMP_NUM_THREADS": "2"}}
+            streams = {"stdout": said, "stderr": said, "env": environment}
             command = [sys.executable, "-P", *launcher, *words]
             self.process = subprocess.Popen(command, cwd=folder / place, **streams)
 

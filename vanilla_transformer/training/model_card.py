@@ -134,7 +134,7 @@ def _parse(text: str, path: Path) -> ModelCard:
 
 def _head(directory: Path, summary: Summary | None, answers: Sequence[str]) -> ModelCardData:
     """Returns the metadata of a run's card, or of a model of which only the files are known."""
-    task, recipe, summary = _task(directory), _recipe(directory), summary or Summary.read(directory / SUMMARY)
+    task, recipe, summary = _task(directory), _recipe(directory), summary or _summary(directory)
     recurrent = _json(directory / "config.json").get("model_type") == "recurrent_encoder_decoder"
     facts: dict[str, Any] = {}
     results: list[EvalResult] = []
@@ -168,7 +168,7 @@ def _rendered(
 ) -> str:
     """Fills the template with the facts of a run and those in the model's files."""
     config, task, recipe = _json(directory / "config.json"), _task(directory), _recipe(directory)
-    summary = (summary or Summary.read(directory / SUMMARY)) if recipe is not None else None
+    summary = (summary or _summary(directory)) if recipe is not None else None
     recurrent = config.get("model_type") == "recurrent_encoder_decoder"
     stacks = ("num_layers", "num_layers") if recurrent else ("encoder_layers", "decoder_layers")
     answered = [(one["text"], one["output"]["text"]) for one in head.get("widget") or ()]
@@ -276,6 +276,14 @@ def _recipe(directory: Path) -> Recipe | None:
     try:
         return load_recipe(directory / "recipe.yaml", lenient=True)
     except (OSError, ValueError):
+        return None
+
+
+def _summary(directory: Path) -> Summary | None:
+    """Returns the summary of a run, None where there is none that can be read."""
+    try:
+        return Summary.read(directory / SUMMARY)
+    except (OSError, ValueError, TypeError, LookupError):
         return None
 
 
