@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
+from contextvars import copy_context
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 from vanilla_transformer import translate_lines
@@ -31,7 +32,8 @@ class Gathering:
     def __init__(self, translate: Callable[[list[str]], list[str]], wait: float = 0.003, max_lines: int = 64) -> None:
         self._translate, self._wait, self._max_lines = translate, wait, max_lines
         self._asked: queue.SimpleQueue[tuple[str, Future[str]]] = queue.SimpleQueue()
-        threading.Thread(target=self._run, daemon=True).start()
+        # With the block of `frozen` that is open here.
+        threading.Thread(target=copy_context().run, args=(self._run,), daemon=True).start()
 
     def __call__(self, lines: list[str]) -> list[str]:
         """Returns the translations once they are done; raises what their batch raised."""

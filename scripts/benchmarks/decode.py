@@ -15,7 +15,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -257,8 +256,8 @@ class OurEngine(_TorchEngine):
         self.settings: dict[str, Any] = {}
         self.way = f"frozen {precision} weights"
         # Frozen weights, which is how CTranslate2 always has them, for as long as the process lives.
-        self.frozen = ExitStack()
-        self.frozen.enter_context(self.model.frozen("int8" if precision == "int8" else None))
+        self.frozen = self.model.frozen("int8" if precision == "int8" else None)
+        self.frozen.__enter__()
 
     def decode(self, rows: list[list[int]], beam: int, forced: int | None) -> int:
         """Decodes a batch as `_TorchEngine.decode` does, if the weights are as the contestant's name says."""

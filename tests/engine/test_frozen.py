@@ -1,18 +1,21 @@
-"""`with model.frozen()`: weights are copied at its beginning, used from any thread, and forgotten at the end."""
+"""`with model.frozen()`: weights are copied at its beginning, used in its own context, and forgotten at the end."""
 
+import contextvars
 import copy
 import gc
+import os
 import threading
 import weakref
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
 from refusals import refused
 from searches import INPUTS, sentences, sharp
 
-from vanilla_transformer import VanillaTransformerForConditionalGeneration, engine
 from vanilla_transformer.engine import opened
-from vanilla_transformer.engine.frozen import _OPEN
+from vanilla_transformer.engine.decoder import Decoder
+from vanilla_transformer.translation.ensemble import EnsembleForConditionalGeneration
 
 ASKED = {**INPUTS, "max_new_tokens": 8}
 
@@ -24,11 +27,16 @@ def kind(request, missing) -> None:
         missing("onnxruntime")
 
 
+def in_a_thread(work):
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(work).result()
+
+
 @pytest.mark.parametrize("decoded_before", [True, False])
 @pytest.mark.parametrize("fields", [{}, {"attention_bias": True, "output_bias": True, "activation_function": "gelu"}])
 @pytest.mark.parametrize("held", [None, "int8"])
 def test_a_block_computes_with_the_weights_at_its_beginning(kind, held, fields, decoded_before):
-    calls = [{"num_beams": 1}, {"num_beams": 4}, {"quantization": "int8"}]
+    calls = [{"num_beams": 1}, {"num_beams": 4}, {"quantization": "int8"}, {"no_repeat_ngram_size": 2}]
 
     def decoded(model):
         found = [model.generate(**ASKED, **call) for call in calls]
@@ -39,7 +47,10 @@ def test_a_block_computes_with_the_weights_at_its_beginning(kind, held, fields, 
     model = sharp(0, d_model=64, **fields, **positions)
     with model.frozen(held):
         expected = decoded(model)
+    # In training mode it is the model's own forward, with dropout; what it holds is there when that is over.
+    model.train()
     with model.frozen(held):
+        model.eval()
         if decoded_before:
             decoded(model)
         model.train()
@@ -49,23 +60,108 @@ def test_a_block_computes_with_the_weights_at_its_beginning(kind, held, fields, 
         assert all(map(torch.equal, decoded(model), expected))
         model.load_state_dict(sharp(1, d_model=64, **fields, **positions).state_dict())
         assert all(map(torch.equal, decoded(model), expected))
+    assert opened(model) is None
     assert not all(map(torch.equal, decoded(model), expected))
 
 
-@pytest.mark.parametrize("quantization", [None, "int8"])
-def test_changes_after_a_block_are_seen(kind, quantization):
-    model, other = sharp(0, d_model=64), sharp(1, d_model=64)
-    with model.frozen(quantization):
+def test_a_model_in_training_mode_is_the_librarys_in_a_block_too(ways_taken):
+    model = sharp(0)
+    with model.frozen():
+        model.train()
         model.generate(**ASKED)
-    assert opened(model) is None
+    assert ways_taken == ["library"]
+
+
+def test_what_a_block_holds_ends_when_it_is_left_and_not_before():
+    model, other = sharp(0, d_model=64), sharp(1, d_model=64)
+    expected, after = model.generate(**ASKED), other.generate(**ASKED)
+    block = model.frozen()
+    held = block.__enter__()
+    reference = weakref.ref(held)
+    del held, block
+    gc.collect()
     model.load_state_dict(other.state_dict())
-    asked = {**ASKED, "quantization": quantization}
-    for _ in range(2):
-        assert torch.equal(model.generate(**asked), other.generate(**asked))
-        for changed in (model, other):
-            changed.load_state_dict(sharp(2, d_model=64).state_dict())
-    # Other models may be open: a demo's server holds its own for as long as it runs.
-    assert model not in _OPEN
+    assert torch.equal(model.generate(**ASKED), expected)
+    # Left in any order.
+    with model.frozen("int8") as inner:
+        opened_by_hand = reference()
+        assert opened_by_hand is not None and inner.model is opened_by_hand.model
+        opened_by_hand.__exit__(None, None, None)
+        assert opened(model) is inner
+    assert opened(model) is None and torch.equal(model.generate(**ASKED), after)
+    del opened_by_hand, inner
+    gc.collect()
+    assert reference() is None
+    assert opened(copy.deepcopy(model)) is None
+
+
+def test_blocks_nest_with_the_weights_and_bits_of_the_outer_one_and_end_with_an_error():
+    model = sharp(0, d_model=64)
+    expected = [model.generate(**ASKED), model.generate(**ASKED, quantization="int8")]
+    with pytest.raises(RuntimeError), model.frozen() as outer:
+        model.load_state_dict(sharp(1, d_model=64).state_dict())
+        with model.frozen():
+            assert torch.equal(model.generate(**ASKED), expected[0])
+        with model.frozen("int8") as inner:
+            assert opened(model) is inner
+            with model.frozen():
+                assert torch.equal(model.generate(**ASKED), expected[1])
+        assert opened(model) is outer
+        raise RuntimeError
+    assert opened(model) is None
+
+
+def test_other_threads_see_nothing_of_a_block_unless_it_is_handed_on(kind):
+    model, other = sharp(0, d_model=64), sharp(1, d_model=64)
+    expected, changed = model.generate(**ASKED), other.generate(**ASKED)
+    scores = {**ASKED, "output_scores": True, "return_dict_in_generate": True}
+    with model.frozen():
+        model.load_state_dict(other.state_dict())
+        handed = [contextvars.copy_context() for _ in range(4)]
+        assert torch.equal(in_a_thread(lambda: model.generate(**ASKED)), changed)
+        with ThreadPoolExecutor(4) as pool:
+            found = pool.map(lambda context: context.run(model.generate, **ASKED), handed)
+            assert all(torch.equal(one, expected) for one in found)
+    # Neither 8 bits nor its refusals reach another thread, and a block that was left is over in every thread.
+    with model.frozen("int8"):
+        assert "scores" in in_a_thread(lambda: model.generate(**scores))
+    assert torch.equal(in_a_thread(lambda: handed[0].run(model.generate, **ASKED)), changed)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+def test_a_fork_while_a_block_is_packed_can_decode():
+    model = sharp(0)
+    packing, forked = threading.Event(), threading.Event()
+
+    class Slow(Decoder):
+        def __init__(self, *arguments):
+            packing.set()
+            forked.wait(20)
+            super().__init__(*arguments)
+
+    with model.frozen() as held:
+        thread = threading.Thread(target=held._part, args=(Slow,))
+        thread.start()
+        packing.wait(20)
+        child = os.fork()
+        if child == 0:
+            held._part(type("Other", (), {"__init__": lambda self, model: None}))
+            os._exit(7)
+        status = os.waitpid(child, 0)[1] if in_a_thread(lambda: _ended(child)) else None
+        forked.set()
+        thread.join()
+    assert status is not None and os.waitstatus_to_exitcode(status) == 7
+
+
+def _ended(child: int) -> bool:
+    """Waits for a process, and ends it if it hangs."""
+    for _ in range(100):
+        if os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None:
+            return True
+        threading.Event().wait(0.1)
+    os.kill(child, 9)
+    os.waitpid(child, 0)
+    return False
 
 
 @pytest.mark.parametrize("inference", [True, False])
@@ -77,77 +173,17 @@ def test_a_model_may_have_attributes_that_cannot_be_copied(kind, inference):
         assert torch.equal(model.generate(**ASKED), expected)
 
 
-def test_frozen_models_nest_and_thaw_after_an_error():
-    model = sharp(0, d_model=64)
-    expected = model.generate(**ASKED, quantization="int8")
-    with pytest.raises(RuntimeError), model.frozen() as outer:
-        with model.frozen("int8") as inner:
-            assert opened(model) is inner
-            assert torch.equal(model.generate(**ASKED), expected)
-        assert opened(model) is outer
-        raise RuntimeError
-    assert opened(model) is None
-
-
-@pytest.mark.parametrize("held", [None, "int8"])
-def test_a_nested_block_continues_with_the_weights_and_bits_of_the_outer_one(held):
-    model = sharp(0, d_model=64)
-    with model.frozen(held) as outer:
-        expected = [model.generate(**ASKED, quantization=quantization) for quantization in (None, "int8")]
-        model.load_state_dict(sharp(1, d_model=64).state_dict())
-        with model.frozen() as inner:
-            assert inner is outer
-            assert torch.equal(model.generate(**ASKED), expected[0])
-        assert opened(model) is outer
-        with model.frozen("int8"):
-            assert torch.equal(model.generate(**ASKED), expected[1])
-
-
-def test_a_block_beside_a_call_without_a_copy_has_weights_of_its_own():
-    model = sharp(0)
-    expected = model.generate(**ASKED)
-    with engine.frozen(model, copy=False) as of_a_call, model.frozen() as held:
-        assert held is not of_a_call
-        model.load_state_dict(sharp(1).state_dict())
-        assert torch.equal(model.generate(**ASKED), expected)
-
-
-@pytest.mark.parametrize("asked", [{}, {"no_repeat_ngram_size": 2}])
-def test_all_calls_in_a_block_of_8_bits_have_encoder_and_decoder_of_8_bits(asked):
-    model, asked = sharp(0, d_model=64), {**ASKED, **asked, "return_dict_in_generate": True}
+def test_a_call_that_the_library_searches_has_one_kind_of_weights(ways_taken):
+    model, other = sharp(0), sharp(1)
+    scores = {**ASKED, "output_scores": True, "return_dict_in_generate": True}
     with model.frozen():
-        expected = model.generate(**asked, quantization="int8")
-    with model.frozen("int8"):
-        assert torch.equal(model.generate(**asked).sequences_scores, expected.sequences_scores)
+        model.load_state_dict(other.state_dict())
+        found = model.generate(**scores)
+    assert ways_taken == ["library"]
+    torch.testing.assert_close(found.sequences_scores, other.generate(**scores).sequences_scores, rtol=0, atol=0)
 
 
-def test_threads_share_a_frozen_model(kind):
-    model = sharp(0)
-    expected = model.generate(**ASKED)
-    found = []
-    with model.frozen():
-        assert torch.equal(model.generate(**ASKED), expected)
-        model.load_state_dict(sharp(1).state_dict())
-        threads = [threading.Thread(target=lambda: found.append(model.generate(**ASKED))) for _ in range(4)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-    assert len(found) == 4 and all(torch.equal(one, expected) for one in found)
-
-
-def test_a_copy_of_a_model_is_not_frozen_and_a_dropped_one_is_freed():
-    model = sharp(0)
-    with model.frozen():
-        model.generate(**ASKED)
-        assert opened(copy.deepcopy(model)) is None
-    reference = weakref.ref(model)
-    del model
-    gc.collect()
-    assert reference() is None
-
-
-def test_a_frozen_unknown_model_uses_the_librarys_search(ways_taken):
+def test_an_unknown_model_uses_the_librarys_search_and_has_no_8_bits(ways_taken):
     model = sharp(0)
     model.model.decoder.layers[0].register_forward_hook(lambda *_: None)
     with model.frozen():
@@ -155,6 +191,10 @@ def test_a_frozen_unknown_model_uses_the_librarys_search(ways_taken):
     assert ways_taken == ["library"]
     with refused(ValueError, "int8", "model.decoder.layers.0"), model.frozen("int8"):
         pass
+    known = sharp(0)
+    with refused(ValueError, "int8"), EnsembleForConditionalGeneration([known, model]).frozen("int8"):
+        pass
+    assert opened(known) is None
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -172,26 +212,11 @@ def test_packed_weights_find_nearly_the_same(dtype, beams):
         torch.testing.assert_close(inside.sequences_scores, outside.sequences_scores, atol=2e-2, rtol=1e-2)
 
 
-def test_a_plain_call_of_a_saved_model_needs_no_preparation_by_the_library(tmp_path, monkeypatch):
-    sharp(0).save_pretrained(tmp_path)
-    model = VanillaTransformerForConditionalGeneration.from_pretrained(tmp_path)
-    calls = [{}, {"num_beams": 1}, {"num_beams": 3, "num_return_sequences": 2, "return_dict_in_generate": True}]
-    expected = [model.generate(**INPUTS, **call) for call in calls]
-    monkeypatch.setattr(engine, "decode", None)
-    with model.frozen():
-        for call, outside in zip(calls, expected, strict=True):
-            inside = model.generate(**INPUTS, **call)
-            pairs = (
-                [(inside, outside)] if isinstance(inside, torch.Tensor) else [(inside.sequences, outside.sequences)]
-            )
-            assert all(torch.equal(one, other) for one, other in pairs)
-
-
 @pytest.mark.parametrize(
     "asked", [{"num_beams": 1}, {"num_beams": 4}, {"num_beams": 1, "return_dict_in_generate": True}]
 )
-def test_changing_a_found_translation_changes_no_later_one(asked):
-    model = sharp(0, activation_function="gelu_fast")  # Not one graph.
+def test_changing_a_found_translation_changes_no_later_one(kind, asked):
+    model = sharp(0)
     with model.frozen():
         found = model.generate(**ASKED, **asked)
     (found if isinstance(found, torch.Tensor) else found.sequences)[0, 0] = 7

@@ -127,13 +127,14 @@ def test_weights_are_those_of_the_moment_when_it_was_made():
     assert not torch.equal(GraphSearch(model).beam(ids, mask, START, limits([6], beam), 4).scores, before.scores)
 
 
-def test_frozen_runs_it_for_small_models_and_few_sentences():
-    model = sharp(5)
-    with model.frozen() as engine:
-        assert isinstance(engine.search(torch.float32, None, 4), GraphSearch)
-        assert engine.search(torch.float32, None, 1 << 26) is None
-        assert engine.search(torch.float32, "int8", 4) is None
-        assert engine.search(torch.bfloat16, None, 4) is None
+def test_it_is_for_small_models_and_few_sentences_with_tokens_that_there_are():
+    model, ids, start = sharp(5), torch.tensor([[5, END]]), torch.tensor([[START]])
+    with model.frozen() as held:
+        search = held.search(torch.float32, None)
+        assert isinstance(search, GraphSearch) and search.suits(ids, start)
+        assert not search.suits(ids, start.expand(1 << 26, 1))
+        assert not search.suits(ids - 6, start) and not search.suits(ids, start + 1000)
+        assert held.search(torch.float32, "int8") is held.search(torch.bfloat16, None) is None
 
 
 @pytest.mark.parametrize("package", ["onnx", "onnxruntime"])
@@ -141,12 +142,12 @@ def test_frozen_decodes_without_it_where_it_is_not_installed(package: str, missi
     model, inputs = sharp(5), sentences(0, [6], "right")
     expected = model.generate(**inputs)
     missing(package)
-    with model.frozen() as engine:
+    with model.frozen() as held:
         assert torch.equal(model.generate(**inputs), expected)
-        assert engine.search(torch.float32, None, 4) is None
+        assert held.search(torch.float32, None) is None
 
 
 @pytest.mark.parametrize("fields", [{"activation_function": "gelu_fast"}, {"d_ff": 1 << 18}])
 def test_frozen_decodes_without_it_what_it_does_not_compute_or_not_fast(fields: dict):
-    with sharp(5, **fields).frozen() as engine:
-        assert engine.search(torch.float32, None, 1) is None
+    with sharp(5, **fields).frozen() as held:
+        assert held.search(torch.float32, None) is None

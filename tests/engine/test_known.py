@@ -250,7 +250,7 @@ def test_the_reason_is_logged_once(library_log):
     from transformers.utils import logging as transformers_logging
 
     transformers_logging.info_once.cache_clear()
-    library_log.set_level(logging.INFO, logger="vanilla_transformer.engine.library_calls")
+    library_log.set_level(logging.INFO, logger="vanilla_transformer.engine.calls")
     model = sharp(0)
     model.model.decoder.layers[0].add_module("relative_bias", nn.Embedding(3, 3))
     for _ in range(2):

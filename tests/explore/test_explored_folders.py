@@ -13,8 +13,9 @@ from refusals import refused
 from torch import nn
 
 from vanilla_transformer.cli import main
+from vanilla_transformer.engine.known import changed_settings
 from vanilla_transformer.explore import packing
-from vanilla_transformer.explore.computable import family, unknown_settings
+from vanilla_transformer.explore.computable import family
 from vanilla_transformer.explore.static_site import ExploreError, write_page
 
 WEB = Path(packing.__file__).parent / "web"
@@ -135,7 +136,7 @@ def test_models_that_the_page_does_not_compute_are_declined(explored, tmp_path):
 
 
 def test_settings_of_generate_that_the_search_lacks_are_told():
-    assert unknown_settings({"num_beams": 4, "repetition_penalty": 1.2, "do_sample": False}) == ["repetition_penalty"]
+    assert changed_settings({"num_beams": 4, "repetition_penalty": 1.2, "do_sample": False}) == ["repetition_penalty"]
 
 
 @pytest.mark.parametrize(

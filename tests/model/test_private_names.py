@@ -16,7 +16,7 @@ from transformers.generation import utils as generation_utils
 from transformers.utils import logging as transformers_logging
 
 from vanilla_transformer import VanillaTransformerTokenizer, VanillaTransformerTranslationPipeline, registration
-from vanilla_transformer.engine import requests
+from vanilla_transformer.engine import calls, gate
 from vanilla_transformer.model import generation_vanilla_transformer as generation
 
 HOOKS = ["_beam_search", "_sample", "_maybe_prepare_encoder_kwargs_for_generation"]
@@ -104,12 +104,12 @@ def test_a_processor_of_another_name_is_left_to_the_library(monkeypatch, name: s
     asked = {"min_new_tokens": 3, "min_length": 3, "bad_words_ids": [[21]], "renormalize_logits": True}
     expected = searched(**asked).sequences
     monkeypatch.delattr(transformers, name)
-    before = dict(vars(requests))
+    before = dict(vars(gate))
     try:
-        importlib.reload(requests)
+        importlib.reload(gate)
         assert torch.equal(searched(**asked).sequences, expected)
     finally:
-        vars(requests).update(before)
+        vars(gate).update(before)
 
 
 @pytest.mark.parametrize("attribute", ["suppress_tokens", "sequence_bias"])
@@ -118,9 +118,9 @@ def test_a_processor_that_is_built_otherwise_is_asked_itself(monkeypatch, attrib
         "suppress_tokens": transformers.SuppressTokensLogitsProcessor([21, 43]),
         "sequence_bias": transformers.NoBadWordsLogitsProcessor([[21], [43]], eos_token_id=2),
     }[attribute]
-    assert requests._suppression(processor) is not None
+    assert calls._suppression(processor) is not None
     delattr(processor, attribute)
-    assert requests._suppression(processor) is None
+    assert calls._suppression(processor) is None
 
 
 def test_tasks_are_registered_without_the_list_of_removed_ones(monkeypatch, warned):
@@ -166,4 +166,4 @@ def test_every_override_of_the_library_is_known():
     overridden = {name for mixin in ours for name in vars(mixin) if name in vars(GenerationMixin)}
     documented = {"generate", "prepare_inputs_for_generation", "adjust_generation_fn", "__module__", "__doc__"}
     assert overridden - documented == set(HOOKS)
-    assert set(requests._TENSOR_SETTINGS) == set(TENSOR_SETTINGS)
+    assert set(gate._TENSOR_SETTINGS) == set(TENSOR_SETTINGS)

@@ -80,7 +80,7 @@ def test_ours_decodes_with_frozen_weights_and_says_so(saved, tmp_path, precision
     rows = engine.tokenizer(["a b"])["input_ids"]
     assert engine.decode(rows, 1, 4) == 4
     assert bench.way_of(engine.model) == f"frozen {precision} weights" and engine.versions().endswith(engine.way)
-    engine.frozen.close()
+    engine.frozen.__exit__(None, None, None)
     for decode in (lambda: engine.decode(rows, 1, 4), lambda: engine.translate(["a b"])):
         with refused(SystemExit, precision, "live"):
             decode()

@@ -55,7 +55,7 @@ def saturates(engine: str) -> bool:
 
     x86 without VNNI has no other instruction. The sum 2 · 255 · 127 does not fit; 2 · 255 · 64 does.
     """
-    ones = torch.ones(16, 64)
+    ones = torch.ones(16, 64, dtype=torch.float32)
     with int8_engine(engine), without_deprecation():
         weight = torch.quantize_per_tensor(ones, 1 / 127, 0, torch.qint8)
         packed = torch.ops.quantized.linear_prepack(weight, None)

@@ -1,11 +1,10 @@
 """A model's weights held fixed at a caller's request: packed, quantized or compiled once, then only read."""
 
+import os
 import threading
-import weakref
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import replace
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import nn
@@ -17,53 +16,90 @@ from .known import unknown
 from .linear import PackedWeights, unsupported_quantization
 from .onnx_search import GraphSearch
 
+# The blocks around a call, innermost last: of its own thread or task, or handed on by `contextvars.copy_context`.
+_OPEN: ContextVar[tuple["Frozen", ...]] = ContextVar("open blocks", default=())
+
 
 class Frozen:
-    """Encoder and decoder with a model's weights in the layouts of the processor, made on first use.
+    """A block, or one call, in which a model decodes with the weights at its beginning; see `frozen` of a model.
+
+    It ends when it is left, in whatever order blocks are left, and not before, whether or not it is kept. Inside
+    another block of the model its weights and its 8 bits remain.
 
     Args:
-        model: A model that the engine knows, which does not change as long as this is used.
+        model: A model that the engine knows; of another, blocks change nothing.
         quantization: None for the setting of each call, or "int8" for all calls.
+        copy: Whether the model's weights may change meanwhile.
     """
 
-    def __init__(self, model: Any, quantization: str | None = None) -> None:
-        self.model, self.quantization = model, quantization
+    def __init__(self, model: Any, quantization: str | None = None, copy: bool = True) -> None:
+        self.frozen_model = self.model = model
+        self.quantization, self._copy = quantization, copy
+        self._is_open = False
         self._parts: dict[Any, Any] = {}
-        self._lock = threading.Lock()
+        self._locks: dict[int, threading.Lock] = {}
+
+    def __enter__(self) -> Self:
+        """Takes the weights.
+
+        Raises:
+            ValueError: The quantization is unknown, or not available for this model or here.
+        """
+        model, quantization = self.frozen_model, self.quantization
+        reason = unknown(model, may_train=True) or unsupported_quantization(quantization, model.device)
+        if reason is not None and quantization is not None:
+            raise refusal(quantization, reason)
+        if reason is not None:
+            return self  # Each call checks again, and logs why the library runs it.
+        outer = opened(model)
+        if outer is not None:
+            self.model, self._parts = outer.model, outer._parts
+            self.quantization = quantization or outer.quantization
+        elif self._copy:
+            self.model = _copied(model)
+        self._is_open = True
+        _OPEN.set((*_OPEN.get(), self))
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Forgets the weights, also in threads that were given the block."""
+        self._is_open = False
+        _OPEN.set(tuple(block for block in _OPEN.get() if block is not self))
+        self.model, self._parts = self.frozen_model, {}
 
     def decoder(self, dtype: torch.dtype, quantization: str | None) -> Decoder:
         """Returns the decoder for a type of its activations."""
         packed = PackedWeights(dtype, self.quantization or quantization, few_rows=True)
         return self._part(Decoder, packed, replace(packed, few_rows=False))
 
-    def encode(self, arguments: dict[str, Any], quantization: str | None) -> torch.Tensor:
-        """Returns the encoder's output in the type in which the library's search would compute.
+    def encoder(self, dtype: torch.dtype, quantization: str | None) -> Encoder:
+        """Returns the encoder for the type in which the library's search would compute."""
+        weights = PackedWeights(computing_dtype(dtype, self.model.device), self.quantization or quantization)
+        return self._part(Encoder, weights)
 
-        Args:
-            arguments: `input_ids` or `inputs_embeds`, and `attention_mask`.
-            quantization: None, or "int8".
-        """
-        model = self.model
-        device = model.device.type
-        dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else model.dtype
-        with torch.autocast(device, enabled=False):
-            weights = PackedWeights(computing_dtype(dtype, model.device), self.quantization or quantization)
-            return self._part(Encoder, weights)(**arguments).to(dtype)
-
-    def search(self, dtype: torch.dtype, quantization: str | None, rows: int) -> Any:
-        """Returns the search as one graph if that is fastest for `rows` hypotheses; else None."""
-        if dtype != torch.float32 or self.quantization or quantization:
-            return None
-        search = self._part(GraphSearch.of)
-        return search if search is not None and search.suits(rows) else None
+    def search(self, dtype: torch.dtype, quantization: str | None) -> GraphSearch | None:
+        """Returns the whole search as one graph, where there is one for the model and the type."""
+        return None if dtype != torch.float32 or self.quantization or quantization else self._part(GraphSearch.of)
 
     def _part(self, kind: Any, *weights: PackedWeights) -> Any:
-        with self._lock:
-            key = kind, weights[:1]
+        key = kind, weights[:1]
+        # A lock of each process: a fork copies those that other threads hold, and nobody there gives them back.
+        with self._locks.setdefault(os.getpid(), threading.Lock()):
             if key not in self._parts:
                 with torch.no_grad():
                     self._parts[key] = kind(self.model, *weights)
             return self._parts[key]
+
+
+def opened(model: Any) -> Frozen | None:
+    """Returns the innermost block of a model around the call, or None."""
+    blocks = reversed(_OPEN.get())
+    return next((block for block in blocks if block.frozen_model is model and block._is_open), None)
+
+
+def refusal(quantization: str, reason: str) -> ValueError:
+    """Returns the error of a call or a block that cannot have 8 bits."""
+    return ValueError(f"quantization={quantization!r} cannot be combined with {reason}: leave one of them out.")
 
 
 def _copied(model: Any) -> Any:
@@ -80,50 +116,3 @@ def _copied(model: Any) -> Any:
         # An embedding that a stack takes from its model is registered only there.
         vars(own)["_shared"] = tuple(modules.get(part, part) for part in vars(module).get("_shared", ()))
     return modules[model]
-
-
-# The innermost engine of a model is used, from any thread, until its `with` ends.
-_OPEN: "weakref.WeakKeyDictionary[Any, list[Frozen]]" = weakref.WeakKeyDictionary()
-_OPENING = threading.Lock()
-
-
-def opened(model: Any) -> Frozen | None:
-    """Returns the engine of the `with frozen(model)` around the call, or None."""
-    found = _OPEN.get(model)
-    return found[-1] if found else None
-
-
-@contextmanager
-def frozen(model: Any, quantization: str | None = None, copy: bool = True) -> Iterator[Frozen]:
-    """Holds an engine for a known model, within another of it the same one; see `PaperGenerationMixin.frozen`.
-
-    Args:
-        copy: Whether the weights may change inside, and those at the beginning count.
-
-    Raises:
-        ValueError: The quantization is unknown, or not available for this model or here.
-    """
-    reason = unsupported_quantization(quantization, model.device)
-    reason = unknown(model) if reason is None else reason
-    if reason is not None and quantization is not None:
-        raise ValueError(f"quantization={quantization!r} cannot be combined with {reason}: leave one of them out.")
-    if reason is not None:
-        yield Frozen(model, quantization)  # Each call checks again, and logs why the library runs it.
-        return
-    with _OPENING:
-        outer = opened(model)
-        if copy and outer is not None and outer.model is model:
-            outer = None  # That of another thread's call, whose weights are no copy.
-        if outer is not None and quantization in (None, outer.quantization):
-            engine = outer
-        else:
-            held = model if outer is None else outer.model
-            engine = Frozen(_copied(model) if copy and outer is None else held, quantization)
-        _OPEN.setdefault(model, []).append(engine)
-    try:
-        yield engine
-    finally:
-        with _OPENING:
-            _OPEN[model].remove(engine)
-            if not _OPEN[model]:
-                del _OPEN[model]

@@ -1,15 +1,15 @@
-"""Everything the engine and the exports can compute: exact classes, their parameters, every configuration field.
+"""Everything that is computed without a model's `forward`, by the engine, the exports and the page, in one place.
 
-They do not call a model's `forward`. So anything not on these lists is declined with a reason: an added parameter,
-field or class, a hook, a patched method. The lists hold names, because this package's models import the engine and not
-the other way round.
+Exact classes, their parameters, every configuration field, the settings of `generate` that change nothing: anything
+not on these lists is declined with a reason, such as an added parameter, field or class, a hook, a patched method. The
+lists hold names, because this package's models import the engine and not the other way round.
 """
 
 import contextlib
 import functools
 import inspect
 import sys
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,9 @@ import torch
 import transformers
 from torch import nn
 from torch.nn.modules import module as torch_module
+from transformers.activations import ACT2FN
+from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 _OURS, _MODEL = "vanilla_transformer.", "vanilla_transformer.model."
 
@@ -81,6 +84,27 @@ _ANY_VALUE = words(
 )
 # Implementations of the same attention.
 _ATTENTIONS = ("eager", "sdpa", "flash_attention_2", "flash_attention_3", "flex_attention", None)
+# Settings of `generate` that change the result of a search, with the values that do not.
+NEUTRAL_SETTINGS: dict[str, tuple[Any, ...]] = {
+    "bad_words_ids": (None, []),
+    "begin_suppress_tokens": (None, []),
+    "do_sample": (None, False),
+    "encoder_no_repeat_ngram_size": (None, 0),
+    "encoder_repetition_penalty": (None, 1.0),
+    "exponential_decay_length_penalty": (None,),
+    "forced_bos_token_id": (None,),
+    "forced_eos_token_id": (None,),
+    "guidance_scale": (None, 1.0),
+    "min_length": (None, 0),
+    "min_new_tokens": (None, 0),
+    "no_repeat_ngram_size": (None, 0),
+    "num_beam_groups": (None, 1),
+    "penalty_alpha": (None,),
+    "quantization": (None,),
+    "repetition_penalty": (None, 1.0),
+    "sequence_bias": (None, {}, []),
+    "suppress_tokens": (None, []),
+}
 # Methods involved in calling a module, besides those of its own class.
 _CALLS = ("__call__", "_wrapped_call_impl", "_call_impl", "forward", "__getattr__")
 # Hooks that transformers leaves on a model once attentions were requested; they act only when requested again.
@@ -89,6 +113,33 @@ _CAPTURING = "transformers.utils.output_capturing"
 _DECORATORS = tuple(
     str(Path(package.__file__ or "").parent) for package in (torch, transformers, contextlib, functools)
 )
+
+
+def changed_settings(settings: Mapping[str, Any], followed: Collection[str] = ()) -> list[str]:
+    """Returns the settings of `generate` with an effect, except those that a search follows."""
+    return [
+        name
+        for name, neutral in NEUTRAL_SETTINGS.items()
+        if name not in followed and settings.get(name) not in neutral
+    ]
+
+
+def unknown_to_export(model: Any, activations: Collection[str]) -> str | None:
+    """Describes the first part of a model that is not on the lists, or that an export reads from the configuration."""
+    reason = unknown(model, may_train=True)
+    if reason is not None:
+        return reason
+    name = model.config.activation_function
+    if name not in activations:
+        return f"activation_function={name!r}, which is not one of {', '.join(activations)}"
+    for place, module in model.named_modules():
+        if place.endswith(".activation") and type(module) is not type(ACT2FN[name]):
+            return f"{place}, which is a {type(module).__name__} and not the configuration's {name}"
+        if isinstance(module, nn.LayerNorm) and (module.weight is None or module.bias is None):
+            return f"{place}, which has no weight or no bias"
+        if isinstance(module, nn.LayerNorm) and module.eps != model.config.layer_norm_eps:
+            return f"{place}, whose eps is not the configuration's"
+    return None
 
 
 def unknown(model: nn.Module, may_train: bool = False) -> str | None:
@@ -162,14 +213,21 @@ def _unknown_field(config: Any) -> str | None:
     for name, value in vars(config).items():
         if name not in _ANY_VALUE:
             return f"the configuration field {name} = {value!r}"
-    if config._attn_implementation not in _ATTENTIONS:
-        return f"attn_implementation={config._attn_implementation!r}"
+    name = config._attn_implementation
+    if name not in _ATTENTIONS:
+        return f"attn_implementation={name!r}"
+    for functions in (ALL_ATTENTION_FUNCTIONS, ALL_MASK_ATTENTION_FUNCTIONS):
+        code = getattr(functions.get(name), "__code__", None)
+        if name in functions and (code is None or not code.co_filename.startswith(_DECORATORS)):
+            return f"the function registered as attn_implementation={name!r}"
     return None
 
 
 def _unknown_weights(model: Any) -> str | None:
     """Describes weights that are not plain tensors on one device, or attention of other widths than its weights."""
     device = model.device
+    if device.type == "meta":
+        return "weights that are not in memory"
     for name, weight in model.named_parameters():
         if type(weight) is not nn.Parameter or weight.device != device or not weight.is_floating_point():
             return f"{name}, which is not a plain tensor on {device}"

@@ -9,9 +9,6 @@ from typing import Any
 
 import torch
 from torch import nn
-from transformers.activations import ACT2FN
-
-from vanilla_transformer.engine.known import unknown
 
 OPSET, IR_VERSION = 20, 10
 OWN_OPERATORS = "com.microsoft"
@@ -28,22 +25,6 @@ ACTIVATIONS: dict[str, tuple[str, dict[str, Any]]] = {
     "swish": _SILU,
     "tanh": ("Tanh", {}),
 }
-
-
-def unknown_to_graphs(model: Any) -> str | None:
-    """Describes the first part of a model that a graph would compute differently; None if there is none."""
-    reason = unknown(model, may_train=True)
-    if reason is not None:
-        return reason
-    name = model.config.activation_function
-    if name not in ACTIVATIONS:
-        return f"activation_function={name!r}, which is not one of {', '.join(ACTIVATIONS)}"
-    for place, module in model.named_modules():
-        if place.endswith(".activation") and type(module) is not type(ACT2FN[name]):
-            return f"{place}, which is a {type(module).__name__} and not the configuration's {name}"
-        if isinstance(module, nn.LayerNorm) and (module.weight is None or module.bias is None):
-            return f"{place}, which has no weight or no bias"
-    return None
 
 
 class Graph:
@@ -70,7 +51,7 @@ class Graph:
         name = self.prefix + name
         self.inputs.append(self._described(name, shape, kind))
         if default is not None:
-            self._keep(torch.as_tensor(default), name)
+            self._keep(_in_float32(default), name)
         return name
 
     def output(self, name: str, value: str, shape: list[Any], kind: str = "FLOAT") -> None:
@@ -84,11 +65,13 @@ class Graph:
 
     def number(self, *values: float) -> str:
         """Adds a vector of integers, booleans or floats; equal ones share one copy."""
-        return self.once((values, torch.tensor(values).dtype), lambda: self.constant(torch.tensor(values)))
+        value = _in_float32(values)
+        return self.once((values, value.dtype), lambda: self.constant(value))
 
     def scalar(self, value: float) -> str:
         """Adds one number without a dimension."""
-        return self.once((value, torch.tensor(value).dtype), lambda: self.constant(torch.tensor(value)))
+        number = _in_float32(value)
+        return self.once((value, number.dtype), lambda: self.constant(number))
 
     def node(self, operator: str, *inputs: str, outputs: int = 1, **attributes: Any) -> Any:
         """Adds one node; returns the name of its output, or the names of several."""
@@ -289,4 +272,7 @@ def rounded_rows(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     return (weight / scales[:, None]).round().to(torch.int8), scales
 
 
-__all__ = ["ACTIVATIONS", "Graph", "LayerGraph", "unknown_to_graphs"]
+def _in_float32(value: Any) -> torch.Tensor:
+    """Returns integers and booleans in their own type, and floats in float32, whatever torch's default is."""
+    numbers = value if isinstance(value, list | tuple) else [value]
+    return torch.as_tensor(value, dtype=torch.float32 if any(isinstance(one, float) for one in numbers) else None)

@@ -14,7 +14,8 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 import torch
 
-from vanilla_transformer.engine.onnx_graph import LayerGraph, unknown_to_graphs
+from vanilla_transformer.engine.known import unknown_to_export
+from vanilla_transformer.engine.onnx_graph import ACTIVATIONS, LayerGraph
 from vanilla_transformer.engine.search import IMPOSSIBLE, Hypotheses, Limits
 
 # The oldest version of ONNX Runtime that the graphs were tried with.
@@ -267,7 +268,7 @@ class GraphSearch:
         self._positions = [stack.positional_encoding for stack in (model.model.encoder, model.model.decoder)]
         # Embeddings are looked up, and multiply only as the output projection.
         self.size = sum(weight.numel() for name, weight in model.named_parameters() if "embed" not in name)
-        self._table = torch.empty(0).numpy()
+        self._table = np.empty((0, 0), dtype=np.float32)
         self._ends: dict[tuple[int, ...], Any] = {}
         self._sessions: dict[Any, Any] = {}
         self._lock = threading.Lock()
@@ -275,15 +276,22 @@ class GraphSearch:
     @classmethod
     def of(cls, model: Any) -> Self | None:
         """Returns the searches of a model; None if graphs do not compute it, or not faster than torch."""
-        if model.device.type != "cpu" or unknown_to_graphs(model) is not None:
+        if model.device.type != "cpu" or unknown_to_export(model, ACTIVATIONS) is not None:
             return None
         searches = cls(model)
         # ONNX Runtime is imported last, for the models that it is used for.
         return searches if searches.size <= LARGEST_MODEL and _is_installed() else None
 
-    def suits(self, rows: int) -> bool:
-        """Tells whether graphs are fastest for that many hypotheses."""
-        return self.size * rows * min(torch.get_num_threads(), 2) <= MULTIPLICATIONS
+    def suits(self, ids_NS: torch.Tensor, prompts: torch.Tensor) -> bool:
+        """Tells whether graphs are fastest for these sources and hypotheses, and have all of their tokens and places.
+
+        Out of range they fail without a reason, or take what is not meant, where torch says what is wrong.
+        """
+        learned = self._positions[0].learned
+        if ids_NS.shape[1] == 0 or (learned is not None and ids_NS.shape[1] > len(learned.weight)):
+            return False
+        in_range = all(part.min() >= 0 and part.max() < self._vocabulary for part in (ids_NS, prompts))
+        return in_range and self.size * len(prompts) * min(torch.get_num_threads(), 2) <= MULTIPLICATIONS
 
     def greedy(
         self, ids_NS: torch.Tensor, mask_NS: torch.Tensor, start: int, limits: Limits
@@ -337,7 +345,7 @@ class GraphSearch:
     def _encodings(self, length: int) -> Any:
         """Returns encodings of `length` or more positions; they are not weights."""
         if len(self._table) < length:
-            self._table = self._positions[0](max(length, 2 * len(self._table))).detach().numpy()
+            self._table = self._positions[0](max(length, 2 * len(self._table))).detach().float().numpy()
         return self._table
 
     def _greedy_graph(self, graph: SearchGraph) -> Any:

@@ -27,25 +27,6 @@ FAMILIES: dict[type, str] = {
 WRITERS = ("encoder-decoder", "recurrent", "language-model")
 # The keys of `activations` in web/arithmetic.js.
 ACTIVATIONS = ("relu", "gelu", "gelu_new", "gelu_pytorch_tanh", "silu", "swish", "tanh", "sigmoid")
-# Settings that change the result of a search, with their neutral values.
-_NEUTRAL: dict[str, tuple[Any, ...]] = {
-    "do_sample": (None, False),
-    "repetition_penalty": (None, 1.0),
-    "encoder_repetition_penalty": (None, 1.0),
-    "no_repeat_ngram_size": (None, 0),
-    "encoder_no_repeat_ngram_size": (None, 0),
-    "min_length": (None, 0),
-    "min_new_tokens": (None, 0),
-    "num_beam_groups": (None, 1),
-    "bad_words_ids": (None, []),
-    "suppress_tokens": (None, []),
-    "begin_suppress_tokens": (None, []),
-    "forced_bos_token_id": (None,),
-    "forced_eos_token_id": (None,),
-    "sequence_bias": (None, {}),
-    "guidance_scale": (None, 1.0),
-    "quantization": (None,),
-}
 # Configuration fields that change a forward pass; each occurs in the page's equations.
 _FIELDS = (
     *("d_model", "d_ff", "num_heads", "d_k", "d_v", "encoder_layers", "decoder_layers", "vocab_size"),
@@ -98,8 +79,3 @@ def fields(config: Any) -> dict[str, Any]:
         "labels": labels,
         "problem_type": config.problem_type,
     }
-
-
-def unknown_settings(settings: dict[str, Any]) -> list[str]:
-    """Lists the settings of `generate` that the page's search does not follow."""
-    return [name for name, neutral in _NEUTRAL.items() if settings.get(name) not in neutral]

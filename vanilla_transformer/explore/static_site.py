@@ -12,8 +12,9 @@ import yaml
 from huggingface_hub import RepoCard
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from vanilla_transformer.engine.known import changed_settings
 from vanilla_transformer.explore.browser_tokenizer import tokenizer_config, tokenizer_parts
-from vanilla_transformer.explore.computable import WRITERS, ExploreError, family, fields, unknown_settings
+from vanilla_transformer.explore.computable import WRITERS, ExploreError, family, fields
 from vanilla_transformer.explore.packing import (
     MOST_BYTES,
     Moment,
@@ -101,7 +102,7 @@ def write_page(
     tokenizer = plain_text(tokenizer)
     parts = tokenizer_parts(tokenizer)
     settings = model.generation_config.to_diff_dict() if kind in WRITERS and model.generation_config else {}
-    ignored = unknown_settings(settings)
+    ignored = changed_settings(settings)
     if ignored:
         report(f"The page's search ignores {', '.join(ignored)} in the model's generation_config.json.")
     examples = list(examples) or [_EXAMPLES.get(kind) or _some_text(tokenizer)]

@@ -2,6 +2,7 @@
 
 import torch
 from transformers import MarianConfig, MarianMTModel
+from transformers.activations import ACT2FN
 
 from vanilla_transformer.errors import ModelError
 from vanilla_transformer.export.weights import (
@@ -56,7 +57,7 @@ def to_marian(model: VanillaTransformerForConditionalGeneration) -> MarianMTMode
     Raises:
         ModelError: Our model has a feature that Marian cannot express.
     """
-    refuse_unexportable(model)
+    refuse_unexportable(model, ACT2FN)
     config = model.config
     marian = MarianMTModel(_marian_config(config))
     weights: Weights = {name: weight.clone() for name, weight in model.state_dict().items()}

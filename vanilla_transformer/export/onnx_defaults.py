@@ -1,28 +1,16 @@
 """A model's own settings of `generate`: those that exports do not follow, and the defaults of its ONNX graph."""
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
 import torch
 
-# Settings that exported models do not support, with all the values that have no effect; and bad_words_ids of several
-# tokens.
-_NOT_HERE: dict[str, tuple[Any, ...]] = {
-    "do_sample": (None, False),
-    "encoder_no_repeat_ngram_size": (None, 0),
-    "encoder_repetition_penalty": (None, 1.0),
-    "exponential_decay_length_penalty": (None,),
-    "forced_bos_token_id": (None,),
-    "min_length": (None, 0),
-    "min_new_tokens": (None, 0),
-    "begin_suppress_tokens": (None, []),
-    "no_repeat_ngram_size": (None, 0),
-    "num_beam_groups": (None, 1),
-    "penalty_alpha": (None,),
-    "repetition_penalty": (None, 1.0),
-    "sequence_bias": (None, {}, []),
-}
+from vanilla_transformer.engine.known import changed_settings
+
+# Settings that the graph follows, or has its own form of; bad_words_ids only of single tokens.
+_FOLLOWED = ("bad_words_ids", "forced_eos_token_id", "quantization", "suppress_tokens")
 
 
 @dataclass(frozen=True)
@@ -67,7 +55,7 @@ class Defaults:
             ValueError: The model has a setting that graphs do not follow.
         """
         config, given = model.config, model.generation_config.to_diff_dict()
-        refuse_settings(given, Path(model.name_or_path))
+        refuse_settings(given, Path(model.name_or_path), _FOLLOWED)
 
         def setting(name: str, otherwise: Any) -> Any:
             value = given.get(name)
@@ -100,9 +88,9 @@ class Defaults:
         )
 
 
-def refuse_settings(settings: dict[str, Any], directory: Path) -> None:
-    """Raises ValueError if a model's settings include one that exported models do not support."""
-    wrong = [name for name, neutral in _NOT_HERE.items() if settings.get(name) not in neutral]
+def refuse_settings(settings: dict[str, Any], directory: Path, followed: Collection[str]) -> None:
+    """Raises ValueError if a model's settings include one, beside those `followed`, that its export would ignore."""
+    wrong = changed_settings(settings, followed)
     wrong += ["bad_words_ids"] * any(len(words) != 1 for words in settings.get("bad_words_ids") or ())
     if wrong:
         raise ValueError(

@@ -121,8 +121,12 @@ def export_ctranslate2(model: Any, tokenizer: Any, output: Path, quantization: s
     """
     if quantization not in QUANTIZATIONS:
         raise ModelError(f"CTranslate2 has no quantization {quantization!r}; it has {', '.join(QUANTIZATIONS)}.")
-    refuse_unexportable(model)
-    refuse_settings(model.generation_config.to_diff_dict(), Path(model.name_or_path))
+    refuse_unexportable(model, _ACTIVATIONS)
+    refuse_settings(
+        model.generation_config.to_diff_dict(),
+        Path(model.name_or_path),
+        ("bad_words_ids", "forced_eos_token_id", "quantization"),
+    )
     with torch.no_grad():
         spec = _specification(model)
     tokenizer = plain_text(tokenizer)
@@ -170,10 +174,6 @@ def _specification(model: Any) -> transformer_spec.TransformerSpec:
     """Returns the model in CTranslate2's terms: post-norm, no other norm, stored positions."""
     config: VanillaTransformerConfig = model.config
     refuse_other_widths(config, "CTranslate2")
-    if config.activation_function not in _ACTIVATIONS:
-        raise ModelError(
-            f"CTranslate2 has no activation {config.activation_function!r}; it has {', '.join(_ACTIVATIONS)}."
-        )
     spec = _Specification.from_config(
         (config.encoder_layers, config.decoder_layers),
         config.num_heads,

@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from vanilla_transformer.engine.onnx_graph import unknown_to_graphs
+from vanilla_transformer.engine.onnx_graph import ACTIVATIONS
 from vanilla_transformer.engine.onnx_search import Rules, SearchGraph
 from vanilla_transformer.errors import ModelError
 from vanilla_transformer.export.onnx_defaults import Defaults
@@ -105,9 +105,7 @@ def export_onnx(model: Any, tokenizer: Any, output: Path, quantization: str = "f
 
 def refuse_uncomputable(model: Any) -> None:
     """Raises ModelError if the graph would not compute the model."""
-    refuse_unexportable(model)
-    if reason := unknown_to_graphs(model):
-        raise ModelError(f"The model cannot be exported, because its graph would ignore {reason}.")
+    refuse_unexportable(model, ACTIVATIONS)
 
 
 def write_graph(model: Any, defaults: Defaults, path: Path, quantization: str = "float32") -> None:
@@ -146,7 +144,7 @@ def translation_graph(model: Any, defaults: Defaults, quantization: str | None =
     source, target = graph.positions(graph.node("Max", longest, source_length))
     graph.read(tokens_NS, mask_NS, source)
 
-    ends = torch.tensor(defaults.ends)
+    ends = torch.tensor(defaults.ends, dtype=torch.long)
     per_hypothesis = graph.node("Mul", width, graph.number(max(2, 1 + len(ends))))
     greedy = graph.node("Equal", width, graph.number(1))
     never = defaults.early_stopping == "never"
@@ -166,17 +164,19 @@ def translation_graph(model: Any, defaults: Defaults, quantization: str | None =
         may_improve=graph.number(defaults.early_stopping is not True),
     )
 
+    last_step_N11 = graph.node("Unsqueeze", graph.node("Sub", lengths_N1, graph.number(1)), graph.number(2))
+
     def change(step: Any, log_p_NWV: str, number: str) -> str:
-        """Applies the model's rules to log-probabilities: forbidden tokens, and a forced end at the limit."""
+        """Applies the model's rules to log-probabilities: forbidden tokens, a forced end at a sentence's limit."""
         if defaults.never:
-            forbidden_V = torch.zeros(config.vocab_size).index_fill(0, torch.tensor(defaults.never), -torch.inf)
+            forbidden_V = torch.zeros(config.vocab_size, dtype=torch.float32)
+            forbidden_V[torch.tensor(defaults.never)] = -torch.inf
             log_p_NWV = step.node("Add", log_p_NWV, graph.constant(forbidden_V))
         if defaults.forced_end is not None:
-            last = graph.node("Sub", longest, graph.scalar(1))
-            forced_V = torch.full((config.vocab_size,), -torch.inf)
+            forced_V = torch.full((config.vocab_size,), -torch.inf, dtype=torch.float32)
             forced_V[torch.tensor(defaults.forced_end)] = 0.0
-            is_last = step.node("Equal", number, last)
-            log_p_NWV = step.node("Where", is_last, graph.constant(forced_V), log_p_NWV)
+            is_last_N11 = step.node("GreaterOrEqual", number, last_step_N11)
+            log_p_NWV = step.node("Where", is_last_N11, graph.constant(forced_V), log_p_NWV)
         return log_p_NWV
 
     ends_V = graph.constant(torch.isin(torch.arange(config.vocab_size), ends))

@@ -4,7 +4,7 @@ Every change is exact up to the rounding of a product: reordered dimensions, uni
 cancel.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +13,7 @@ from torch import nn
 from transformers import PreTrainedConfig
 from transformers.activations import ACT2FN
 
-from vanilla_transformer.engine.known import unknown
+from vanilla_transformer.engine.known import unknown_to_export
 from vanilla_transformer.errors import ModelError
 from vanilla_transformer.model.configuration_vanilla_transformer import VanillaTransformerConfig
 
@@ -150,9 +150,9 @@ def refuse_other_widths(config: VanillaTransformerConfig, system: str) -> None:
         )
 
 
-def refuse_unexportable(model: Any) -> None:
-    """Raises ModelError if an export would drop a part of the model."""
-    if reason := unknown(model, may_train=True):
+def refuse_unexportable(model: Any, activations: Collection[str]) -> None:
+    """Raises ModelError if an export with these activation functions would drop a part of the model."""
+    if reason := unknown_to_export(model, activations):
         raise ModelError(f"The model cannot be exported, because no export supports {reason}.")
 
 

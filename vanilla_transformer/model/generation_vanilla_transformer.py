@@ -6,20 +6,23 @@ does not know.
 
 import copy
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, nullcontext
+from contextvars import ContextVar
 from typing import Any, Literal
 
 import torch
 from transformers import (
     GenerationConfig,
     GenerationMixin,
+    LogitsProcessor,
     LogitsProcessorList,
     MaxLengthCriteria,
     PreTrainedConfig,
     StoppingCriteria,
     StoppingCriteriaList,
 )
+from transformers.generation import GenerationMode
+from transformers.modeling_outputs import BaseModelOutput
 from transformers.utils import ModelOutput, logging
 
 try:  # A saved model does not copy what is imported in a `try`.
@@ -40,12 +43,9 @@ _NO_BEAM = {"length_penalty": 1.0, "early_stopping": False}
 _LIBRARY_MAX_LENGTH = 20
 # Fills finished rows until the search is over; it is no token's id, so it cannot be mistaken for one.
 _UNFILLED = -1
-# Everything a call may contain without needing preparation by the library.
-_PLAIN = (
-    "input_ids attention_mask num_beams num_return_sequences length_penalty early_stopping length_penalty_type "
-    "max_length_beyond_source max_new_tokens quantization return_dict_in_generate use_cache pad_token_id bos_token_id "
-    "eos_token_id decoder_start_token_id transformers_version _from_model_config"
-)
+_SEARCH_MODES = tuple(map(GenerationMode, ("greedy_search", "sample", "beam_search", "beam_sample")))
+# Whether a call of `generate` is one of the two searches, whose sources need not be encoded beforehand.
+_SEARCHES = ContextVar("searches", default=False)
 
 
 class GoogleLengthPenalty(float):
@@ -85,6 +85,25 @@ class SourceLengthLimit(StoppingCriteria):
     def _of_rows(self, input_ids: torch.Tensor) -> torch.Tensor:
         limits = self.limits.to(input_ids.device)
         return limits.repeat_interleave(input_ids.shape[0] // limits.shape[0])
+
+
+class ForcedEndAtLimit(LogitsProcessor):
+    """Makes the last token that a sentence's limit allows one that ends it, as `forced_eos_token_id` asks.
+
+    Args:
+        limit: The limit.
+        ends: The tokens, one or several.
+    """
+
+    def __init__(self, limit: SourceLengthLimit, ends: Any) -> None:
+        self.limit, self.forced_ends = limit, torch.as_tensor(ends, dtype=torch.long).flatten()
+
+    def __call__(self, input_ids: torch.LongTensor, scores: torch.FloatTensor) -> torch.FloatTensor:
+        """Rules out everything else in the rows that are about to reach their limit."""
+        following: Any = torch.nn.functional.pad(input_ids, (0, 1))
+        last = self.limit(following, scores)[:, None]
+        only_ends = torch.full_like(scores[:1], -torch.inf).index_fill_(1, self.forced_ends.to(scores.device), 0.0)
+        return torch.where(last, only_ends, scores)  # type: ignore[return-value]
 
 
 def paper_generation_config(
@@ -135,14 +154,6 @@ class _Asked:
         """Returns a setting as the call, the model or the paper gives it, before the library's defaults."""
         value = self.said(name)
         return getattr(self.own, name, None) if value is None and name not in self.kwargs else value
-
-    def is_plain(self) -> bool:
-        """Tells whether the call asks for nothing but a search and its limits."""
-        given: dict[str, Any] = vars(self.given) if self.given is not None else {}
-        asked, plain = (self.kwargs, given, vars(self.own)), _PLAIN.split()
-        # Names that begin with an underscore are the library's record of where a configuration comes from.
-        others = (name for part in asked for name, value in part.items() if value is not None and value is not False)
-        return all(name in plain or name[0] == "_" for name in others)
 
     def search(self) -> dict[str, Any]:
         """Returns the settings of the beam and its penalty that the call implies.
@@ -213,14 +224,15 @@ class _EngineMixin(GenerationMixin):
     config: Any
     device: torch.device
 
-    @contextmanager
-    def frozen(self, quantization: Literal["int8"] | None = None) -> Iterator[Any]:
-        """Holds the weights fixed inside a `with`, so that `generate` decodes at full speed.
+    def frozen(self, quantization: Literal["int8"] | None = None) -> AbstractContextManager[Any]:
+        """Returns a `with` in which the weights are held fixed, so that `generate` decodes at full speed.
 
-        Inside, calls from any thread decode with the weights at its beginning, packed, quantized or compiled once, on
-        first use. Inside another such block of the model, its weights and 8 bits remain. Modules and configuration
-        must not change meanwhile; settings of `generate` may. Where the engine declines the model or a call, and where
-        the model brings its own decoding, as recurrent ones do, its weights are those of the moment.
+        Inside, calls decode with the weights at its beginning, packed, quantized or compiled once, on first use. Those
+        of other threads do not, unless they run in a copy of its context (`contextvars.copy_context().run`). It ends
+        when it is left. Inside another such block of the model, its weights and 8 bits remain. Modules and
+        configuration must not change meanwhile; settings of `generate`, and `train` and `eval`, may. Where the engine
+        declines the model or a call, and where the model brings its own decoding, as recurrent ones do, its weights
+        are those of the moment.
 
         Args:
             quantization: "int8" for 8-bit weights in every call, on a CPU; None for the setting of each call.
@@ -230,8 +242,16 @@ class _EngineMixin(GenerationMixin):
         """
         if quantization is not None:
             _need_engine(quantization)
-        with nullcontext() if engine is None else engine.frozen(self, quantization) as held:
-            yield held
+        return nullcontext() if engine is None else engine.frozen(self, quantization)
+
+    def _generate(self, *args: Any, **kwargs: Any) -> Any:
+        """Calls the library's `generate`, and says whether it is going to search."""
+        others = kwargs.get("assistant_model"), kwargs.get("custom_generate"), *args[6:7]
+        token = _SEARCHES.set(all(other is None for other in others) and not _missing_searches())
+        try:
+            return super().generate(*args, **kwargs)  # type: ignore[misc]
+        finally:
+            _SEARCHES.reset(token)
 
     def _with_settings(
         self, settings: dict[str, Any], generation_config: GenerationConfig | None, kwargs: dict[str, Any]
@@ -287,12 +307,35 @@ class _EngineMixin(GenerationMixin):
 
     def _by_engine(self, *asked: Any) -> Any:
         """Returns the engine's result, or None if the library has to search."""
-        return None if engine is None else engine.decode(engine.Request(self, *asked))
+        if engine is None:
+            return None
+        found, kwargs = engine.decode(engine.Call(self, *asked)), asked[-1]
+        if found is None and isinstance(kwargs.get("encoder_outputs"), engine.Unencoded):
+            kwargs["encoder_outputs"] = kwargs["encoder_outputs"].encoded(len(asked[0]))
+        return found
+
+
+def _normalised(name: str, value: Any) -> Any:
+    """Returns an argument of `generate` in the one form that all ways of searching take."""
+    if name == "encoder_outputs" and isinstance(value, tuple):
+        return BaseModelOutput(last_hidden_state=value[0])
+    if not isinstance(value, torch.Tensor):
+        return value
+    if name in ("attention_mask", "decoder_attention_mask") and value.dim() == 2:
+        return value.ne(0).long()
+    if name in ("inputs", "input_ids", "decoder_input_ids") and not value.is_floating_point():
+        return value.long()
+    return value
+
+
+def _missing_searches() -> list[str]:
+    """Returns the searches that are called otherwise in another version of the library."""
+    return [name for name in ("_beam_search", "_sample") if not hasattr(GenerationMixin, name)]
 
 
 def _need_engine(quantization: str) -> None:
     """Refuses 8-bit weights where the package is not installed."""
-    missing = [name for name in ("_beam_search", "_sample") if not hasattr(GenerationMixin, name)]
+    missing = _missing_searches()
     if engine is None or missing:
         raise ValueError(
             f"quantization={quantization!r} needs the engine of an installed vanilla_transformer, and a transformers "
@@ -329,10 +372,11 @@ class CausalGenerationMixin(_EngineMixin):
         or "int8" to decode with 8-bit weights on a CPU), and `length_penalty_type` ("huggingface", or "google" for
         the penalty of section 6.1).
         """
+        inputs, kwargs = _normalised("inputs", inputs), {name: _normalised(name, kwargs[name]) for name in kwargs}
         asked = _Asked(kwargs, generation_config, self.generation_config)
         settings = {name: asked.effective(name) for name in _ENGINE_SETTINGS} | asked.penalty()
         generation_config, kwargs = self._with_settings(settings, generation_config, kwargs)
-        return super().generate(inputs, generation_config, *args, **kwargs)  # type: ignore[misc]
+        return self._generate(inputs, generation_config, *args, **kwargs)
 
 
 class PaperGenerationMixin(_EngineMixin):
@@ -357,12 +401,9 @@ class PaperGenerationMixin(_EngineMixin):
         `num_beams=5` and `generation_config=GenerationConfig(num_beams=5)` are the same request. `do_sample=True`
         without `num_beams` samples without a beam.
         """
+        inputs, kwargs = _normalised("inputs", inputs), {name: _normalised(name, kwargs[name]) for name in kwargs}
         asked = _Asked(kwargs, generation_config, self.generation_config)
         settings, beyond = asked.search(), asked.beyond_source()
-        if not (args or logits_processor or stopping_criteria):
-            found = self._answer(inputs, asked, settings, beyond)
-            if found is not None:
-                return found
         if beyond is not None:
             prompt_length = self._prompt_length(asked, kwargs.get("decoder_input_ids"))
             limits = self._limits(self._source_lengths(inputs, kwargs) + beyond, prompt_length)
@@ -370,27 +411,17 @@ class PaperGenerationMixin(_EngineMixin):
                 [*(stopping_criteria or ()), SourceLengthLimit(limits, prompt_length)]
             )
             longest = int(limits.max())
+            ends = asked.effective("forced_eos_token_id")
+            if ends is not None:  # The library's own knows one length for all sentences.
+                settings["forced_eos_token_id"] = None
+                forced = ForcedEndAtLimit(stopping_criteria[-1], ends)
+                logits_processor = LogitsProcessorList([*(logits_processor or ()), forced])
             if asked.effective("max_new_tokens") is None:
                 settings["max_length"] = longest + prompt_length
             else:
                 settings["max_new_tokens"] = longest
         generation_config, kwargs = self._with_settings(settings, generation_config, kwargs)
-        return super().generate(  # type: ignore[misc]
-            inputs, generation_config, logits_processor, stopping_criteria, *args, **kwargs
-        )
-
-    def _answer(self, inputs: Any, asked: _Asked, settings: dict[str, Any], beyond: int | None) -> Any:
-        """Returns the engine's result for a plain call inside `frozen`, which needs no preparation by the library."""
-        if engine is None or engine.opened(self) is None or not asked.is_plain():
-            return None
-        ids = asked.kwargs.get("input_ids") if inputs is None else inputs
-        mask, most = asked.kwargs.get("attention_mask"), asked.effective("max_new_tokens")
-        if ids is None or mask is None or (beyond is None and most is None):
-            return None
-        lengths = mask.sum(-1) + beyond if beyond is not None else mask.new_full((len(mask),), most)
-        return engine.answer(
-            self, ids, mask, self._limits(lengths, 1), lambda name: settings.get(name, asked.effective(name))
-        )
+        return self._generate(inputs, generation_config, logits_processor, stopping_criteria, *args, **kwargs)
 
     def _limits(self, lengths: torch.Tensor, prompt_length: int) -> torch.Tensor:
         """Returns the new tokens allowed for each sentence, as far as there are positions for them."""
@@ -453,11 +484,16 @@ class PaperGenerationMixin(_EngineMixin):
     def _maybe_prepare_encoder_kwargs_for_generation(
         self, inputs_tensor: Any, model_kwargs: dict[str, Any], model_input_name: Any, generation_config: Any
     ) -> dict[str, Any]:
-        """Runs the encoder once; inside `frozen` the engine runs it."""
-        if model_kwargs.get("encoder_outputs") is None and engine is not None:
-            name, quantization = model_input_name or "input_ids", getattr(generation_config, "quantization", None)
-            output = engine.encode(self, inputs_tensor, name, quantization, model_kwargs)
-            if output is not None:
-                model_kwargs["encoder_outputs"] = output
-        arguments = inputs_tensor, model_kwargs, model_input_name, generation_config
-        return super()._maybe_prepare_encoder_kwargs_for_generation(*arguments)  # type: ignore[misc]
+        """Leaves the sources of a search unencoded until it is decided who searches."""
+
+        def by_library() -> dict[str, Any]:
+            arguments = inputs_tensor, model_kwargs, model_input_name, generation_config
+            return super(PaperGenerationMixin, self)._maybe_prepare_encoder_kwargs_for_generation(*arguments)  # type: ignore[misc]
+
+        mode = generation_config.get_generation_mode()
+        given, decodes_itself = model_kwargs.get("encoder_outputs") is not None, hasattr(self, "start_decoding")
+        if engine is None or given or decodes_itself or not _SEARCHES.get() or mode not in _SEARCH_MODES:
+            return by_library()
+        name = model_input_name or "input_ids"
+        sources = engine.Unencoded(inputs_tensor).remember(name, lambda: by_library()["encoder_outputs"])
+        return {**model_kwargs, "encoder_outputs": sources}

@@ -2,8 +2,9 @@
 
 import contextlib
 import copy
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal, NoReturn, cast
 
 import torch
@@ -86,14 +87,9 @@ class EnsembleForConditionalGeneration(PaperGenerationMixin, PreTrainedModel):
         logits = [member(**given, use_cache=False).logits for member in self.members]
         return Seq2SeqLMOutput(logits=torch.log_softmax(mean_logits(logits).float(), -1))
 
-    @contextlib.contextmanager
-    def frozen(self, quantization: Literal["int8"] | None = None) -> Iterator[None]:
+    def frozen(self, quantization: Literal["int8"] | None = None) -> contextlib.AbstractContextManager[Any]:
         """Freezes all members, like `frozen` of a single model."""
-        members: Any = self.members
-        with contextlib.ExitStack() as stack:
-            for member in members:
-                stack.enter_context(member.frozen(quantization))
-            yield
+        return _FrozenMembers(list(self.members), quantization)
 
     def save_pretrained(self, *args: Any, **kwargs: Any) -> NoReturn:
         """Refuses to save, because an ensemble is nothing but its members."""
@@ -105,8 +101,7 @@ class EnsembleForConditionalGeneration(PaperGenerationMixin, PreTrainedModel):
         decodings, members = [], list(self.members)
         for member in cast(list[Any], members):
             given = {"input_ids": sources.input_ids, "attention_mask": mask_NS}
-            encoded = engine.encode(member, sources.input_ids, "input_ids", quantization, {"attention_mask": mask_NS})
-            encoded = member.get_encoder()(**given) if encoded is None else encoded
+            encoded = engine.encode(member, given, quantization, partial(member.get_encoder(), **given))
             decodings.append(engine.start_decoding(member, encoded, mask_NS, quantization))
         return _Together(decodings)
 
@@ -120,13 +115,30 @@ class EnsembleForConditionalGeneration(PaperGenerationMixin, PreTrainedModel):
         return {**model_kwargs, "encoder_outputs": _Sources(inputs_tensor)}
 
     def _by_engine(self, *asked: Any) -> Any:
-        reason = engine.declined(engine.Request(self, *asked))
+        reason = engine.declined(engine.Call(self, *asked))
         if reason is not None:
             raise ValueError(
                 f"An ensemble uses the engine's search only, which does not support {reason}: leave it out, "
                 "or use a single model."
             )
         return super()._by_engine(*asked)
+
+
+class _FrozenMembers(contextlib.ExitStack):
+    """A block of each member."""
+
+    def __init__(self, members: list[Any], quantization: Literal["int8"] | None) -> None:
+        super().__init__()
+        self.members, self.quantization = members, quantization
+
+    def __enter__(self) -> "_FrozenMembers":
+        try:
+            for member in self.members:
+                self.enter_context(member.frozen(self.quantization))
+        except BaseException:
+            self.close()
+            raise
+        return self
 
 
 class _Together:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 from typing import TypeVar
 
 import torch
@@ -30,8 +31,10 @@ def run_in_threads(
             torch.set_num_threads(1 if small else free_threads(threads))
             yield work(parts[0])
             return
+        contexts = [copy_context() for _ in parts]
         with ThreadPoolExecutor(2, initializer=torch.set_num_threads, initargs=((threads + 1) // 2,)) as pool:
-            yield from pool.map(work, parts)
+            # Blocks of `frozen` are those of this thread's context; a context runs in one thread at a time.
+            yield from pool.map(lambda context, part: context.run(work, part), contexts, parts)
     finally:
         # Each thread has its own setting, but a new one starts with the last that was set anywhere.
         torch.set_num_threads(threads)

@@ -1,0 +1,308 @@
+"""The engine's one entry: a search that the library has prepared, on live weights or on those that a block holds."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import transformers
+from transformers import DynamicCache, EncoderDecoderCache, EosTokenCriteria, MaxLengthCriteria
+from transformers.cache_utils import DynamicLayer
+from transformers.generation import (
+    GenerateBeamDecoderOnlyOutput,
+    GenerateBeamEncoderDecoderOutput,
+    GenerateDecoderOnlyOutput,
+    GenerateEncoderDecoderOutput,
+)
+from transformers.modeling_outputs import BaseModelOutput
+from transformers.utils import ModelOutput, logging
+
+from .cpu import computing_dtype
+from .decoder import Decoder, DecoderCache
+from .encoder import Encoder
+from .frozen import Frozen, opened, refusal
+from .gate import Call, declined, decodes_itself
+from .linear import Weights
+from .onnx_search import GraphSearch
+from .search import BeamSearch, Decoding, Hypotheses, Limits, Processor, greedy_search, likeliest, sampled
+
+logger = logging.get_logger(__name__)
+
+
+@dataclass
+class Unencoded(ModelOutput):
+    """Sources in the place of the encoder's output: encoded once it is decided who decodes.
+
+    Attributes:
+        inputs: Token ids or embeddings, which `generate` repeats for each hypothesis.
+    """
+
+    inputs: torch.Tensor | None = None
+
+    def remember(self, name: str, by_library: Callable[[], ModelOutput]) -> "Unencoded":
+        """Notes the inputs before they are repeated, their name, and what encodes them as the library does."""
+        assert self.inputs is not None
+        self.name, self.by_library = name, by_library
+        self.once: torch.Tensor = self.inputs
+        return self
+
+    def encoded(self, rows: int) -> ModelOutput:
+        """Returns the output of the library's encoding, repeated to the number of rows."""
+        output = self.by_library()
+        for name, part in output.items():
+            if isinstance(part, torch.Tensor):
+                output[name] = part.repeat_interleave(rows // len(part), 0)
+        return output
+
+
+def decode(call: Call) -> Any:
+    """Returns the result of the library's search for the same call, or None if the engine declines it.
+
+    `sequences_scores` are always returned; a beam returns no `past_key_values`: the library's belong to hypotheses
+    that were still running.
+
+    Raises:
+        ValueError: 8-bit weights are requested together with something that the engine declines.
+    """
+    reason = declined(call)
+    if reason is not None:
+        if call.quantization is not None:
+            raise refusal(call.quantization, reason)
+        logger.info_once(f"The library's own search is used, as the engine does not know {reason}.")
+        return None
+    width, sample = call.settings.num_beams or 1, call.settings.do_sample
+    as_dict = bool(call.settings.return_dict_in_generate)
+    prompts_NP = call.prompts[::width]
+    limits, process = _limits(call, prompts_NP), _processor(call.logits_processor)
+    decoding = None
+    # Without torch's bookkeeping for gradients, small operations take three quarters of the time.
+    with torch.inference_mode():
+        graph = _graph(call, width)
+        if graph is not None:
+            found = _by_graph(call, graph, prompts_NP, limits, width)
+        else:
+            decoding = _start(call, width)
+            with torch.autocast(call.model.device.type, enabled=False):
+                if width > 1:
+                    found = BeamSearch(decoding, prompts_NP, width, limits, process).run()
+                else:
+                    # Sampling with torch's generator also draws for finished sentences, as the library does, so that
+                    # one seed draws the same tokens.
+                    choose, may_drop = sampled if sample else likeliest, not (as_dict or sample)
+                    found = greedy_search(
+                        decoding, prompts_NP, limits, _padding(call), process, choose, may_drop_finished=may_drop
+                    )
+    return _beam_output(call, prompts_NP, found) if width > 1 else _greedy_output(call, found, decoding)
+
+
+def encode(
+    model: Any, inputs: dict[str, Any], quantization: str | None, by_library: Callable[[], ModelOutput]
+) -> ModelOutput:
+    """Returns the encoder's output of `input_ids` or `inputs_embeds`, and `attention_mask`.
+
+    Outside a block the model itself encodes where weights would be converted for this alone.
+    """
+    frozen, device = opened(model), model.device.type
+    autocast = torch.is_autocast_enabled(device)
+    dtype = torch.get_autocast_dtype(device) if autocast else model.dtype
+    if decodes_itself(model) or (frozen is None and (autocast or computing_dtype(dtype, model.device) != dtype)):
+        return by_library()
+    with torch.autocast(device, enabled=False), torch.no_grad():
+        encoder = Encoder(model, Weights(dtype)) if frozen is None else frozen.encoder(dtype, quantization)
+        return BaseModelOutput(last_hidden_state=encoder(**inputs).to(dtype))
+
+
+def start_decoding(
+    model: Any, encoder_outputs: Any, mask_NS: torch.Tensor | None, quantization: str | None
+) -> Decoding:
+    """Returns the decoding before the first token, from the encoder's output for the sources."""
+    if decodes_itself(model):
+        return model.start_decoding(encoder_outputs, mask_NS, quantization)
+    return _decoder(model, quantization).start(encoder_outputs[0], mask_NS)
+
+
+def _start(call: Call, width: int) -> Any:
+    """Returns the decoding of a call; the library has repeated each source and prompt `width` times."""
+    model, sources, mask = call.model, call.kwargs.get("encoder_outputs"), call.kwargs.get("attention_mask")
+    mask_NS = None if mask is None else mask[::width]
+    if isinstance(sources, Unencoded):
+        samples = len(call.prompts) // width // len(sources.once)
+        inputs = {sources.name: sources.once, "attention_mask": None if mask_NS is None else mask_NS[::samples]}
+        once = encode(model, inputs, call.quantization, sources.by_library)
+        once = BaseModelOutput(last_hidden_state=once[0].repeat_interleave(samples, 0))
+    elif sources is not None:
+        once = type(sources)(**{name: part[::width] for name, part in sources.items()})
+    with torch.autocast(model.device.type, enabled=False):
+        if sources is None:
+            prompts_NP = call.prompts[::width]
+            return _decoder(model, call.quantization).start_without_source(len(prompts_NP), mask_NS)
+        return start_decoding(model, once, mask_NS, call.quantization)
+
+
+def _decoder(model: Any, quantization: str | None) -> Decoder:
+    """Returns the decoder for one call, in the type in which the library's search would compute."""
+    frozen = opened(model)
+    dtype = computing_dtype(model.dtype, model.device)
+    if frozen is None and (quantization is not None or dtype != model.dtype):
+        frozen = Frozen(model, quantization)  # Held for this call only.
+    return Decoder(model, Weights(dtype)) if frozen is None else frozen.decoder(dtype, quantization)
+
+
+def _graph(call: Call, width: int) -> GraphSearch | None:
+    """Returns the search in one graph where a block has it, the call asks for nothing else, and it is fastest."""
+    frozen, sources = opened(call.model), call.kwargs.get("encoder_outputs")
+    if frozen is None or not isinstance(sources, Unencoded) or sources.name != "input_ids":
+        return None
+    settings, prompts = call.settings, call.prompts
+    if call.logits_processor or settings.do_sample or (width == 1 and settings.return_dict_in_generate):
+        return None
+    # Out of range torch raises what the library raises.
+    if prompts.shape[1] > 1 or prompts.max() != prompts.min() or torch.is_autocast_enabled("cpu"):
+        return None
+    graph = frozen.search(call.model.dtype, call.quantization)
+    return graph if graph is not None and graph.suits(sources.once, prompts) else None
+
+
+def _by_graph(call: Call, graph: GraphSearch, prompts_NP: torch.Tensor, limits: Limits, width: int) -> Any:
+    ids_NS, mask, start = call.kwargs["encoder_outputs"].once, call.kwargs.get("attention_mask"), int(prompts_NP[0, 0])
+    mask_NS = torch.ones_like(ids_NS) if mask is None else mask[::width]
+    if width > 1:
+        return graph.beam(ids_NS, mask_NS, start, limits, width)
+    tokens_NT, counts_N = graph.greedy(ids_NS, mask_NS, start, limits)
+    unused = torch.arange(tokens_NT.shape[1]) >= counts_N[:, None]
+    return torch.cat((prompts_NP, tokens_NT.masked_fill(unused, _padding(call))), 1)
+
+
+def _limits(call: Call, prompts_NP: torch.Tensor) -> Limits:
+    """Returns when hypotheses and searches end, from the settings and all criteria."""
+    settings, prompt_length, device = call.settings, prompts_NP.shape[1], prompts_NP.device
+    longest: Any = settings.max_length - prompt_length
+    lengths = torch.full((len(prompts_NP),), torch.iinfo(torch.long).max, device=device)
+    end_tokens = []
+    # A caller's criteria replace those made from the settings, or add to them.
+    for criterion in call.stopping_criteria:
+        if isinstance(criterion, MaxLengthCriteria):
+            lengths = lengths.clamp(max=criterion.max_length - prompt_length)
+        elif isinstance(criterion, EosTokenCriteria):
+            end_tokens.append(criterion.eos_token_id.to(device).flatten())
+        else:
+            own: Any = criterion
+            allowed = own.limits.to(device) + (own.prompt_length - prompt_length)
+            # A sentence may have several samples.
+            lengths = lengths.minimum(allowed.repeat_interleave(len(lengths) // len(allowed)))
+    lengths = lengths.clamp(min=1)  # Criteria are checked only after a token is written.
+    # The library ranks as many candidates as the settings' end tokens require, whatever else ends a hypothesis.
+    known_ends: Any = settings._eos_token_tensor
+    # If scores never rise, the returned hypotheses are certain before all W have ended.
+    certain = settings.early_stopping == "never" and all(map(_suppression, call.logits_processor))
+    return Limits(
+        end_tokens=torch.cat(end_tokens),
+        candidates=max(2, 1 + len(known_ends)) * settings.num_beams,
+        lengths=lengths,
+        horizon=lengths if certain else torch.full_like(lengths, longest),
+        counted=settings.num_return_sequences if certain else settings.num_beams,
+        length_penalty=1.0 if settings.length_penalty is None else settings.length_penalty,
+        early_stopping=settings.early_stopping,
+        forced_ends=next((part.forced_ends for part in call.logits_processor if hasattr(part, "forced_ends")), None),
+    )
+
+
+def _padding(call: Call) -> Any:
+    """Returns the token after the end of a hypothesis; None without padding and end."""
+    padding: Any = call.settings._pad_token_tensor
+    return call.model.config.pad_token_id if padding is None else int(padding)
+
+
+def _processor(parts: Any) -> Processor | None:
+    """Combines all processors into one that may change scores in place; None if there are none."""
+    parts = [_suppression(part) or part for part in parts if not hasattr(part, "forced_ends")]
+
+    def process(ids_RT: torch.Tensor, scores_RV: torch.Tensor) -> torch.Tensor:
+        for part in parts:
+            scores_RV = part(ids_RT, scores_RV)
+        return scores_RV
+
+    return process if parts else None
+
+
+def _suppression(processor: Any) -> Processor | None:
+    """Suppresses tokens in place where earlier tokens do not matter: the library's processor copies all scores."""
+    try:
+        suppressed = _suppressed(processor)
+    except AttributeError:  # This version uses other names: call the processor itself.
+        return None
+    if suppressed is None:
+        return None
+    tokens, first, while_short = suppressed
+
+    def suppress(ids_RT: torch.Tensor, scores_RV: torch.Tensor) -> torch.Tensor:
+        if first <= ids_RT.shape[1] < while_short:
+            # No tokens at all make a tensor of floats.
+            scores_RV.index_fill_(1, tokens.long().to(scores_RV.device), -torch.inf)
+        return scores_RV
+
+    return suppress
+
+
+def _suppressed(processor: Any) -> tuple[torch.Tensor, int, int] | None:
+    """Returns the tokens, and the lengths from and below which they are suppressed; None for other processors."""
+    endless = 1 << 62
+    if type(processor) is transformers.MinLengthLogitsProcessor:
+        return processor.eos_token_id, 0, processor.min_length
+    if type(processor) is transformers.MinNewTokensLengthLogitsProcessor:
+        return processor.eos_token_id, 0, processor.prompt_length_to_skip + processor.min_new_tokens
+    if type(processor) is transformers.SuppressTokensLogitsProcessor:
+        return processor.suppress_tokens, 0, endless
+    if type(processor) is transformers.SuppressTokensAtBeginLogitsProcessor:
+        return processor.begin_suppress_tokens, processor.begin_index, processor.begin_index + 1
+    if type(processor) is transformers.NoBadWordsLogitsProcessor:
+        banned = list(processor.sequence_bias)
+        if all(len(word) == 1 for word in banned):
+            return torch.tensor([word[0] for word in banned]), 0, endless
+    return None
+
+
+def _beam_output(call: Call, prompts_NP: torch.Tensor, found: Hypotheses) -> Any:
+    width, returned = found.scores.shape[1], call.settings.num_return_sequences
+    found = Hypotheses(*(part.clone() for part in found))  # Tensors of inference mode cannot be used in training.
+    best = Hypotheses(*(part[:, :returned].flatten(0, 1) for part in found))
+    longest = int(best.lengths.max())
+    unused = torch.arange(longest, device=prompts_NP.device) >= best.lengths[:, None]
+    tokens = best.paths[:, 0, :longest].masked_fill(unused, _padding(call))
+    sequences: Any = torch.cat((prompts_NP.repeat_interleave(returned, 0), tokens), 1)
+    if not call.settings.return_dict_in_generate:
+        return sequences
+    first_rows = width * torch.arange(len(prompts_NP), device=prompts_NP.device).repeat_interleave(returned)
+    parents: Any = (best.paths[:, 1, :longest] + first_rows[:, None]).masked_fill(unused, -1).to(torch.int32)
+    is_encoder_decoder = call.model.config.is_encoder_decoder
+    output = GenerateBeamEncoderDecoderOutput if is_encoder_decoder else GenerateBeamDecoderOnlyOutput
+    return output(sequences=sequences, sequences_scores=best.scores, beam_indices=parents)
+
+
+def _greedy_output(call: Call, found: torch.Tensor, decoding: Any) -> Any:
+    model, sequences = call.model, found.clone()
+    if not call.settings.return_dict_in_generate:
+        return sequences
+    output: Any = GenerateEncoderDecoderOutput if model.config.is_encoder_decoder else GenerateDecoderOnlyOutput
+    kept = getattr(decoding, "state", None)
+    if isinstance(decoding, DecoderCache):
+        kept = _library_cache(model, decoding.keys_and_values())
+    return output(sequences=sequences, past_key_values=kept)
+
+
+def _library_cache(model: Any, layers: list[tuple[torch.Tensor, ...]]) -> Any:
+    """Returns keys and values of the source and all tokens but the last, so that `generate` can continue."""
+    own, source = DynamicCache(), DynamicCache()  # Giving it a configuration would take as long as a step.
+    for parts in layers:
+        for cache, pair in zip((own, source), (parts[:2], parts[2:]), strict=True):
+            if pair:
+                keys, values = (part.to(model.dtype).clone() for part in pair)
+                layer = DynamicLayer()  # Set directly: the layer's own `update` would copy its arguments.
+                layer.keys, layer.values = keys, values
+                layer.dtype, layer.device, layer.is_initialized = keys.dtype, keys.device, True
+                cache.layers.append(layer)
+    if not model.config.is_encoder_decoder:
+        return own
+    library_cache = EncoderDecoderCache(own, source)
+    library_cache.is_updated = dict.fromkeys(range(len(layers)), True)
+    return library_cache
