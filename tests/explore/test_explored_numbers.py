@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from browser import open_browser, serve
+from browser import serve
 from exploring import ask, log_probabilities, values_of
 
 playwright = pytest.importorskip("playwright.sync_api", reason="the package playwright is not installed")
@@ -16,12 +16,6 @@ FAMILIES = [
     *("recurrent-lstm", "recurrent-gru", "recurrent-2014"),
 ]
 SEARCHES = [(1, 0.0), (2, 0.6), (4, 0.6), (4, 1.0), (8, 0.3)]
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    with open_browser() as browser:
-        yield browser
 
 
 @pytest.fixture
@@ -110,8 +104,8 @@ def test_the_explanation_of_a_number_adds_up_to_it(opened, kind: str):
     told = page.evaluate(
         """async () => {
           const { app } = await import('/app.js'), { untrue } = await import('/explore_values.mjs');
-          app.whatIf.heads.add("decoder.0.self_attention.1");
-          app.whatIf.layers.add("encoder.1");
+          app.whatIf.heads.add("decoder.1.self_attention.2");
+          app.whatIf.layers.add("encoder.2");
           await app.compute();
           return untrue(app.model, app.result);
         }"""
@@ -124,7 +118,7 @@ def test_the_page_shows_the_computed_numbers(opened):
     explored, page = opened("plain")
     page.fill("#text", "two men")
     source = explored.tokenizer("two men")["input_ids"]
-    picture = page.locator("#encoder-0 .attention figure", has_text="attention weights").first
+    picture = page.locator("#encoder-1 .attention figure", has_text="attention weights").first
     picture.get_by_role("button", name="as a table").click()
     weights = np.array(values_of(explored.model, source, [1])["model.encoder.layers.0.self_attention.weights"][0])
     playwright.expect(picture.locator("td")).to_have_count(weights.size)

@@ -6,9 +6,10 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
-from browser import open_browser, serve
-from exploring import run_of
+from browser import serve
+from exploring import log_probabilities, run_of
 
 from vanilla_transformer.explore.static_site import write_page
 
@@ -16,12 +17,6 @@ playwright = pytest.importorskip("playwright.sync_api", reason="the package play
 
 DOCS = Path(__file__).parents[2] / "docs"
 MARKUP = '<img src=x onerror="window.hurt=1"> & {value} </s> <script>window.hurt=1</script>'
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    with open_browser() as browser:
-        yield browser
 
 
 @pytest.fixture(scope="module")
@@ -45,13 +40,13 @@ def visit(browser, addresses) -> Iterator[Any]:
     wrong: list[str] = []
     pages = []
 
-    def go(kind: str = "plain", **settings: Any) -> Any:
+    def go(kind: str = "plain", hash: str = "", **settings: Any) -> Any:
         page = browser.new_page(**settings)
         pages.append(page)
         page.on("request", lambda request: asked.append(request.url))
         page.on("pageerror", lambda error: wrong.append(str(error)))
         page.on("console", lambda message: wrong.append(message.text) if message.type == "error" else None)
-        page.goto(addresses[kind])
+        page.goto(f"{addresses[kind]}/{hash}")
         page.wait_for_selector("html[data-ready]", state="attached")
         page.evaluate("async () => { const { app } = await import('/app.js'); await app.show(); }")  # To its end.
         return page
@@ -97,12 +92,12 @@ def test_the_answer_is_stepped_through_both_ways_with_buttons_and_keys(visit):
     steps = page.locator("#answer .written li").count()
     rows = playwright.expect(page.locator("#decoder-embedding .chips li"))
     assert steps > 2
-    rows.to_have_count(steps)
+    rows.to_have_count(steps // 2 + 1)
     page.click("#back")
-    rows.to_have_count(steps - 1)
+    rows.to_have_count(steps // 2)
     page.locator("#answer .written button").first.click()
     rows.to_have_text(["<s>1"])
-    page.locator("#contents a").first.focus()
+    page.locator("#map a").first.focus()
     page.keyboard.press("ArrowRight")
     rows.to_have_count(2)
     page.locator("#output .likeliest button").nth(3).click()
@@ -113,7 +108,6 @@ def test_the_answer_is_stepped_through_both_ways_with_buttons_and_keys(visit):
 def test_switches_change_the_answer_beside_the_undisturbed_one(visit):
     page = visit()
     first = page.text_content("#result")
-    page.click("#what-if summary")
     changed = 0
     for act in (
         lambda: page.select_option("#what-if select", "none"),
@@ -133,13 +127,119 @@ def test_switches_change_the_answer_beside_the_undisturbed_one(visit):
     assert changed >= 4
 
 
+def test_what_a_switch_changes_is_told_in_probabilities_and_shown_as_a_picture(visit, explored):
+    page = visit(hash="#off=decoder.2.cross_attention.1,encoder.1&at=decoder-2-cross_attention")
+    model, tokenizer, _ = explored("plain")
+    tokens = page.evaluate("async () => (await import('/app.js')).app.before.tokens")
+    likely = np.exp(log_probabilities(model, tokenizer("a dog")["input_ids"], [tokens])[0])
+    before, after = page.evaluate(
+        """async () => {
+          const { then, now } = (await import('/app.js')).app.chances;
+          const all = (chances) => chances.reduce((x, { p }) => x * p, 1);
+          return [all(then), all(now)];
+        }"""
+    )
+    assert before == pytest.approx(likely, rel=1e-3) and before != after
+    expect(page, "#weighed", re.compile("probability: .+ → .+ Here"))
+    picture = page.locator("#decoder-2-cross_attention figure", has_text="less the undisturbed")
+    playwright.expect(picture).to_be_visible()
+    page.click("text=Undo all")
+    playwright.expect(picture).to_be_hidden()
+    title = re.compile(r"layer 2, cross-attention, head 1: \S+ → \S+")
+    playwright.expect(page.locator("#what-if .switch.heads").nth(-2)).to_have_attribute("title", title)
+
+
+def test_figure_1_leads_to_each_block_and_lights_up_where_the_reader_is(visit):
+    page = visit()
+    lit = page.locator("#map [aria-current]")
+    playwright.expect(lit).to_have_text(["2", "Multi-head attention"])  # It opens at the last layer's cross-attention.
+    playwright.expect(page.locator("#map b.live")).to_contain_text("%")
+    page.locator("#map .stack").first.get_by_text("Feed forward").click()
+    playwright.expect(lit).to_have_text(["1", "Feed forward"])
+    playwright.expect(page.locator("#encoder-1-feed_forward")).to_be_in_viewport()
+    page.locator("#map").get_by_text("Search").click()
+    playwright.expect(lit).to_have_text(["Search"])
+    page.evaluate("document.getElementById('output').scrollIntoView({ behavior: 'instant' })")
+    playwright.expect(lit).to_have_text(["Linear · softmax"])
+
+
+def test_an_address_leads_to_the_state_from_which_it_was_taken(visit):
+    page = visit("trained")
+    page.fill("#text", "two men")
+    page.locator("#answer .written button").nth(1).click()
+    page.locator("#encoder-1 .head").nth(1).click()
+    page.locator("#encoder-1 .power").first.click()
+    page.locator("#training input[type=range]").fill("0")
+    page.locator("#tree-width").fill("3")
+    page.get_by_label("divide by").uncheck()
+    page.wait_for_url(re.compile("moment=10.*"))
+    page.wait_for_url(re.compile("scale=false"))
+    page.evaluate("async () => { await (await import('/app.js')).app.show(); }")
+    state = """async () => {
+      const { app } = await import('/app.js'), { text, step, now, whatIf, settings, result } = app;
+      const head = app.chosenHead("encoder.1.self_attention");
+      return [text, step, now.step, [...whatIf.heads], whatIf.scale, settings.width, head, result.tokens];
+    }"""
+    there = page.evaluate(state)
+    assert there[:7] == ["two men", 1, 10, ["encoder.1.self_attention.1"], False, 3, 1]
+    other = visit("trained", hash=page.url[page.url.index("#") :])
+    assert other.evaluate(state) == there
+    other.evaluate("location.hash = '#text=a+dog&token=1&temperature=hot&off=&moment=7'")
+    playwright.expect(other.locator("#decoder-embedding .chips li")).to_have_count(1)
+    assert other.evaluate(state)[:3] == ["a dog", 0, None]
+
+
+def test_lecture_mode_goes_from_view_to_view_by_the_arrow_keys(visit):
+    page = visit()
+    size = "parseFloat(getComputedStyle(document.body).fontSize)"
+    small, lit = page.evaluate(size), page.locator("#map [aria-current]")
+    page.get_by_role("button", name="Lecture").click()
+    playwright.expect(lit).to_have_text(["Embedding + positions"])
+    assert page.evaluate(size) > small
+    page.locator("#map a").first.focus()
+    page.keyboard.press("ArrowRight")
+    playwright.expect(lit).to_have_text(["1", "Multi-head attention"])
+    page.keyboard.press("PageUp")
+    playwright.expect(lit).to_have_text(["Embedding + positions"])
+
+
+@pytest.mark.parametrize("size", [(1280, 720), (1920, 1080), (1024, 768), (390, 844)])
+def test_nothing_covers_the_panel_of_the_number(visit, size: tuple[int, int]):
+    width, height = size
+    page = visit(hash="#at=what-if&scale=false", viewport={"width": width, "height": height})
+    canvas = page.locator("#encoder-embedding canvas[role=img]").first
+    canvas.scroll_into_view_if_needed()
+    canvas.click(position={"x": 60, "y": 10})
+    covered = page.evaluate(
+        """() => {
+          const panel = document.getElementById("inspector");
+          const { left, top, width, height } = panel.getBoundingClientRect();
+          const at = (share) => document.elementFromPoint(left + width / 2, top + share * height);
+          return [0.05, 0.5, 0.95].filter((share) => !panel.contains(at(share)));
+        }"""
+    )
+    assert covered == [] and page.locator("#app > .bar").bounding_box()["height"] < height / 3
+
+
+@pytest.mark.parametrize("kind", ["plain", "recurrent-gru"])
+def test_where_the_decoder_looks_is_named_by_the_token_that_it_writes(visit, kind: str):
+    rows, written, path = visit(kind).evaluate(
+        """async () => {
+          const { app } = await import('/app.js'), { attention, decoder } = app.parts;
+          const { weights } = attention ? attention[0] : decoder[1].cross;
+          return [weights.rowNames, app.names(app.result.tokens.slice(0, app.step + 1)), weights.path];
+        }"""
+    )
+    assert rows == written and path in ("Decoder, layer 2, cross-attention, head 1", "Where it looks")
+
+
 def test_a_head_is_switched_off_at_its_place(visit):
     page = visit()
-    page.locator("#encoder-0 .power").first.click()
-    playwright.expect(page.locator("#encoder-0 .head.off")).to_have_count(1)
-    page.locator("#decoder-1 summary").get_by_role("button").click()
-    playwright.expect(page.locator("#decoder-1 .skip-layer[aria-pressed=true]")).to_have_count(1)
-    expect(page, "#decoder-1 > details > .text", "skipped")
+    page.locator("#encoder-1 .power").first.click()
+    playwright.expect(page.locator("#encoder-1 .head.off")).to_have_count(1)
+    page.locator("#decoder-2 summary").get_by_role("button").click()
+    playwright.expect(page.locator("#decoder-2 .skip-layer[aria-pressed=true]")).to_have_count(1)
+    expect(page, "#decoder-2 > details > .text", "skipped")
 
 
 def test_the_tree_grows_with_the_width_and_tells_the_end(visit):
@@ -181,12 +281,12 @@ def test_a_number_that_is_kept_follows_the_text(visit):
     shown = page.text_content("#inspector .big")
     page.fill("#text", "two men")
     playwright.expect(page.locator("#inspector .big")).not_to_have_text(shown)
-    expect(page, "#inspector", "Kept")
+    expect(page, "#inspector", "Pinned")
 
 
 def test_a_number_leads_to_its_section_its_equation_and_its_chapter(visit):
     page = visit("trained")
-    canvas = page.locator("#encoder-0 figure", has_text="Scores").first.locator("canvas")
+    canvas = page.locator("#encoder-1 figure", has_text="Scores").first.locator("canvas")
     canvas.scroll_into_view_if_needed()
     playwright.expect(canvas).to_have_attribute("style", re.compile("height"))
     canvas.click(position={"x": 60, "y": 40})
@@ -229,34 +329,6 @@ def test_a_computation_that_fails_is_told(browser, addresses):
     page.close()
 
 
-def test_other_languages_and_dark_mode_are_kept(visit):
-    page = visit()
-    page.select_option(".tools select", "de")
-    expect(page, "main", "Die Quelle wird zu Vektoren")
-    assert page.get_attribute("html", "lang") == "de"
-    expect(page, "#encoder-embedding .scale", re.compile("^[^,]*,[^,]*$"))
-    page.get_by_role("button", name="Hell / dunkel").click()
-    page.reload()
-    page.wait_for_selector("html[data-ready]", state="attached")
-    expect(page, "#search", "Die Suche")
-    assert page.get_attribute("html", "data-theme") == "dark"
-
-
-def test_all_languages_have_the_same_words(visit):
-    page = visit()
-    lacking = page.evaluate(
-        """async () => {
-          const { languages } = await import('/words.js'), english = Object.keys(languages.en);
-          const names = (text) => (text.match(/{\\\\w+}/g) ?? []).sort().join();
-          return Object.values(languages).flatMap((words) => [
-            ...Object.keys(words).filter((key) => !english.includes(key)),
-            ...Object.keys(words).filter((key) => names(words[key]) !== names(languages.en[key] ?? "")),
-          ]);
-        }"""
-    )
-    assert lacking == []
-
-
 def test_pictures_are_tables_for_those_who_do_not_see_them(visit):
     page = visit()
     canvases = page.locator("main canvas[role=img]:visible")
@@ -285,10 +357,11 @@ def test_a_tagger_labels_each_token_and_shows_the_one_that_is_chosen(visit, expl
 def test_a_language_model_goes_on(visit):
     page = visit("language-model")
     assert page.locator("#answer .written li").count() > 3
-    before = page.text_content("#result")
+    written = page.locator("#answer .written")
+    before = written.text_content()
     page.locator("#output .likeliest button").nth(2).click()
     page.wait_for_selector("#before")
-    playwright.expect(page.locator("#result")).not_to_have_text(before)
+    playwright.expect(written).not_to_have_text(before)
     page.locator("#tree-width").fill("3")
     playwright.expect(page.locator("#search .hypotheses tbody tr")).to_have_count(3)
     expect(page, "#search .equation", "|Y|^α")

@@ -1,8 +1,9 @@
 // At the top, always in view: what was read and what the model says of it, token by token, beside the undisturbed answer.
-import { h, percent, t } from "./dom.js";
+import { h, number, percent, t } from "./dom.js";
 
 /** Tokens that may not fit: the list scrolls to the current one. */
 const LONG = 30;
+const total = (chances) => chances.reduce((product, { p }) => product * p, 1);
 const argmax = (row) => row.reduce((best, value, at) => (value > row[best] ? at : best), 0);
 
 export class Answer {
@@ -15,7 +16,7 @@ export class Answer {
     const { app } = this, { result, cut } = app;
     this.element.removeAttribute("aria-busy");
     if (!result) this.element.replaceChildren(h("p", { class: "hint" }, t("empty")));
-    else this.element.replaceChildren(...(app.generates ? this.text() : this.labels()), ...(cut ? [h("p", { class: "warning" }, t("cut", { most: cut }))] : []));
+    else this.element.replaceChildren(...(app.generates ? this.text() : this.labels()).filter(Boolean), ...(cut ? [h("p", { class: "warning" }, t("cut", { most: cut }))] : []));
     const current = this.element.querySelector(".current"), list = current?.parentElement;
     if (list?.childElementCount > LONG) list.scrollTop = current.offsetTop - list.offsetTop - list.clientHeight / 2;
   }
@@ -30,10 +31,22 @@ export class Answer {
     const stepper = h("div", { class: "stepper" }, arrow("back", step - 1, "◀"), h("span", {}, t("stepOf", { step: step + 1, steps: last + 1 })), arrow("forward", step + 1, "▶"));
     const text = model.decode(result.tokens), unlike = before && model.decode(before.tokens);
     const beside = before && h("span", { class: "before", id: "before" }, unlike === text ? t("same") : [t("before"), " ", h("s", { dir: "auto" }, unlike || "∅")]);
+    const weighed = this.weighed(step, (id) => model.piece(id));
     return [
       h("div", { class: "flow" }, read, h("span", { class: "arrow", "aria-hidden": "true" }, "→"), written),
       h("div", { class: `said ${before && unlike !== text ? "changed" : ""}` }, h("p", {}, h("span", { class: "result", id: "result", dir: "auto" }, text || "∅"), beside), stepper),
+      weighed,
     ];
+  }
+
+  /** How probable the undisturbed answer was and is, and what comes second where the reader stands. */
+  weighed(at, name) {
+    const { chances, before } = this.app;
+    if (!chances) return null;
+    const { then, now } = chances, id = before.tokens?.[at] ?? argmax(before.logits?.row(Math.min(at, before.logits.rows - 1)) ?? []);
+    const told = [t("chances", { before: number(total(then), 3), after: number(total(now), 3) })];
+    if (then[at] && now[at]) told.push(t("chancesHere", { piece: name(id), before: number(then[at].p, 3), after: number(now[at].p, 3), rival: name(now[at].rival), share: number(now[at].rivalP, 3) }));
+    return h("p", { class: "weighed", id: "weighed" }, told.join(" "));
   }
 
   /** Of a model that labels the text, or each token of it. */
@@ -41,12 +54,12 @@ export class Answer {
     const { app } = this, { result, before, model } = app, { family, tokens } = model;
     if (family === "classifier") {
       const said = (one) => [h("b", {}, this.label(one, 0)), ` ${percent(Math.max(...one.probabilities.row(0)))}`];
-      return [chips("read", app.names(result.source).map((text) => ({ text }))), h("p", { class: "verdict" }, said(result), before && h("span", { class: "before", id: "before" }, t("before"), " ", said(before)))];
+      return [chips("read", app.names(result.source).map((text) => ({ text }))), h("p", { class: "verdict" }, said(result), before && h("span", { class: "before", id: "before" }, t("before"), " ", said(before))), this.weighed(0, (id) => model.config.labels[id])];
     }
     const under = (one, at) => (family === "tagger" ? this.label(one, at) : one.source[at] === tokens.mask ? model.piece(argmax(one.logits.row(at))) : "");
     const list = (one, onclick = null) => app.names(one.source).map((text, at) => ({ text, under: under(one, at), current: onclick && at === app.position, onclick: onclick && onclick(at) }));
     const choose = (at) => () => { app.row = at; app.show(); };
-    return [chips("read", list(result, choose)), before && h("div", { class: "before", id: "before" }, t("before"), chips("read", list(before)))].filter(Boolean);
+    return [chips("read", list(result, choose)), before && h("div", { class: "before", id: "before" }, t("before"), chips("read", list(before))), this.weighed(app.position, family === "tagger" ? (id) => model.config.labels[id] : (id) => model.piece(id))];
   }
 
   label({ logits }, row) {

@@ -1,7 +1,9 @@
 // The page: what is typed, what is switched, what is computed from it, and where it is shown.
+import { addressOf, stateOf } from "./address.js";
 import { Answer } from "./answer.js";
 import { Computer } from "./computer.js";
-import { aliases, currentLanguage, h, number, setLanguage, t } from "./dom.js";
+import { aliases, h, number, t } from "./dom.js";
+import { Figure } from "./figure.js";
 import { Inspector } from "./inspector.js";
 import { Model } from "./model.js";
 import { RecurrentAttentionPart, RecurrentPart } from "./recurrent_parts.js";
@@ -10,7 +12,7 @@ import { Switches } from "./switches.js";
 import { TrainingPart } from "./training.js";
 import { undisturbed } from "./transformer.js";
 import { TreePart } from "./tree.js";
-import { languages } from "./words.js";
+import { views } from "./views.js";
 
 /** Longer texts take a browser too long, and no picture shows them. */
 const MOST_TOKENS = 512;
@@ -23,15 +25,11 @@ export class App {
   constructor(model) {
     this.model = model;
     this.now = model; // The one that computes: at another moment of its training, if the reader has gone there.
-    this.wanted = null; // The step that the reader asked for last, which may still be loading.
-    this.whatIf = undisturbed();
-    this.other = "";
-    this.forced = [];
-    this.step = Infinity;
-    this.chosen = new Map();
-    this.text = model.examples[0];
     this.generates = model.search !== null;
-    this.settings = this.generates ? { ...model.search, width: Math.min(8, model.search.width) } : null;
+    this.ownSearch = this.generates ? { ...model.search, width: Math.min(8, model.search.width) } : null;
+    // Among it `wanted`, the step of the training that the reader asked for last, which may still be loading; and
+    // `step`, the token of the answer: null for one that tells something, Infinity for the last.
+    Object.assign(this, stateOf(location.hash, this));
     this.computer = new Computer();
     this.run = this.drawn = 0;
     aliases["stack.only"] = model.family === "language-model" ? "stack.decoder" : "stack.encoder";
@@ -65,6 +63,36 @@ export class App {
     await this.compute();
   }
 
+  /** Goes to the state of an address. */
+  async follow(hash) {
+    Object.assign(this, stateOf(hash, this));
+    this.dress();
+    this.lectureButton.setAttribute("aria-pressed", String(this.lecture > 0));
+    this.input.value = this.text;
+    this.now = await this.model.at(this.wanted);
+    await this.compute();
+    if (this.at) await this.figure.go(this.at);
+  }
+
+  /** The address tells what is shown, so that it can be kept as a link. */
+  keepAddress() {
+    history.replaceState(null, "", addressOf(this));
+  }
+
+  /** In lecture mode the type is large, and the arrow keys go through the views: number 1 is the first, 0 ends it. */
+  async lectureOn(at) {
+    const last = `decoder-${this.model.config.decoder_layers}`, there = views.map((view) => view.replaceAll("{last}", last)).filter((view) => this.figure.ids.includes(new URLSearchParams(view).get("at")));
+    const number = Math.max(0, Math.min(there.length, at)), kept = { text: this.text, ...(this.theme && { theme: this.theme }) };
+    await this.follow(number ? `${new URLSearchParams(kept)}&lecture=${number}&${there[number - 1]}` : `${new URLSearchParams({ ...kept, at: this.figure.here ?? "" })}`);
+  }
+
+  /** Theme and size of the page. */
+  dress() {
+    const root = document.documentElement;
+    if (this.theme) root.dataset.theme = this.theme;
+    root.classList.toggle("lecture", this.lecture > 0);
+  }
+
   async search(name, value) {
     this.settings[name] = value;
     this.forced = [];
@@ -82,9 +110,10 @@ export class App {
   async goToToken(step) {
     const { result } = this, { source, whatIf, tokens } = result, at = Math.max(0, Math.min(tokens.length - 1, step));
     this.step = at;
-    const decoder = await this.computer.ask("decoder", result.model, { source, whatIf, tokens: tokens.slice(0, at) });
-    if (!decoder || result !== this.result || at !== this.step) return; // The reader has gone on in the meantime.
-    result.decoder = decoder;
+    const found = await this.computer.ask("trace", result.model, { source, whatIf, tokens: tokens.slice(0, at) });
+    if (!found || result !== this.result || at !== this.step) return; // The reader has gone on in the meantime.
+    result.decoder = found.decoder;
+    await this.compare();
     this.show();
   }
 
@@ -128,14 +157,28 @@ export class App {
       return;
     }
     // Who was at the end stays at the end, of whatever length the answer is now.
-    if (this.step >= (this.result?.tokens?.length ?? 0) - 1 && !forced.length) this.step = Infinity;
+    if (this.step !== null && this.result && this.step >= (this.result.tokens?.length ?? 0) - 1 && !forced.length) this.step = Infinity;
     this.answer.element.setAttribute("aria-busy", "true");
     const result = await this.computer.ask("answer", now, { source, whatIf, settings, forced, step: this.step });
     if (!result || number !== this.run) return; // Something was typed in the meantime.
     const before = this.disturbed && this.text.trim() ? await this.asItIs() : null;
     if (number !== this.run) return;
     Object.assign(this, { before, result: { ...result, model: now }, step: result.step ?? 0, took: performance.now() - started });
-    this.show();
+    await this.compare();
+    if (number === this.run) await this.show();
+  }
+
+  /** What the whole model computes where the disturbed one stands, and how probable both hold its answer. */
+  async compare() {
+    const { before, result, model, whatIf } = this;
+    this.plain = this.chances = null;
+    if (!before) return;
+    const source = this.ids(this.text).ids, usual = undisturbed(), tokens = this.generates ? before.tokens : this.likeliest(before);
+    const ask = (call, asked) => this.computer.ask(call, ...asked);
+    const plain = await ask("trace", [model, { source, whatIf: usual, tokens: result.tokens?.slice(0, this.step) }]);
+    const then = plain && await ask("chances", [model, { source, whatIf: usual, tokens }]);
+    const now = then && await ask("chances", [result.model, { source: result.source, whatIf, tokens }]);
+    if (now && result === this.result) Object.assign(this, { plain, chances: { then, now } });
   }
 
   /** The answer of the whole model to the text itself. */
@@ -153,11 +196,16 @@ export class App {
   async attentionAt(step) {
     const { model, generates } = this, { family, config } = model, answer = this.before ?? this.result, crosses = generates && family !== "language-model";
     const tokens = generates ? answer.tokens.slice(0, -1) : [], source = this.names(answer.source), layers = config.decoder_layers ?? config.encoder_layers;
-    const stack = crosses ? "decoder" : "only", head = this.chosenHead(`${stack}.${layers - 1}.${crosses ? "cross" : "self"}_attention`);
+    const stack = crosses ? "decoder" : "only", head = this.chosenHead(`${stack}.${layers}.${crosses ? "cross" : "self"}_attention`);
     const weights = await this.computer.ask("attention", await model.at(step), { source: answer.source, tokens, head });
     const path = family === "recurrent" ? t("recurrent.attention") : `${t("layerPath", { stack: t(`stack.${stack}`), layer: layers })}, ${t("head", { head: head + 1 })}`;
     const rows = crosses ? this.names(answer.tokens) : [...source, ...this.names(tokens)];
     return { weights, rows, columns: crosses ? source : rows, path };
+  }
+
+  /** The likeliest label of each token, or of the text. */
+  likeliest({ logits }) {
+    return Array.from({ length: logits.rows }, (_, row) => logits.row(row).reduce((best, value, at, all) => (value > all[best] ? at : best), 0));
   }
 
   names(ids) {
@@ -175,22 +223,29 @@ export class App {
     this.state = h("p", { id: "state", role: "status" });
     this.answer = new Answer(this);
     this.parts = this.partsOf(family, config);
-    const language = h("select", { "aria-label": t("language"), onchange: () => this.speak(language.value) }, Object.entries(languages).map(([key, words]) => h("option", { value: key, selected: key === currentLanguage() }, words.name)));
     const theme = h("button", { type: "button", class: "quiet", onclick: () => this.turnTheme() }, t("theme"));
+    this.lectureButton = h("button", { type: "button", class: "quiet", title: t("lectureHint"), onclick: () => this.lectureOn(this.lecture ? 0 : 1) }, t("lecture"));
+    const whatIf = h("button", { type: "button", class: "quiet", onclick: () => this.figure.go("what-if") }, t("whatIf"));
+    const main = h("main", { id: "main" }, Object.values(this.parts).flat().map((part) => part.element), h("footer", {}, this.state, h("p", {}, t("footer"))));
+    const columns = h("div", { class: "columns" }, main, this.inspector.element), bar = h("div", { class: "bar" }, h("form", { onsubmit: (event) => event.preventDefault() }, this.input, whatIf), this.answer.element);
     const examples = h("div", { class: "examples", role: "group", "aria-label": t("examples") }, model.examples.map((text) => h("button", { type: "button", class: "quiet", dir: "auto", onclick: () => { this.input.value = text; this.type(text); } }, text)));
     document.getElementById("app").replaceChildren(
       h("a", { class: "skip", href: "#main" }, t("skip")),
-      h("header", { class: "top" }, h("div", { class: "brand" }, h("p", { class: "kicker" }, t(`kicker.${kind}`)), h("h1", {}, model.name), h("p", { class: "lead" }, t(`lead.${kind}`, this.sizes()))), h("div", { class: "tools" }, language, theme)),
-      h("div", { class: "asking" }, h("form", { onsubmit: (event) => event.preventDefault() }, this.input), examples),
-      h("div", { class: "bar" }, this.answer.element, this.switches.element),
-      h("div", { class: "columns" }, this.contents(), h("main", { id: "main" }, Object.values(this.parts).flat().map((part) => part.element), h("footer", {}, this.state, h("p", {}, t("footer")))), this.inspector.element),
+      h("header", { class: "top" }, h("div", { class: "brand" }, h("p", { class: "kicker" }, t(`kicker.${kind}`)), h("h1", {}, model.name), h("p", { class: "lead" }, this.lead())), h("div", { class: "tools" }, this.lectureButton, theme)),
+      examples, bar, columns,
     );
+    this.figure = new Figure(this);
+    main.before(this.figure.element);
+    // What sticks below the bar needs its height.
+    new ResizeObserver(() => document.documentElement.style.setProperty("--bar", `${bar.offsetHeight}px`)).observe(bar);
     document.title = `${model.name} · ${t("title")}`;
   }
 
-  sizes() {
-    const { config, parameters } = this.model;
-    return { parameters: parameters.toLocaleString(currentLanguage()), encoder: config.encoder_layers, decoder: config.decoder_layers, layers: config.num_layers ?? config.encoder_layers ?? config.decoder_layers, d_model: config.d_model, heads: config.num_heads };
+  lead() {
+    const { config, parameters } = this.model, { encoder_layers, decoder_layers, num_layers } = config;
+    const counts = num_layers ? [`${num_layers} recurrent`] : [encoder_layers && `${encoder_layers} encoder`, decoder_layers && `${decoder_layers} decoder`];
+    const sizes = { stacks: counts.filter(Boolean).join(" and "), d_model: config.d_model, heads: config.num_heads, parameters: parameters.toLocaleString("en") };
+    return t(num_layers ? "leadRecurrent" : "lead", sizes);
   }
 
   partsOf(family, config) {
@@ -204,17 +259,8 @@ export class App {
       }),
       recurrent: () => ({ encoder: [new RecurrentPart(this, "encoder")], decoder: [new RecurrentPart(this, "decoder")], attention: [new RecurrentAttentionPart(this)] }),
     }[family] ?? (() => ({ source: embedding("only"), only: layers("only", config.encoder_layers ?? config.decoder_layers, false, 0) }));
-    const output = new OutputPart(this, { title: t(`outputTitle.${family}`), text: t(`outputText.${family}`), names, choose: this.generates ? (token) => this.take(token) : null });
-    return { ...before(), output: [output], tree: this.generates ? [new TreePart(this)] : [], training: this.model.training ? [new TrainingPart(this)] : [] };
-  }
-
-  contents() {
-    const entries = [];
-    for (const part of Object.values(this.parts).flat()) {
-      const { id } = part.element, name = part.element.querySelector("h2, h3")?.textContent, hue = part.element.style.getPropertyValue("--hue");
-      entries.push(h("li", {}, h("a", { href: `#${id}`, style: `--hue: ${hue}`, class: part.place ? "indented" : "", onclick: () => { if (part.details) part.details.open = true; } }, name)));
-    }
-    return h("nav", { id: "contents", "aria-label": t("contents") }, h("ol", {}, entries));
+    const output = new OutputPart(this, { title: t(`outputTitle.${this.generates ? "writes" : family}`), text: t(`outputText.${this.generates ? "writes" : family}`), names, choose: this.generates ? (token) => this.take(token) : null });
+    return { ...before(), output: [output], tree: this.generates ? [new TreePart(this)] : [], switches: [this.switches], training: this.model.training ? [new TrainingPart(this)] : [] };
   }
 
   /** Shows the answer at once, then the parts in view, and the rest piece by piece, so that a key is answered soon. */
@@ -222,8 +268,9 @@ export class App {
     const number = ++this.drawn, shown = this.result ? this.shown() : [];
     const near = shown.filter(([{ element }]) => inView(element)), far = shown.filter((one) => !near.includes(one));
     document.getElementById("notice").hidden = true;
-    this.switches.update();
     this.answer.update();
+    this.figure.update();
+    this.keepAddress();
     document.getElementById("main").classList.toggle("empty", !this.result);
     this.state.textContent = this.told();
     await new Promise(requestAnimationFrame);
@@ -232,30 +279,32 @@ export class App {
       if (number !== this.drawn) return;
       for (const [part, ...values] of parts) part.update(...values);
     }
+    this.figure.follow();
   }
 
   /** Each part of the page with what it has to show. */
   shown() {
     const { result, parts, step } = this, { family } = this.model, source = this.names(result.source), { decoder } = result;
-    const layers = (stack, found, ...rest) => parts[stack].map((part, at) => [part, found.layers[at], ...rest]);
-    const training = parts.training.map((part) => [part]);
+    const layers = (stack, found, plain, rest) => parts[stack].map((part, at) => [part, found.layers[at], { plain: plain?.layers[at], ...rest }]);
+    const others = [...parts.switches, ...parts.training].map((part) => [part]), { plain } = this;
     if (!this.generates) {
       const pooled = family === "classifier", row = pooled ? null : this.position;
       const output = pooled ? [t("text")] : source;
-      return [[parts.source[0], result.only, source, row], ...layers("only", result.only, source, null, row), [parts.output[0], result, output, row ?? 0], ...training];
+      return [[parts.source[0], result.only, source, row], ...layers("only", result.only, plain?.only, { rows: source, current: row }), [parts.output[0], result, output, row ?? 0], ...others];
     }
-    const rows = this.names(decoder.ids), current = rows.length - 1;
+    // A row of the decoder reads one token and writes the next: where it looks, it is named by the one that it writes.
+    const rows = this.names(decoder.ids), current = rows.length - 1, written = this.names(result.tokens.slice(0, step + 1));
     const output = [parts.output[0], decoder, rows, current, result.tokens[step]];
     const tree = result.tree.steps.length ? [[parts.tree[0], result.tree, step - result.forced.length, result.settings]] : [];
     const middle = {
       "encoder-decoder": () => [
-        [parts.source[0], result.encoder, source, null], ...layers("encoder", result.encoder, source, null, null),
-        [parts.target[0], decoder, rows, current], ...layers("decoder", decoder, rows, source, current),
+        [parts.source[0], result.encoder, source, null], ...layers("encoder", result.encoder, plain?.encoder, { rows: source, current: null }),
+        [parts.target[0], decoder, rows, current], ...layers("decoder", decoder, plain?.decoder, { rows, written, memoryRows: source, current }),
       ],
-      "language-model": () => [[parts.source[0], decoder, rows, current], ...layers("only", decoder, rows, null, current)],
-      recurrent: () => [[parts.encoder[0], result.encoder, source, null], [parts.decoder[0], decoder, rows, current], [parts.attention[0], decoder, rows, source, current]],
+      "language-model": () => [[parts.source[0], decoder, rows, current], ...layers("only", decoder, plain?.decoder, { rows, current })],
+      recurrent: () => [[parts.encoder[0], result.encoder, source, null], [parts.decoder[0], decoder, rows, current], [parts.attention[0], decoder, written, source, current]],
     }[family]();
-    return [...middle, output, ...tree, ...training];
+    return [...middle, output, ...tree, ...others];
   }
 
   /** Of a model that gives every token a label: the token whose label is told. */
@@ -286,26 +335,21 @@ export class App {
     }
   }
 
-  speak(language) {
-    setLanguage(language);
-    remember("language", language);
-    this.build();
-    this.show();
+  async turnTheme() {
+    this.theme = getComputedStyle(document.documentElement).colorScheme.includes("dark") ? "light" : "dark";
+    this.dress();
+    await this.show();
   }
 
-  turnTheme() {
-    const dark = getComputedStyle(document.documentElement).colorScheme.includes("dark"), root = document.documentElement;
-    root.dataset.theme = dark ? "light" : "dark";
-    remember("theme", root.dataset.theme);
-    this.show();
-  }
-
-  /** Keys for the whole page: the arrows step through the answer, Escape lets a number go. */
+  /** Keys for the whole page: the arrows step through the answer, or a lecture through its views; Escape lets a number go. */
   key(event) {
     if (event.key === "Escape") this.inspector.clear();
     if (event.target.closest("input, select, textarea, canvas, .scrolls") || event.altKey || event.ctrlKey || event.metaKey || !this.generates || !this.result) return;
-    if (event.key === "ArrowRight") this.goToToken(this.step + 1);
-    else if (event.key === "ArrowLeft") this.goToToken(this.step - 1);
+    const way = { ArrowRight: 1, PageDown: 1, ArrowLeft: -1, PageUp: -1 }[event.key] ?? 0;
+    if (way && this.lecture) {
+      event.preventDefault();
+      this.lectureOn(Math.max(1, this.lecture + way));
+    } else if (event.key.startsWith("Arrow") && way) this.goToToken(this.step + way);
   }
 }
 
@@ -314,34 +358,17 @@ function inView(element) {
   return bottom > 0 && top < innerHeight;
 }
 
-function remember(name, value) {
-  try {
-    localStorage.setItem(`explore-${name}`, value);
-  } catch {
-    // A browser that keeps nothing forgets it.
-  }
-}
-
-function remembered(name) {
-  try {
-    return localStorage.getItem(`explore-${name}`);
-  } catch {
-    return null;
-  }
-}
-
 export let app = null;
 
 async function open() {
-  const notice = document.getElementById("notice"), theme = remembered("theme");
-  setLanguage(remembered("language") ?? navigator.language.slice(0, 2));
-  if (theme) document.documentElement.dataset.theme = theme;
+  const notice = document.getElementById("notice");
   notice.textContent = t("loading");
   try {
     app = new App(await Model.load());
     app.build();
     document.getElementById("app").hidden = false;
-    await app.compute();
+    await app.follow(location.hash || opening(app.model));
+    addEventListener("hashchange", () => app.follow(location.hash));
     addEventListener("unhandledrejection", ({ reason }) => {
       notice.textContent = t("broken", { reason: reason.message });
       notice.hidden = false;
@@ -357,4 +384,7 @@ async function open() {
   }
 }
 
-if (location.protocol !== "file:") await open();
+/** Where the page opens: at the attention between the stacks, which shows most at one look; on a telephone at the top. */
+const opening = ({ family, config }) => (family === "encoder-decoder" && innerWidth > 760 ? `#at=decoder-${config.decoder_layers}-cross_attention` : "");
+
+await open();

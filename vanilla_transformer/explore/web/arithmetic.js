@@ -3,26 +3,10 @@
 /** y = x Wᵀ + b, as `nn.Linear`: x has `rows` rows of `ins` numbers, W `outs` rows of `ins`. */
 export function linear(x, rows, W, outs, ins, bias = null) {
   const y = new Float32Array(rows * outs);
-  let row = 0;
-  // Four rows and two columns at a time: a weight that was read is used four times.
-  for (; row + 3 < rows; row += 4) {
-    const a = row * ins, b = a + ins, c = b + ins, d = c + ins;
-    for (let out = 0; out < outs; out += 2) {
-      const first = out * ins, second = out + 1 < outs ? first + ins : first;
-      let a0 = 0, b0 = 0, c0 = 0, d0 = 0, a1 = 0, b1 = 0, c1 = 0, d1 = 0;
-      for (let i = 0; i < ins; i++) {
-        const w0 = W[first + i], w1 = W[second + i], p = x[a + i], q = x[b + i], r = x[c + i], s = x[d + i];
-        a0 += p * w0; b0 += q * w0; c0 += r * w0; d0 += s * w0;
-        a1 += p * w1; b1 += q * w1; c1 += r * w1; d1 += s * w1;
-      }
-      const at = row * outs + out;
-      y[at] = a0; y[at + outs] = b0; y[at + 2 * outs] = c0; y[at + 3 * outs] = d0;
-      if (second !== first) { y[at + 1] = a1; y[at + outs + 1] = b1; y[at + 2 * outs + 1] = c1; y[at + 3 * outs + 1] = d1; }
-    }
-  }
-  for (; row < rows; row++) {
+  for (let row = 0; row < rows; row++) {
     const a = row * ins, at = row * outs;
     let out = 0;
+    // Four columns at a time: a number of x that was read is used four times.
     for (; out + 3 < outs; out += 4) {
       const w = out * ins;
       let s0 = 0, s1 = 0, s2 = 0, s3 = 0;

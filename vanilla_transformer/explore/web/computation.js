@@ -12,8 +12,8 @@ export function* answer(model, { source, whatIf, settings, forced = [], step = I
   const encoder = encoded(model, source, whatIf), limit = Math.max(1, limitOf(model, source.length) - forced.length);
   const all = { ...settings, limit, prompt: [...opening(model, source), ...forced], temperature: whatIf.temperature };
   const ended = forced.some((token) => model.tokens.ends.includes(token));
-  const tree = ended ? { steps: [], best: [] } : yield* beamSearch(model, decoding(model, source, whatIf, encoder), all);
-  const tokens = [...forced, ...(tree.best[0]?.tokens ?? [])], at = Math.max(0, Math.min(step, tokens.length - 1));
+  const tree = ended ? { steps: [], best: [] } : yield* beamSearch(model, decoding(model, whatIf, encoder), all);
+  const tokens = [...forced, ...(tree.best[0]?.tokens ?? [])], at = Math.max(0, step === null ? Math.floor(tokens.length / 2) : Math.min(step, tokens.length - 1));
   return { whatIf, source, encoder, tree, settings: all, forced, tokens, step: at, decoder: read(model, source, encoder, tokens.slice(0, at), whatIf) };
 }
 
@@ -22,9 +22,33 @@ function labels(model, source, whatIf) {
   return { whatIf, source, only, ...head(model, only.output, whatIf) };
 }
 
-/** The decoder over what it has read before a token is written, and what it holds likely there. */
-export function decoder(model, { source, whatIf, tokens }) {
-  return read(model, source, encoded(model, source, whatIf), tokens, whatIf);
+/** Both stacks over what has been read before a token is written, and what is likely there; or the labels of a text. */
+export function trace(model, { source, whatIf, tokens }) {
+  if (!writes(model)) return labels(model, source, whatIf);
+  const encoder = encoded(model, source, whatIf);
+  return { encoder, decoder: read(model, source, encoder, tokens, whatIf) };
+}
+
+/** How probable each token of an answer is after those before it, or each label; and which other one is likeliest there. */
+export function chances(model, { source, whatIf, tokens }, encoder = writes(model) ? encoded(model, source, whatIf) : null) {
+  const { probabilities } = writes(model) ? read(model, source, encoder, tokens.slice(0, -1), whatIf) : labels(model, source, whatIf);
+  return tokens.map((token, at) => {
+    const row = probabilities.row(Math.max(0, probabilities.rows - tokens.length + at));
+    const rival = row.reduce((best, share, id) => (id !== token && (best < 0 || share > row[best]) ? id : best), -1);
+    return { p: row[token], rival, rivalP: row[rival] };
+  });
+}
+
+/** The probability of an answer, now and with each head and each layer switched off by itself. It pauses after each. */
+export function* effects(model, { source, whatIf, tokens, switches }) {
+  const all = (one) => one.reduce((product, { p }) => product * p, 1), encoder = writes(model) ? encoded(model, source, whatIf) : null;
+  const without = {};
+  for (const { kind, name } of switches) {
+    const changed = { ...whatIf, [kind]: new Set([...whatIf[kind], name]) };
+    without[name] = all(chances(model, { source, whatIf: changed, tokens }, name.startsWith("encoder") ? undefined : encoder));
+    yield;
+  }
+  return { now: all(chances(model, { source, whatIf, tokens }, encoder)), without };
 }
 
 function read(model, source, encoder, tokens, whatIf) {
@@ -40,14 +64,14 @@ const opening = (model, source) => (model.family === "language-model" ? source :
 /** The attention weights of a head of the last layer, undisturbed: to the source where there is one. */
 export function attention(model, { source, tokens, head }) {
   const whatIf = undisturbed();
-  const found = writes(model) ? decoder(model, { source, whatIf, tokens }) : labels(model, source, whatIf).only;
-  const last = found.layers.at(-1);
+  const { decoder: found = null, only } = trace(model, { source, whatIf, tokens });
+  const last = (found ?? only).layers.at(-1);
   return model.family === "recurrent" ? found.weights ?? found.output : (last.cross ?? last.self).heads[head].weights;
 }
 
 /** The largest difference of the logits from what Python says of the first example. */
 export function difference(model) {
   const { source, target, likeliest, logits } = model.check, whatIf = undisturbed();
-  const { logits: found } = writes(model) ? decoder(model, { source, whatIf, tokens: target?.slice(1, -1) ?? [] }) : labels(model, source, whatIf);
+  const traced = trace(model, { source, whatIf, tokens: target?.slice(1, -1) ?? [] }), { logits: found } = traced.decoder ?? traced;
   return Math.max(...likeliest.flatMap((ids, row) => ids.map((id, at) => Math.abs(found.at(row, id) - logits[row][at]))));
 }

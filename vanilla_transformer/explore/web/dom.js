@@ -1,5 +1,5 @@
-// Elements, the words of the page in the reader's language, and numbers as they are written.
-import { languages } from "./words.js";
+// Elements, the words of the page, and numbers as they are written.
+import { words } from "./words.js";
 
 /** An element with properties, listeners (`onclick`) and children; text is only ever text. */
 export function h(tag, properties = {}, ...children) {
@@ -16,32 +16,22 @@ export function h(tag, properties = {}, ...children) {
   return element;
 }
 
-let language = "en";
 /** Keys that are said by the words of another, as the one stack of a classifier by those of an encoder. */
 export const aliases = {};
 
-export function setLanguage(chosen) {
-  language = chosen in languages ? chosen : "en";
-  document.documentElement.lang = language;
-  return language;
-}
-
-/** The words of a key; {names} in them are filled in. A key that a language lacks is taken from English. */
+/** The words of a key; {names} in them are filled in. */
 export function t(key, values = {}) {
   key = aliases[key] ?? key;
-  const words = languages[language][key] ?? languages.en[key] ?? key;
-  return words.replace(/\{(\w+)\}/g, (whole, name) => values[name] ?? whole);
+  return (words[key] ?? key).replace(/\{(\w+)\}/g, (whole, name) => values[name] ?? whole);
 }
 
-export const currentLanguage = () => language;
-
-/** A number with so many digits after the point (in German a comma), with a real minus; −∞ as what it is. */
+/** A number with so many digits after the point, with a real minus; −∞ as what it is. */
 export function number(value, digits = 4) {
   if (value === -Infinity) return "−∞";
   if (value === null || value === undefined || Number.isNaN(value)) return "–";
   const small = value !== 0 && Math.abs(value) < 10 ** -digits;
   const text = small ? value.toExponential(2).replace("e-", "·10⁻").replace(/⁻(\d+)$/, (_, d) => `⁻${superscript(d)}`) : value.toFixed(digits);
-  return text.replace(/^-/, "−").replace(".", t("point"));
+  return text.replace(/^-/, "−");
 }
 
 const superscript = (digits) => [...digits].map((digit) => "⁰¹²³⁴⁵⁶⁷⁸⁹"[digit]).join("");

@@ -26,6 +26,7 @@ const makers = {
     };
   },
   sum: ({ a, b }, row, col) => ({ parts: { a: a.at(row, col), b: b.at(row, col) }, value: a.at(row, col) + b.at(row, col) }),
+  difference: ({ a, b }, row, col) => ({ parts: { a: a.at(row, col), b: b.at(row, col) }, value: a.at(row, col) - b.at(row, col) }),
   linear: ({ x, weight, bias, start }, row, col, value, find) => {
     const { data } = find(weight), first = (start + col) * x.cols;
     const terms = products(Array.from({ length: x.cols }, (_, i) => [i + 1, x.at(row, i), data[first + i]]));

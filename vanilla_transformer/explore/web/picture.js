@@ -86,11 +86,13 @@ export class Picture {
 
   invalidate() {
     this.stale = true;
+    // What is above the window has its height before it is drawn, so that nothing moves when it is.
+    if (!this.inView && this.value && this.box.clientWidth) this.canvas.style.height = `${this.layout().height}px`;
     if (this.inView && this.value) requestAnimationFrame(() => this.stale && this.draw());
   }
 
   layout() {
-    const { value, shape } = this, width = Math.max(60, this.box.clientWidth), font = 11;
+    const { value, shape } = this, width = Math.max(60, this.box.clientWidth), font = Math.round(0.69 * parseFloat(getComputedStyle(document.documentElement).fontSize));
     const context = this.canvas.getContext("2d");
     context.font = `${font}px ${getComputedStyle(document.body).getPropertyValue("--mono")}`;
     const longest = (names) => Math.ceil(Math.max(0, ...names.slice(0, 200).map((name) => context.measureText(cut(name)).width)));

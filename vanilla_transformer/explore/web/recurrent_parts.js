@@ -37,13 +37,13 @@ export class RecurrentAttentionPart {
     });
   }
 
-  update(decoder, rows, columns, current) {
+  update(decoder, written, columns, current) {
     if (!this.attends) return;
     const told = { current, path: t("recurrent.attention") };
     this.context.keyName = (key) => columns[key];
-    this.scores.update(decoder.scores, rows, columns, told);
-    this.weights.update(decoder.weights, rows, columns, told);
-    this.context.update(decoder.context, rows, null, told);
-    this.output.update(decoder.output, rows, null, told);
+    this.scores.update(decoder.scores, written, columns, told);
+    this.weights.update(decoder.weights, written, columns, told);
+    this.context.update(decoder.context, written, null, told);
+    this.output.update(decoder.output, written, null, told);
   }
 }

@@ -1,11 +1,12 @@
 // The page from top to bottom, in the paper's order. Each part is built once and shown again for each new computation.
 import { h, number, percent, t } from "./dom.js";
 import { Picture, thumbnail } from "./picture.js";
+import { ops } from "./tape.js";
 
 /** A part of the page: its place in the paper, what to look for, and what it holds. */
 export function section(id, { paper, title, text, colour, formula = null, body = [] }) {
   return h("section", { id, class: "part", style: `--hue: var(--${colour})`, "aria-labelledby": `${id}-title` },
-    h("header", {}, h("span", { class: "number" }, paper), h("h2", { id: `${id}-title` }, title)),
+    h("header", {}, paper && h("span", { class: "number" }, paper), h("h2", { id: `${id}-title` }, title)),
     text && h("p", { class: "text" }, text), formula && h("p", { class: "equation" }, formula), body);
 }
 
@@ -47,12 +48,12 @@ export class EmbeddingPart {
 /** Section 3.2: all heads as small pictures, one of them in full, and how they are joined. */
 class AttentionPart {
   constructor(app, stack, number, kind) {
-    Object.assign(this, { app, stack, number, kind, place: `${stack}.${number}.${kind}` });
+    Object.assign(this, { app, stack, number, kind, place: `${stack}.${number + 1}.${kind}` });
     const heads = app.model.config.num_heads;
     this.small = Array.from({ length: heads }, (_, head) => {
       const canvas = h("canvas", { class: "thumb", width: 64, height: 64, "aria-hidden": "true" });
       const choose = h("button", { type: "button", class: "head", "aria-pressed": "false", onclick: () => app.chooseHead(this.place, head) }, canvas, h("span", {}, t("head", { head: head + 1 })));
-      const power = h("button", { type: "button", class: "power", "aria-pressed": "false", title: t("switchHead"), "aria-label": t("switchHeadNumber", { head: head + 1 }), onclick: () => app.toggle("heads", `${this.place}.${head}`) }, "⏻");
+      const power = h("button", { type: "button", class: "power", "aria-pressed": "false", title: t("switchHead"), "aria-label": t("switchHeadNumber", { head: head + 1 }), onclick: () => app.toggle("heads", `${this.place}.${head + 1}`) }, "✕");
       return { canvas, choose, power, box: h("div", { class: "small" }, choose, power) };
     });
     this.q = picture(app, "q", "3.2.2");
@@ -61,18 +62,20 @@ class AttentionPart {
     this.scores = picture(app, "scores", "3.2.1", { shape: "grid" });
     this.masked = stack !== "encoder" && kind === "self_attention" ? picture(app, "masked", "3.2.3", { shape: "grid" }) : null;
     this.weights = picture(app, "weights", "3.2.1", { shape: "grid", kind: "weights" });
+    this.difference = picture(app, "difference", "3.2.1", { shape: "grid" });
     this.output = picture(app, "mixed", "3.2.1");
     this.concat = picture(app, "concat", "3.2.2");
     this.joined = picture(app, "joined", "3.2.2");
-    this.element = h("div", { class: "attention" },
+    this.element = h("div", { class: "attention sub", id: `${stack}-${number + 1}-${kind}` },
       h("h4", {}, t(`${kind}.${stack === "encoder" || !this.masked ? "free" : "masked"}`)), h("p", { class: "text" }, t(`${kind}.text`)),
       h("div", { class: "headrow", role: "group", "aria-label": t("heads") }, this.small.map((one) => one.box)),
       h("div", { class: "three" }, this.q.element, this.k.element, this.v.element),
-      h("div", { class: "two" }, this.scores.element, this.masked?.element, this.weights.element),
+      h("div", { class: "two" }, this.scores.element, this.masked?.element, this.weights.element, this.difference.element),
       this.output.element, this.concat.element, this.joined.element);
   }
 
-  update(attention, queries, keys, current) {
+  /** `plain` is the same attention undisturbed. */
+  update(attention, queries, keys, current, plain) {
     const { app } = this, chosen = app.chosenHead(this.place), head = attention.heads[chosen];
     const path = `${t("layerPath", { stack: t(`stack.${this.stack}`), layer: this.number + 1 })}, ${t(`${this.kind}.name`)}`;
     const told = { current, path: `${path}, ${t("head", { head: chosen + 1 })}` };
@@ -89,6 +92,9 @@ class AttentionPart {
       const value = made === this.scores ? head.scores : made === this.masked ? head.masked ?? head.scores : head.weights;
       made?.update(value, queries, keys, told);
     }
+    const usual = plain?.heads[chosen].weights, comparable = usual?.rows === head.weights.rows && usual.cols === head.weights.cols;
+    this.difference.element.hidden = !comparable;
+    if (comparable) this.difference.update(ops.difference(head.weights, usual), queries, keys, told);
     this.output.keyName = (key) => keys[key];
     this.output.update(head.output, queries, null, told);
     this.concat.update(attention.concat, queries, null, { current, path });
@@ -99,7 +105,8 @@ class AttentionPart {
 /** Section 3.1: a layer, folded until it is asked for. */
 export class LayerPart {
   constructor(app, stack, number, { cross, open }) {
-    Object.assign(this, { app, stack, number, place: `${stack}.${number}` });
+    Object.assign(this, { app, stack, number, place: `${stack}.${number + 1}` });
+    const id = `${stack}-${number + 1}`;
     this.self = new AttentionPart(app, stack, number, "self_attention");
     this.cross = cross ? new AttentionPart(app, stack, number, "cross_attention") : null;
     this.norms = ["self", ...(cross ? ["cross"] : []), "feed"].map((name) => ({
@@ -109,19 +116,22 @@ export class LayerPart {
     this.fires = h("p", { class: "fires" });
     this.feed = picture(app, "feedOutput", "3.3");
     const [afterSelf, ...later] = this.norms, afterFeed = later.at(-1), afterCross = cross ? later[0] : null;
-    const addAndNorm = (one) => h("div", { class: "addnorm" }, h("h4", {}, t("addNorm")), one.residual.element, one.norm.element);
+    const sublayers = { self: "self_attention", cross: "cross_attention", feed: "feed_forward" };
+    const addAndNorm = (one) => h("div", { class: "addnorm sub", id: `${id}-${sublayers[one.name]}_norm` }, h("h4", {}, t("addNorm")), one.residual.element, one.norm.element);
     this.skip = h("button", { type: "button", class: "quiet skip-layer", "aria-pressed": "false", onclick: (event) => { event.preventDefault(); app.toggle("layers", this.place); } }, t("skipLayer"));
     this.peek = h("span", { class: "peek", "aria-hidden": "true" });
     this.skipped = h("p", { class: "text", hidden: true }, t("skippedText"));
     this.content = h("div", { class: "inside" }, this.self.element, addAndNorm(afterSelf), this.cross?.element, afterCross && addAndNorm(afterCross),
-      h("div", { class: "feed" }, h("h4", {}, t("feedTitle")), h("p", { class: "text" }, t("feedText", { d_ff: app.model.config.d_ff })), h("p", { class: "equation" }, t("feedFormula")), this.active.element, this.fires, this.feed.element), addAndNorm(afterFeed));
+      h("div", { class: "feed sub", id: `${id}-feed_forward` }, h("h4", {}, t("feedTitle")), h("p", { class: "text" }, t("feedText", { d_ff: app.model.config.d_ff })), h("p", { class: "equation" }, t("feedFormula")), this.active.element, this.fires, this.feed.element), addAndNorm(afterFeed));
     this.details = h("details", { open, class: "layer" }, h("summary", {}, h("span", { class: "number" }, "3.1"), h("h3", {}, t("layerTitle", { stack: t(`stack.${stack}`), layer: number + 1 })), this.peek, this.skip), this.skipped, this.content);
-    this.element = h("section", { id: `${stack}-${number}`, class: "part layerpart", style: "--hue: var(--attention)", "aria-label": t("layerPath", { stack: t(`stack.${stack}`), layer: number + 1 }) }, this.details);
+    this.element = h("section", { id, class: "part layerpart", style: "--hue: var(--attention)", "aria-label": t("layerPath", { stack: t(`stack.${stack}`), layer: number + 1 }) }, this.details);
     this.details.addEventListener("toggle", () => this.details.open && this.shown && this.update(...this.shown));
   }
 
-  update(layer, rows, memoryRows, current) {
-    this.shown = [layer, rows, memoryRows, current];
+  /** `rows` are the tokens that are read, `written` those that the decoder writes after each of them. */
+  update(layer, shown) {
+    this.shown = [layer, shown];
+    const { rows, written, memoryRows, current, plain } = shown;
     this.skip.setAttribute("aria-pressed", String(Boolean(layer.skipped)));
     this.skipped.hidden = !layer.skipped;
     this.content.hidden = Boolean(layer.skipped);
@@ -133,8 +143,8 @@ export class LayerPart {
       this.peek.append(canvas);
     }
     if (!this.details.open) return;
-    this.self.update(layer.self, rows, rows, current);
-    if (this.cross) this.cross.update(layer.cross, rows, memoryRows, current);
+    this.self.update(layer.self, rows, rows, current, plain?.self);
+    if (this.cross) this.cross.update(layer.cross, written, memoryRows, current, plain?.cross);
     const path = t("layerPath", { stack: t(`stack.${this.stack}`), layer: this.number + 1 });
     for (const { name, residual, norm } of this.norms) {
       const made = layer[{ self: "afterSelf", cross: "afterCross", feed: "afterFeed" }[name]];

@@ -78,6 +78,17 @@ export const ops = {
     }
     return new Value(data, weights.rows, v.cols, { op: "mix", weights, v });
   },
+  /** The rows of x below those that there were. */
+  below(there, x) {
+    if (!there) return x;
+    const data = new Float32Array(there.data.length + x.data.length);
+    data.set(there.data);
+    data.set(x.data, there.data.length);
+    return new Value(data, there.rows + x.rows, x.cols, { op: "given" });
+  },
+  difference(a, b) {
+    return like(a, a.data.map((value, at) => value - b.data[at]), { op: "difference", a, b });
+  },
   off(x) {
     return like(x, new Float32Array(x.data.length), { op: "off", x });
   },

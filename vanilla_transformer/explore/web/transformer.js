@@ -1,7 +1,7 @@
 // The Transformer in the paper's order: the same layers, under the same names, as vanilla_transformer/model/modeling_vanilla_transformer.py.
 import { ops } from "./tape.js";
 
-/** What is asked of the model beyond what it is. Heads and layers by their names, as encoder.0.self_attention.2. */
+/** What is asked of the model beyond what it is. Heads and layers by their names, counted from 1: encoder.1.self_attention.2. */
 export const undisturbed = () => ({
   heads: new Set(), layers: new Set(), positions: "as-is", scale: true, mask: true, temperature: 1,
 });
@@ -32,18 +32,22 @@ export function embed(model, ids, stack, whatIf, start = 0) {
   return { embedding, scaled, positions, sum: ops.sum(scaled, positions) };
 }
 
-/** Section 3.2: multi-head attention from x to a memory. `sees(query, key)` says what is not masked. */
-function attention(model, name, x, memory, whatIf, place, sees = null) {
+/**
+ * Section 3.2: multi-head attention from x to a memory, or to x itself. `sees(query, key)` says what is not masked;
+ * `past` are the heads of the same attention when it was computed for earlier tokens, whose keys and values are kept.
+ */
+function attention(model, name, x, memory, whatIf, place, { sees = null, past = null } = {}) {
   const { num_heads, d_k, d_v } = model.config;
   const project = (kind, from, head, width) => ops.linear(
     from, model.weight(`${name}.${kind}_proj.weight`), biasOf(model, `${name}.${kind}_proj`), head * width, (head + 1) * width,
   );
   const heads = Array.from({ length: num_heads }, (_, head) => {
-    const q = project("q", x, head, d_k), k = project("k", memory, head, d_k), v = project("v", memory, head, d_v);
+    const made = (kind, width) => (past && memory ? past[head][kind] : ops.below(past?.[head][kind], project(kind, memory ?? x, head, width)));
+    const q = project("q", x, head, d_k), k = made("k", d_k), v = made("v", d_v);
     const scores = ops.scores(q, k, whatIf.scale ? d_k ** -0.5 : 1);
     const masked = sees ? ops.mask(scores, sees) : null;
     const weights = ops.softmax(masked ?? scores);
-    const mixed = ops.mix(weights, v), off = whatIf.heads.has(`${place}.${head}`);
+    const mixed = ops.mix(weights, v), off = whatIf.heads.has(`${place}.${head + 1}`);
     return { q, k, v, scores, masked, weights, output: off ? ops.off(mixed) : mixed, off };
   });
   const concat = ops.concat(heads.map((head) => head.output));
@@ -68,15 +72,15 @@ function feedForward(model, name, x) {
 }
 
 /** Section 3.1: one layer of either stack; with a memory there is cross-attention to it. */
-function layer(model, stack, number, x, memory, causal, whatIf) {
-  const place = `${stack}.${number}`, name = `${stackOf[stack]}.layers.${number}`;
+function layer(model, stack, number, x, memory, causal, whatIf, past) {
+  const place = `${stack}.${number + 1}`, name = `${stackOf[stack]}.layers.${number}`;
   if (whatIf.layers.has(place)) return { place, skipped: true, input: x, output: x };
-  const sees = causal && whatIf.mask ? (query, key) => key <= query : null;
-  const self = attention(model, `${name}.self_attention`, x, x, whatIf, `${place}.self_attention`, sees);
+  const sees = causal && whatIf.mask && !past ? (query, key) => key <= query : null; // With a past there is only one query, the last.
+  const self = attention(model, `${name}.self_attention`, x, null, whatIf, `${place}.self_attention`, { sees, past: past?.self.heads });
   const afterSelf = addAndNorm(model, `${name}.self_attention_norm`, x, self.output);
   let cross = null, afterCross = null;
   if (memory) {
-    cross = attention(model, `${name}.cross_attention`, afterSelf.norm, memory, whatIf, `${place}.cross_attention`);
+    cross = attention(model, `${name}.cross_attention`, afterSelf.norm, memory, whatIf, `${place}.cross_attention`, { past: past?.cross.heads });
     afterCross = addAndNorm(model, `${name}.cross_attention_norm`, afterSelf.norm, cross.output);
   }
   const middle = (afterCross ?? afterSelf).norm, feed = feedForward(model, `${name}.feed_forward`, middle);
@@ -84,14 +88,17 @@ function layer(model, stack, number, x, memory, causal, whatIf) {
   return { place, input: x, self, afterSelf, cross, afterCross, feed, afterFeed, output: afterFeed.norm };
 }
 
-/** A stack of layers over tokens: `encoder`, `decoder`, or the `only` one of a model of one stack. */
-export function run(model, stack, ids, whatIf, { memory = null, causal = stack === "decoder" } = {}) {
-  const embedded = embed(model, ids, stack, whatIf), { config } = model;
+/**
+ * A stack of layers over tokens: `encoder`, `decoder`, or the `only` one of a model of one stack. With the layers of
+ * the tokens before, `past`, it goes on with one token.
+ */
+export function run(model, stack, ids, whatIf, { memory = null, causal = stack === "decoder", past = null, start = 0 } = {}) {
+  const embedded = embed(model, ids, stack, whatIf, start), { config } = model;
   const count = (stack === "only" ? config.encoder_layers ?? config.decoder_layers : config[`${stack}_layers`]);
   const layers = [];
   let x = embedded.sum;
   for (let number = 0; number < count; number++) {
-    layers.push(layer(model, stack, number, x, memory, causal, whatIf));
+    layers.push(layer(model, stack, number, x, memory, causal, whatIf, past?.[number]));
     x = layers.at(-1).output;
   }
   return { stack, ids, embedded, layers, causal, output: x };

@@ -27,8 +27,9 @@ const others = () => new Promise((resume) => setTimeout(resume));
 /** What `call` gives, or null where that has been asked anew. */
 async function compute(number, call, model, asked) {
   await others(); // Who types fast has asked again.
-  if (call !== "answer") return number === latest[call] ? computation[call](model, asked) : null;
-  const work = computation.answer(model, asked);
+  if (number !== latest[call]) return null;
+  const work = computation[call](model, asked);
+  if (!work.next) return work;
   for (let since = performance.now(); number === latest[call];) {
     const { done, value } = work.next();
     if (done) return value;
