@@ -6,7 +6,22 @@ class CorpusError(ValueError):
 
 
 class VocabularyError(ValueError):
-    """A tokenizer that cannot be learned, or does not fit its text or model."""
+    """The texts cannot give a vocabulary of the size asked for.
+
+    Attributes:
+        available: The size that they can give.
+    """
+
+    def __init__(self, vocab_size: int, available: int) -> None:
+        super().__init__(vocab_size, available)
+        self.vocab_size = vocab_size
+        self.available = available
+
+    def __str__(self) -> str:
+        return (
+            f"The texts yield a vocabulary of at most {self.available} entries, not {self.vocab_size}: ask "
+            f"for {self.available} or fewer, or give more text."
+        )
 
 
 class RecipeError(ValueError):

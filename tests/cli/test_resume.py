@@ -6,8 +6,7 @@ import pytest
 from refusals import refused
 
 from vanilla_transformer.cli.line_files import Answering, LineSource
-from vanilla_transformer.data.text_lines import CorpusError
-from vanilla_transformer.errors import RecipeError
+from vanilla_transformer.errors import CorpusError, RecipeError
 from vanilla_transformer.translation import Hypothesis, Translation
 
 CHUNK = 3

@@ -16,8 +16,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from refusals import refused
 
-from vanilla_transformer.data.corpus import CorpusError, corpus_languages, open_corpus, read_corpus
+from vanilla_transformer.data.corpus import corpus_languages, open_corpus, read_corpus
 from vanilla_transformer.data.sources import CorpusSpec
+from vanilla_transformer.errors import CorpusError
 
 # Each row is a trap of some reader: quotes, words for missing values, separators, line breaks that are none.
 PAIRS = [

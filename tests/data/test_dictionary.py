@@ -5,7 +5,8 @@ import pytest
 from refusals import refused
 
 from vanilla_transformer.data.cmudict import SPLITS, cmudict_pairs
-from vanilla_transformer.data.corpus import CorpusError, read_corpus
+from vanilla_transformer.data.corpus import read_corpus
+from vanilla_transformer.errors import CorpusError
 
 
 @pytest.fixture(scope="module")

@@ -8,8 +8,9 @@ from refusals import refused
 
 from vanilla_transformer.data.columns import PAIRS, TEXTS
 from vanilla_transformer.data.conll import TAGGED_SENTENCES
-from vanilla_transformer.data.corpus import CorpusError, open_corpus, read_corpus
+from vanilla_transformer.data.corpus import open_corpus, read_corpus
 from vanilla_transformer.data.sources import parse_corpus
+from vanilla_transformer.errors import CorpusError
 from vanilla_transformer.tasks.text_classification import LABELLED_TEXTS
 
 LABELLED = [("a film, fine", "", "good"), ("dull\u2028even", "", "bad")]

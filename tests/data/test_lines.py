@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from refusals import refused
 
 from vanilla_transformer.compression import SUFFIXES
-from vanilla_transformer.data.text_lines import CorpusError, read_lines
+from vanilla_transformer.data.text_lines import read_lines
+from vanilla_transformer.errors import CorpusError
 
 COMPRESS = {
     "": bytes,

@@ -11,8 +11,8 @@ from faults import small_files, standard_streams
 from refusals import refused
 
 from vanilla_transformer.data.preparation import StoredCorpus, prepare_corpus
-from vanilla_transformer.data.text_lines import CorpusError
 from vanilla_transformer.data.token_corpus import PreparationReport
+from vanilla_transformer.errors import CorpusError
 from vanilla_transformer.model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
 from vanilla_transformer.plain_text import plain_text
 from vanilla_transformer.tasks import get_task

@@ -2,7 +2,7 @@ import pytest
 from refusals import refused
 
 from vanilla_transformer.data.sources import CorpusSpec, corpora_from_values, parse_corpora, parse_corpus, to_words
-from vanilla_transformer.data.text_lines import CorpusError
+from vanilla_transformer.errors import CorpusError
 
 
 def test_one_corpus_is_its_words():

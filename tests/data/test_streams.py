@@ -10,10 +10,10 @@ from datasets import Dataset, DatasetDict, Features, IterableDataset, Value
 from refusals import refused
 
 from vanilla_transformer.data import corpus, text_streams
-from vanilla_transformer.data.corpus import CorpusError
 from vanilla_transformer.data.preparation import prepare_corpus
 from vanilla_transformer.data.sources import CorpusSpec
 from vanilla_transformer.data.text_streams import sample_rows, stream_of
+from vanilla_transformer.errors import CorpusError
 from vanilla_transformer.model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
 from vanilla_transformer.tasks import get_task
 

@@ -14,9 +14,10 @@ from torch import nn
 
 from vanilla_transformer.cli import main
 from vanilla_transformer.engine.known import changed_settings
+from vanilla_transformer.errors import ModelError
 from vanilla_transformer.explore import packing
 from vanilla_transformer.explore.computable import family
-from vanilla_transformer.explore.static_site import ExploreError, write_page
+from vanilla_transformer.explore.static_site import write_page
 
 WEB = Path(packing.__file__).parent / "web"
 # What the eye makes of linear RGB, after Viénot, Brettel and Mollon 1999.
@@ -112,23 +113,23 @@ def test_weights_of_another_model_are_left_out_and_told(explored, tmp_path):
 
 def test_models_that_the_page_does_not_compute_are_declined(explored, tmp_path):
     one = explored("classifier")
-    with refused(ExploreError, "Linear"):
+    with refused(ModelError, "Linear"):
         family(nn.Linear(2, 2))  # type: ignore[arg-type]
     one.model.config.activation_function = "mish"
     try:
-        with refused(ExploreError, "mish"):
+        with refused(ModelError, "mish"):
             family(one.model)
     finally:
         one.model.config.activation_function = "relu"
     one.model.config.problem_type = "regression"
     try:
-        with refused(ExploreError, "regression"):
+        with refused(ModelError, "regression"):
             family(one.model)
     finally:
         one.model.config.problem_type = None
     one.model.classifier.lora = nn.Linear(2, 2)
     try:
-        with refused(ExploreError, "classifier.lora"):
+        with refused(ModelError, "classifier.lora"):
             write_page(one.model, one.tokenizer, tmp_path / "page", name="page")
     finally:
         del one.model.classifier.lora

@@ -19,9 +19,10 @@ from tokenizers import Tokenizer
 from transformers import AutoTokenizer, DataCollatorForSeq2Seq, PreTrainedTokenizerFast, TextStreamer
 
 from vanilla_transformer import VanillaTransformerConfig
+from vanilla_transformer.errors import VocabularyError
 from vanilla_transformer.model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
 from vanilla_transformer.plain_text import plain_text
-from vanilla_transformer.tokenizer.learning import ALGORITHMS, VocabularyError
+from vanilla_transformer.tokenizer.learning import ALGORITHMS
 
 SPECIAL = ["<pad>", "<s>", "</s>", "<unk>"]
 TEXTS = [

@@ -15,8 +15,8 @@ from vanilla_transformer.cli import main
 from vanilla_transformer.data.corpus import open_corpus, read_corpus
 from vanilla_transformer.data.preparation import prepare_corpus
 from vanilla_transformer.data.sources import parse_corpus
-from vanilla_transformer.data.text_lines import LONGEST_PIECE, CorpusError
-from vanilla_transformer.errors import RecipeError
+from vanilla_transformer.data.text_lines import LONGEST_PIECE
+from vanilla_transformer.errors import CorpusError, RecipeError
 from vanilla_transformer.model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
 from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.tasks import task_for, task_of_model

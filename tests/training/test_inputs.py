@@ -8,9 +8,8 @@ from refusals import refused
 from tokenizers import Tokenizer, models, processors
 from transformers import PreTrainedTokenizerFast
 
-from vanilla_transformer.data.corpus import CorpusError
 from vanilla_transformer.data.sources import CorpusSpec
-from vanilla_transformer.errors import RecipeError
+from vanilla_transformer.errors import CorpusError, RecipeError
 from vanilla_transformer.recipe.reading import load_recipe
 from vanilla_transformer.recipe.schema import Recipe, in_words
 from vanilla_transformer.training import inputs, vocabulary

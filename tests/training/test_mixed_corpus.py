@@ -4,8 +4,8 @@ from datasets import Dataset
 from refusals import refused
 
 from vanilla_transformer.data.preparation import prepare_corpus
-from vanilla_transformer.data.text_lines import CorpusError
 from vanilla_transformer.data.token_corpus import PreparationReport
+from vanilla_transformer.errors import CorpusError
 from vanilla_transformer.model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
 from vanilla_transformer.tasks import get_task
 from vanilla_transformer.training.mixed_corpus import MixedCorpus

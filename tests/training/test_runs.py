@@ -26,9 +26,9 @@ from vanilla_transformer import (
     VanillaTransformerForConditionalGeneration,
     VanillaTransformerTokenizer,
 )
-from vanilla_transformer.data.corpus import CorpusError, read_corpus
+from vanilla_transformer.data.corpus import read_corpus
 from vanilla_transformer.data.preparation import prepare_corpus
-from vanilla_transformer.errors import DivergenceError, RecipeError, RunError
+from vanilla_transformer.errors import CorpusError, DivergenceError, RecipeError, RunError
 from vanilla_transformer.recipe.reading import load_recipe
 from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.tasks import get_task

@@ -22,8 +22,8 @@ from vanilla_transformer.cli.streams import (
 )
 from vanilla_transformer.data.columns import TextForm
 from vanilla_transformer.data.sources import CorpusSpec, locate, parse_corpus, split_off
-from vanilla_transformer.data.text_lines import CorpusError, RowError
-from vanilla_transformer.errors import RecipeError
+from vanilla_transformer.data.text_lines import RowError
+from vanilla_transformer.errors import CorpusError, RecipeError
 from vanilla_transformer.progress import progress_bar
 from vanilla_transformer.recipe.schema import Recipe
 

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from importlib import metadata
 
 from vanilla_transformer.data.columns import RowTable
-from vanilla_transformer.data.text_lines import CorpusError, read_lines
+from vanilla_transformer.data.text_lines import read_lines
+from vanilla_transformer.errors import CorpusError
 
 SPLITS = ("train", "dev", "test")
 

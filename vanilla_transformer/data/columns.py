@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from vanilla_transformer.data.text_lines import CorpusError
+from vanilla_transformer.errors import CorpusError
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,8 @@ from itertools import chain
 
 from vanilla_transformer.data.columns import BETWEEN_WORDS, Column, FileKind, NumberedRows, RowTable, TextForm, Wanted
 from vanilla_transformer.data.tables import column_numbers
-from vanilla_transformer.data.text_lines import CorpusError, read_lines
+from vanilla_transformer.data.text_lines import read_lines
+from vanilla_transformer.errors import CorpusError
 
 
 def read_conll(path: str, wanted: Wanted) -> RowTable:

@@ -32,8 +32,9 @@ from vanilla_transformer.data.sources import (
 )
 from vanilla_transformer.data.table_files import READERS
 from vanilla_transformer.data.tables import read_text
-from vanilla_transformer.data.text_lines import CorpusError, read_lines
+from vanilla_transformer.data.text_lines import read_lines
 from vanilla_transformer.data.text_streams import TextStream, find_columns, row_tables, stream_of, text_schema
+from vanilla_transformer.errors import CorpusError
 from vanilla_transformer.network import hub_or_cache
 
 __all__ = [

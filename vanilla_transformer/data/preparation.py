@@ -19,9 +19,9 @@ from transformers import PreTrainedTokenizerFast
 from vanilla_transformer.atomic_files import atomic_write
 from vanilla_transformer.data.columns import TextForm
 from vanilla_transformer.data.row_hashes import RowHash, TextHash
-from vanilla_transformer.data.text_lines import CorpusError
 from vanilla_transformer.data.text_streams import TextStream, stream_of
 from vanilla_transformer.data.token_corpus import PreparationReport, PreparedCorpus, Rows, TokenFile, token_writer
+from vanilla_transformer.errors import CorpusError
 from vanilla_transformer.fingerprints import fingerprint_settings
 from vanilla_transformer.model.tokenization_vanilla_transformer import VanillaTransformerTokenizer, cased
 from vanilla_transformer.plain_text import plain_text

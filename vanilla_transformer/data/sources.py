@@ -10,7 +10,7 @@ from typing import Any
 
 from vanilla_transformer.compression import SUFFIXES, without_suffix
 from vanilla_transformer.data.columns import COLUMN_SETTINGS, PAIRS, TextForm, Wanted
-from vanilla_transformer.data.text_lines import CorpusError
+from vanilla_transformer.errors import CorpusError
 from vanilla_transformer.suggestions import closest, did_you_mean
 
 BETWEEN_CORPORA = "+"

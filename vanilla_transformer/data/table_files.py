@@ -18,7 +18,8 @@ from vanilla_transformer.data.columns import (
     choose_columns,
 )
 from vanilla_transformer.data.tables import column_numbers
-from vanilla_transformer.data.text_lines import CorpusError, decoded_lines, read_lines
+from vanilla_transformer.data.text_lines import decoded_lines, read_lines
+from vanilla_transformer.errors import CorpusError
 
 Record = TypeVar("Record")
 

@@ -7,7 +7,8 @@ from pathlib import Path
 
 from vanilla_transformer.compression import without_suffix
 from vanilla_transformer.data.columns import PAIRS, RowTable, TextForm, Wanted
-from vanilla_transformer.data.text_lines import CorpusError, read_lines, read_pieces
+from vanilla_transformer.data.text_lines import read_lines, read_pieces
+from vanilla_transformer.errors import CorpusError
 
 
 def read_text(paths: Sequence[str], form: TextForm = PAIRS) -> RowTable:

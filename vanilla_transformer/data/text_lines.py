@@ -7,14 +7,11 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import IO
 
 from vanilla_transformer import compression
+from vanilla_transformer.errors import CorpusError
 
 # In characters: a tokenizer takes long for a piece of millions.
 LONGEST_PIECE = 1 << 14
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
-
-
-class CorpusError(ValueError):
-    """Text that cannot be used as it is; the message says where and what to do."""
 
 
 class RowError(CorpusError):

@@ -12,7 +12,7 @@ from tqdm.auto import tqdm
 
 from vanilla_transformer.data.columns import PAIRS, Column, Columns, Row, TextForm, Wanted, choose_columns
 from vanilla_transformer.data.row_hashes import TextHash
-from vanilla_transformer.data.text_lines import CorpusError
+from vanilla_transformer.errors import CorpusError
 
 ROWS_PER_TABLE = 10_000
 

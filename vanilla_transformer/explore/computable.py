@@ -5,6 +5,7 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel
 
+from vanilla_transformer.errors import ModelError
 from vanilla_transformer.model.modeling_vanilla_transformer import (
     VanillaTransformerDecoderForCausalLM,
     VanillaTransformerEncoderForMaskedLM,
@@ -36,36 +37,32 @@ _FIELDS = (
 _MOST_PARAMETERS = 40_000_000
 
 
-class ExploreError(ValueError):
-    """A model that the page cannot compute."""
-
-
 def family(model: PreTrainedModel) -> str:
     """Returns the model's family among those of the page.
 
     Raises:
-        ExploreError: The model is of no such family, or has a feature that the page does not know.
+        ModelError: The model is of no such family, or has a feature that the page does not know.
     """
     found = FAMILIES.get(type(model))
     if found is None:
         known = ", ".join(kind.__name__ for kind in FAMILIES)
-        raise ExploreError(f"The page cannot compute a {type(model).__name__}, only {known}.")
+        raise ModelError(f"The page cannot compute a {type(model).__name__}, only {known}.")
     config: Any = model.config
     if found != "recurrent" and config.activation_function not in ACTIVATIONS:
-        raise ExploreError(
+        raise ModelError(
             f"The page cannot compute the activation {config.activation_function}, only {', '.join(ACTIVATIONS)}."
         )
     if found == "classifier" and (config.problem_type == "regression" or config.num_labels == 1):
-        raise ExploreError("The model gives a text a number (regression), but the page shows classes.")
+        raise ModelError("The model gives a text a number (regression), but the page shows classes.")
     with torch.device("meta"):
         expected = {name: weight.shape for name, weight in type(model)(config).state_dict().items()}
     there = {name: weight.shape for name, weight in model.state_dict().items()}
     if there != expected:
         name = sorted(there.items() ^ expected.items(), key=lambda item: item[0])[0][0]
-        raise ExploreError(f"The page cannot compute a model whose weight {name} differs from its family's.")
+        raise ModelError(f"The page cannot compute a model whose weight {name} differs from its family's.")
     count = sum(weight.numel() for weight in model.parameters())
     if count > _MOST_PARAMETERS:
-        raise ExploreError(
+        raise ModelError(
             f"The model has {count:,} parameters, but a browser can only compute up to {_MOST_PARAMETERS:,} "
             "in reasonable time."
         )

@@ -13,8 +13,9 @@ from huggingface_hub import RepoCard
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from vanilla_transformer.engine.known import changed_settings
+from vanilla_transformer.errors import ModelError
 from vanilla_transformer.explore.browser_tokenizer import tokenizer_config, tokenizer_parts
-from vanilla_transformer.explore.computable import WRITERS, ExploreError, family, fields
+from vanilla_transformer.explore.computable import WRITERS, family, fields
 from vanilla_transformer.explore.packing import (
     MOST_BYTES,
     Moment,
@@ -96,7 +97,7 @@ def write_page(
         report: Called with each way in which the page differs from the model.
 
     Raises:
-        ExploreError, ModelError: The page cannot compute the model, or cannot read its tokenizer.
+        ModelError: The page cannot compute the model, or cannot read its tokenizer.
     """
     kind = family(model)
     tokenizer = plain_text(tokenizer)
@@ -255,4 +256,4 @@ def _training(
     return {"steps": [moment.step for moment in kept], "curve": curve} if kept or curve else None
 
 
-__all__ = ["ExploreError", "push_page", "write_model_page", "write_page"]
+__all__ = ["ModelError", "push_page", "write_model_page", "write_page"]

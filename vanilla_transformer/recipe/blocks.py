@@ -21,8 +21,7 @@ from vanilla_transformer.data.sources import (
     only_corpus,
     to_words,
 )
-from vanilla_transformer.data.text_lines import CorpusError
-from vanilla_transformer.errors import RecipeError
+from vanilla_transformer.errors import CorpusError, RecipeError
 
 CorporaOption = typing.Annotated[
     Corpora,

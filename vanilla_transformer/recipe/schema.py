@@ -10,8 +10,7 @@ from typing import Any, Literal, Self
 import yaml
 
 from vanilla_transformer.data.sources import CorpusSpec, parse_corpora, to_words
-from vanilla_transformer.data.text_lines import CorpusError
-from vanilla_transformer.errors import RecipeError
+from vanilla_transformer.errors import CorpusError, RecipeError
 from vanilla_transformer.recipe.blocks import (
     Block,
     Classification,

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 from transformers import PreTrainedTokenizerFast
 
 from vanilla_transformer.data.preparation import Encoder
-from vanilla_transformer.data.text_lines import CorpusError, RowError
-from vanilla_transformer.errors import RecipeError
+from vanilla_transformer.data.text_lines import RowError
+from vanilla_transformer.errors import CorpusError, RecipeError
 from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.suggestions import did_you_mean
 from vanilla_transformer.tasks.encoders import EncoderPredictor, EncoderTask, Texts

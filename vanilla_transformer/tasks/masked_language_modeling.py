@@ -10,8 +10,8 @@ from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerF
 from vanilla_transformer.cost import tokens_masked
 from vanilla_transformer.data.batching import LABEL_PADDING, Lengths, pad
 from vanilla_transformer.data.preparation import Encoder, token_ids
-from vanilla_transformer.data.text_lines import CorpusError
 from vanilla_transformer.data.token_corpus import Rows
+from vanilla_transformer.errors import CorpusError
 from vanilla_transformer.evaluation.text_cost import TextCost
 from vanilla_transformer.model.modeling_vanilla_transformer import VanillaTransformerEncoderForMaskedLM
 from vanilla_transformer.plain_text import plain_text

@@ -7,6 +7,7 @@ from typing import Any
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
+from vanilla_transformer.errors import VocabularyError
 from vanilla_transformer.limits import check_whole
 from vanilla_transformer.model.tokenization_vanilla_transformer import SPECIAL_TOKENS
 
@@ -41,25 +42,6 @@ _GOES_ON = Regex(r"@@(?: |\z)")
 
 # In bytes. Wordpiece looks at this much of a word at once, because its search is cubic in it.
 _LONGEST_PIECE = 100
-
-
-class VocabularyError(ValueError):
-    """The texts cannot give a vocabulary of the size asked for.
-
-    Attributes:
-        available: The size that they can give.
-    """
-
-    def __init__(self, vocab_size: int, available: int) -> None:
-        super().__init__(vocab_size, available)
-        self.vocab_size = vocab_size
-        self.available = available
-
-    def __str__(self) -> str:
-        return (
-            f"The texts yield a vocabulary of at most {self.available} entries, not {self.vocab_size}: ask "
-            f"for {self.available} or fewer, or give more text."
-        )
 
 
 def learn_tokenizer(

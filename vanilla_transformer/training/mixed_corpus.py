@@ -7,8 +7,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vanilla_transformer.data.sources import Corpora
-from vanilla_transformer.data.text_lines import CorpusError
 from vanilla_transformer.data.token_corpus import PreparationReport, PreparedCorpus, Rows, rows_of_several
+from vanilla_transformer.errors import CorpusError
 from vanilla_transformer.fingerprints import fingerprint_settings
 from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.tasks import task_for

@@ -5,9 +5,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict
 
 from vanilla_transformer.data.columns import BETWEEN_WORDS, Row
-from vanilla_transformer.data.text_lines import CorpusError
 from vanilla_transformer.data.text_streams import TextStream
-from vanilla_transformer.errors import RecipeError
+from vanilla_transformer.errors import CorpusError, RecipeError
 from vanilla_transformer.model.configuration_vanilla_transformer import VanillaTransformerConfig
 from vanilla_transformer.model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
 from vanilla_transformer.recipe.defaults import choose_vocab_size

@@ -13,8 +13,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from transformers import AutoModelForSequenceClassification, pipeline
 
 from vanilla_transformer.cli import main
-from vanilla_transformer.data.text_lines import CorpusError
-from vanilla_transformer.errors import MetricError, RecipeError
+from vanilla_transformer.errors import CorpusError, MetricError, RecipeError
 from vanilla_transformer.model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
 from vanilla_transformer.recipe.defaults import MODEL_FIELDS
 from vanilla_transformer.recipe.reading import load_recipe
