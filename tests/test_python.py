@@ -58,7 +58,7 @@ def test_dir_shows_the_public_names_and_the_packages_and_nothing_else():
 
 def test_dir_of_the_room_inspection_shows_its_names_alone():
     inspection = vanilla_transformer.inspection
-    assert [name for name in dir(inspection) if name[0] != "_"] == inspection.__all__
+    assert [name for name in dir(inspection) if name[0] != "_"] == sorted(inspection.__all__)
 
 
 @pytest.mark.parametrize("name", sorted(path.parent.name for path in PACKAGE.glob("*/__init__.py")))

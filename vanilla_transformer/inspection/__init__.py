@@ -21,3 +21,7 @@ __all__ = [
     "plot_heads",
     "save_alignment_heads",
 ]
+
+
+def __dir__() -> list[str]:
+    return __all__
