@@ -21,6 +21,7 @@ LAYERS = [
     *("training", "tasks", "evaluation", "translation", "recipe", "data"),
     *(
         "cost",
+        "text_cost",
         "tokenizer",
         "atomic_files",
         "compression",

@@ -122,10 +122,6 @@ def _add_default_targets(constants: ModuleType) -> None:
                     targets.setdefault(config.model_type, ours)
 
 
-# PEFT is not needed otherwise, and may be broken.
-after_import(_PEFT_CONSTANTS, _add_default_targets)
-
-
 shipped: list[Any] = [modeling_vanilla_transformer]
 if find_spec("vanilla_transformer.recurrent"):
     from vanilla_transformer.recurrent import modeling_recurrent_encoder_decoder
@@ -138,3 +134,6 @@ for family, models in FAMILIES.items():
     if AutoModelForSeq2SeqLM in models:
         family.custom_pipelines = _PipelinesOfThePackage()  # type: ignore[attr-defined]
 _register_pipelines()
+
+# PEFT is not needed otherwise, and may be broken.
+after_import(_PEFT_CONSTANTS, _add_default_targets)

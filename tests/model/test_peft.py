@@ -7,8 +7,6 @@ import pytest
 import torch
 
 from vanilla_transformer import (
-    RecurrentEncoderDecoderConfig,
-    RecurrentEncoderDecoderForConditionalGeneration,
     VanillaTransformerForConditionalGeneration,
 )
 
@@ -145,16 +143,3 @@ def test_a_merged_adapter_that_untied_the_embedding_is_saved_whole(tiny_model, w
     merged.save_pretrained(tmp_path)
     loaded = VanillaTransformerForConditionalGeneration.from_pretrained(tmp_path)
     assert torch.equal(loaded(**INPUTS).logits, merged(**INPUTS).logits)
-
-
-@pytest.mark.parametrize("attention", ["bahdanau", "luong-dot", "luong-general"])
-@pytest.mark.parametrize("kind", ["LoraConfig", "AdaLoraConfig", "IA3Config", "VeraConfig"])
-@pytest.mark.filterwarnings("ignore::UserWarning")
-def test_targets_of_a_recurrent_model_need_not_be_named(attention, kind):
-    torch.manual_seed(0)
-    sizes = {"vocab_size": 48, "d_model": 32, "attention": attention}
-    model = RecurrentEncoderDecoderForConditionalGeneration(RecurrentEncoderDecoderConfig(**sizes))
-    settings = {"total_step": 10} if kind == "AdaLoraConfig" else {}
-    adapted = peft.get_peft_model(model, getattr(peft, kind)(task_type="SEQ_2_SEQ_LM", **settings)).eval()
-    adapted(**INPUTS).loss.backward()
-    assert any(p.grad is not None for p in adapted.parameters() if p.requires_grad)

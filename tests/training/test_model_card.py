@@ -233,7 +233,7 @@ def test_the_card_shows_examples_and_says_what_its_metrics_count(directory: Path
 
 
 def test_a_card_of_an_unregistered_task_names_no_pipeline(directory: Path) -> None:
-    text = RECIPE.to_yaml().replace("task: translation", "task: question-answering")
+    text = RECIPE.to_yaml().replace("task: translation", "task: of-nobody")
     (directory / "recipe.yaml").write_text(text)
     add_scores(directory, CorpusSpec(("test.tsv",)), [BLEU], {})
     card = card_of(directory)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from vanilla_transformer import __version__
 from vanilla_transformer.errors import MetricError
 from vanilla_transformer.evaluation.metrics import Metric
-from vanilla_transformer.evaluation.text_cost import TextCost
+from vanilla_transformer.text_cost import TextCost
 
 
 def _per(unit: str, size: Callable[[str], int] | None) -> Metric:

@@ -8,6 +8,7 @@ import torch
 from transformers import GenerationConfig, PreTrainedTokenizerFast
 
 from vanilla_transformer.errors import ModelError
+from vanilla_transformer.export.linked_files import refuse_linked_files
 from vanilla_transformer.export.marian import from_marian, to_marian
 from vanilla_transformer.export.weights import training_settings_lost
 from vanilla_transformer.model.configuration_vanilla_transformer import VanillaTransformerConfig
@@ -41,6 +42,7 @@ def convert(source: str | Path) -> Converted:
         ModelError: There is no model of that name, it is of another type, or it has a feature that the other type
             cannot express.
     """
+    refuse_linked_files(source)
     model_type = saved_config(source).model_type
     if model_type not in ("marian", OURS):
         raise ModelError(

@@ -15,7 +15,6 @@ from vanilla_transformer.data.columns import PACKED_TEXT, TEXTS_IN_BLOCKS
 from vanilla_transformer.data.preparation import Encoder, token_ids
 from vanilla_transformer.data.token_corpus import Rows
 from vanilla_transformer.errors import RecipeError
-from vanilla_transformer.evaluation.text_cost import TextCost
 from vanilla_transformer.model.configuration_vanilla_transformer import VanillaTransformerDecoderConfig
 from vanilla_transformer.model.modeling_vanilla_transformer import VanillaTransformerDecoderForCausalLM
 from vanilla_transformer.plain_text import plain_text
@@ -23,6 +22,7 @@ from vanilla_transformer.recipe.defaults import SizePreset
 from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.tasks.encoders import EncoderPredictor, EncoderTask, Row, Texts
 from vanilla_transformer.tasks.interface import Batch, Prediction, RowRandom, SpecialTokens
+from vanilla_transformer.text_cost import TextCost
 from vanilla_transformer.translation.translator import evaluating
 
 if TYPE_CHECKING:

@@ -12,7 +12,6 @@ from vanilla_transformer.data.batching import LABEL_PADDING, Lengths, pad
 from vanilla_transformer.data.preparation import Encoder, token_ids
 from vanilla_transformer.data.token_corpus import Rows
 from vanilla_transformer.errors import CorpusError
-from vanilla_transformer.evaluation.text_cost import TextCost
 from vanilla_transformer.model.modeling_vanilla_transformer import VanillaTransformerEncoderForMaskedLM
 from vanilla_transformer.plain_text import plain_text
 from vanilla_transformer.recipe.defaults import SizePreset
@@ -20,6 +19,7 @@ from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.tasks.encoders import Row, Texts
 from vanilla_transformer.tasks.interface import Batch, Prediction, RowRandom, SpecialTokens, Task
 from vanilla_transformer.tasks.language_modeling import ModelingOfTexts, TextScorer
+from vanilla_transformer.text_cost import TextCost
 
 # Shares of the masked tokens: 80% become `<mask>`; half of the rest become random tokens, half stay as they are.
 _HIDDEN, _HIDDEN_OR_OTHER = 0.8, 0.9
