@@ -200,7 +200,9 @@ def find_store() -> "torch.distributed.Store | None":
     """Returns the small store by which a launcher lets the processes of a run find each other; None for one alone."""
     if int(os.environ.get("WORLD_SIZE", "1")) == 1:
         return None
-    return next(torch.distributed.rendezvous("env://", timeout=JOINING_LIMIT))[0]
+    store = next(torch.distributed.rendezvous("env://", timeout=JOINING_LIMIT))[0]
+    # A launcher keeps its store when it starts the processes again: they must not find what the dead ones wrote.
+    return torch.distributed.PrefixStore(f"start {os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
 
 
 def main_process_first(store: "torch.distributed.Store | None", work: Callable[[], Result]) -> Result:
