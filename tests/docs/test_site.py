@@ -27,13 +27,16 @@ def visit(browser, site):
 
 
 def test_a_root_is_wider_than_its_radicand(visit):
-    tab = visit("paper/3.2-attention.html")
-    pairs = tab.evaluate(
-        "[...document.querySelectorAll('msqrt')].map(root => [root, root.firstElementChild].map("
-        "part => part.getBoundingClientRect().width))"
-    )
-    size = tab.evaluate("parseFloat(getComputedStyle(document.querySelector('p math')).fontSize)")
-    assert pairs and all(root > radicand + size / 2 for root, radicand in pairs)
+    wider = []
+    for page in ("paper/3.2-attention.html", "paper/3.4-embeddings.html"):
+        tab = visit(page)
+        size = tab.evaluate("parseFloat(getComputedStyle(document.querySelector('p math')).fontSize)")
+        pairs = tab.evaluate(
+            "[...document.querySelectorAll('msqrt')].map(root => [root, root.firstElementChild].map("
+            "part => part.getBoundingClientRect().width))"
+        )
+        wider += [root > radicand + size / 2 for root, radicand in pairs]
+    assert len(wider) > 3 and all(wider)
 
 
 def test_parentheses_grow_with_the_fraction_between_them(visit):
