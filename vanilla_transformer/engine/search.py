@@ -197,7 +197,7 @@ def may_improve(running: Hypotheses, finished: Hypotheses, length: int, limits: 
     goes_on = best > IMPOSSIBLE / 2
     if limits.early_stopping is True:
         return goes_on & (last <= IMPOSSIBLE)
-    bound = best / limits.penalty(limits.horizon if limits.is_exact else float(length))
+    bound = best / limits.penalty(limits.horizon.float() if limits.is_exact else float(length))
     return goes_on & (bound > last)
 
 
@@ -276,7 +276,8 @@ class BeamSearch:
         """Returns W candidates of each sentence that continue, W that may end, and a mask of those that do, (N, W)."""
         candidates = best_continuations(log_p_NWV, self.running.scores, self.limits.candidates)
         ended_NC = ends(candidates, self.length, self.limits)
-        scores, chosen = (candidates.scores + ended_NC * IMPOSSIBLE).topk(self.width)
+        going_on = torch.where(ended_NC, candidates.scores + IMPOSSIBLE, candidates.scores)
+        scores, chosen = going_on.topk(self.width)
         running = Candidates(scores, candidates.parents.gather(1, chosen), candidates.tokens.gather(1, chosen))
         # Only the best W of a step may end.
         ending = Candidates(*(part[:, : self.width] for part in candidates))

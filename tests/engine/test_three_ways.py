@@ -1,0 +1,125 @@
+"""One call of `generate` has one result: by the engine on live weights, frozen, and by the library's search."""
+
+from contextlib import nullcontext
+
+import pytest
+import torch
+from accelerate import cpu_offload
+from searches import END, INPUTS, PAD, sharp, without_engine
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+IDS, MASK = INPUTS["input_ids"], INPUTS["attention_mask"]
+
+
+@pytest.fixture(scope="module")
+def model():
+    return sharp(0)
+
+
+@pytest.fixture(params=["live", "frozen", "library"])
+def way(request, model):
+    """Enters the way that a call takes."""
+    return {"live": nullcontext, "frozen": model.frozen, "library": without_engine}[request.param]
+
+
+def by_library(model, **call):
+    with without_engine():
+        return model.generate(**{**INPUTS, **call})
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        {"attention_mask": MASK.bool(), "max_new_tokens": 30},
+        {"attention_mask": MASK.to(torch.uint8), "max_new_tokens": 300},
+        {"attention_mask": MASK.to(torch.int8), "max_new_tokens": 300},
+        {"attention_mask": MASK.float()},
+        {"input_ids": IDS.int()},
+    ],
+    ids=["bool", "uint8", "int8", "float", "int32 ids"],
+)
+def test_the_type_of_ids_and_mask_changes_nothing(model, way, call):
+    plain = {name: value for name, value in call.items() if name == "max_new_tokens"}
+    with way():
+        assert torch.equal(model.generate(**{**INPUTS, **call}), by_library(model, **plain))
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        {"suppress_tokens": []},
+        {"begin_suppress_tokens": []},
+        {"bad_words_ids": [[END]]},
+        {"forced_eos_token_id": END, "max_length_beyond_source": 0, "suppress_tokens": [PAD]},
+        {"forced_eos_token_id": END, "max_length_beyond_source": 0, "num_beams": 1},
+    ],
+    ids=str,
+)
+def test_empty_lists_and_forced_ends_are_the_librarys(model, way, call):
+    with way():
+        assert torch.equal(model.generate(**INPUTS, **call), by_library(model, **call))
+
+
+@pytest.mark.parametrize(
+    "call",
+    [{"max_new_tokens": 0}, {"max_new_tokens": -1}, {"early_stopping": "foo"}, {"max_length_beyond_source": -100}],
+    ids=str,
+)
+def test_what_the_library_refuses_is_refused(model, way, call):
+    with way(), pytest.raises(ValueError):
+        model.generate(**INPUTS, **call)
+
+
+def test_a_sentence_is_forced_to_end_at_its_own_limit(model, way):
+    call = {"forced_eos_token_id": END, "max_length_beyond_source": 0}
+    with way():
+        alone = model.generate(IDS[2:, :2], attention_mask=MASK[2:, :2], **call)[0]
+        beside = model.generate(**INPUTS, **call)[2]
+    assert alone[-1] == END and torch.equal(beside[: len(alone)], alone) and (beside[len(alone) :] == PAD).all()
+
+
+@pytest.mark.parametrize("num_beams", [1, 4])
+def test_encoder_outputs_may_be_a_tuple(model, way, num_beams):
+    with torch.no_grad():
+        states = model.get_encoder()(**INPUTS).last_hidden_state
+    with way():
+        found = model.generate(encoder_outputs=(states,), attention_mask=MASK, num_beams=num_beams, max_new_tokens=9)
+    assert torch.equal(found, by_library(model, num_beams=num_beams, max_new_tokens=9))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64], ids=str)
+@pytest.mark.parametrize("call", [{}, {"num_beams": 1}], ids=["beam", "greedy"])
+@pytest.mark.parametrize("quantization", [None, "int8"])
+@pytest.mark.parametrize("frozen", [False, True], ids=["live", "frozen"])
+def test_torchs_default_dtype_changes_nothing(model, dtype, call, quantization, frozen):
+    def generate():
+        if not frozen:
+            return model.generate(**INPUTS, **call, **({"quantization": quantization} if quantization else {}))
+        with model.frozen(quantization):
+            return model.generate(**INPUTS, **call)
+
+    before = generate()
+    torch.set_default_dtype(dtype)
+    try:
+        assert torch.equal(generate(), before)
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+def test_an_offloaded_model_decodes_as_before():
+    expected = sharp(0).generate(**INPUTS)
+    offloaded = cpu_offload(sharp(0), execution_device="cpu")
+    assert torch.equal(offloaded.generate(**INPUTS), expected)
+
+
+def test_a_replaced_attention_function_decodes(model, monkeypatch):
+    library, calls = ALL_ATTENTION_FUNCTIONS["sdpa"], []
+
+    def watched(*args, **kwargs):
+        calls.append(args)
+        return library(*args, **kwargs)
+
+    expected = model.generate(**INPUTS)
+    assert not calls
+    monkeypatch.setitem(ALL_ATTENTION_FUNCTIONS, "sdpa", watched)
+    assert torch.equal(model.generate(**INPUTS), expected) and calls
