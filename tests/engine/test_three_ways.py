@@ -70,6 +70,15 @@ def test_what_the_library_refuses_is_refused(model, way, call):
         model.generate(**INPUTS, **call)
 
 
+@pytest.mark.parametrize("call", [{"max_new_tokens": 3.5}, {"num_return_sequences": 0}], ids=str)
+def test_what_the_librarys_search_fails_at_fails_there(model, way, call):
+    with pytest.raises((TypeError, RuntimeError)) as by_library, without_engine():
+        model.generate(**INPUTS, **call)
+    with way(), pytest.raises(by_library.type) as found:
+        model.generate(**INPUTS, **call)
+    assert str(found.value) == str(by_library.value)
+
+
 def test_a_sentence_is_forced_to_end_at_its_own_limit(model, way):
     call = {"forced_eos_token_id": END, "max_length_beyond_source": 0}
     with way():

@@ -1,5 +1,6 @@
 """The engine's one gate: whether a call that the library has prepared is the engine's, or the reason why it is not."""
 
+from numbers import Integral
 from typing import Any, NamedTuple
 
 import torch
@@ -104,6 +105,11 @@ def _unknown_settings(settings: Any, vocabulary: int) -> str | None:
         return "use_cache=False"
     if any(getattr(settings, name, None) for name in ("low_memory", "is_assistant", "compile_config")):
         return "low_memory, compile_config or the part of an assistant"
+    for name, least in (("max_length", 0), ("num_return_sequences", 1)):
+        value = getattr(settings, name)
+        # The library fails at these.
+        if not isinstance(value, Integral) or value < least:
+            return f"{name}={value}"
     ends = settings._eos_token_tensor
     if ends is None:
         return "no eos_token_id"
