@@ -268,7 +268,7 @@ def _choose_length(
     if device.kind == "cpu":
         seconds_per_step = _cpu_seconds_per_epoch(recipe, task, corpus, device) / steps_per_epoch
         if steps * seconds_per_step > CPU_HOURS * 3600:
-            steps, reason = max(1, int(CPU_HOURS * 3600 / seconds_per_step)), "more would take long on a CPU"
+            steps, reason = max(1, int(CPU_HOURS * 3600 / seconds_per_step)), "more would take too long on a CPU"
     if recipe.optimization.max_steps is None:
         steps = _rounded(steps)
     else:
