@@ -18,7 +18,7 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 import hypothesis
 import pytest
 import torch
-from browser import free_port
+from browser import free_port, open_browser
 from faults import at_update
 from huggingface_hub import constants
 from transformers import GenerationMixin
@@ -34,6 +34,13 @@ hypothesis.settings.register_profile(
     "seeded", derandomize=True, deadline=None, phases=[hypothesis.Phase.explicit, hypothesis.Phase.generate]
 )
 hypothesis.settings.load_profile("seeded")
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    """One browser for the tests of a file; playwright drives only one at a time in a process."""
+    with open_browser() as browser:
+        yield browser
 
 
 @pytest.fixture(autouse=True)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from functools import partial
 
 import pytest
-from browser import free_port, open_browser
+from browser import free_port
 from small_models import save, single_stack
 from transformers import pipeline
 
@@ -102,18 +102,17 @@ def test_examples_are_the_short_texts_of_the_card(models, tmp_path):
     assert card_examples(str(tmp_path)) == []
 
 
-def test_a_browser_shows_answers_and_asks_no_other_host(address, client):
-    with open_browser() as browser:
-        page = browser.new_page()
-        asked: list[str] = []
-        page.on("request", lambda request: asked.append(request.url))
-        page.goto(address)
-        page.fill("#text textarea", MARKUP)
-        page.click("text=Answer")
-        expected = client.predict(MARKUP, api_name="/translate")
-        page.wait_for_function("text => document.querySelector('#answer-0 textarea').value == text", arg=expected)
-        page.wait_for_selector("#answer-1 >> text=%")
-        assert page.evaluate("window.hurt") is None
+def test_a_browser_shows_answers_and_asks_no_other_host(browser, address, client):
+    page = browser.new_page()
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url))
+    page.goto(address)
+    page.fill("#text textarea", MARKUP)
+    page.click("text=Answer")
+    expected = client.predict(MARKUP, api_name="/translate")
+    page.wait_for_function("text => document.querySelector('#answer-0 textarea').value == text", arg=expected)
+    page.wait_for_selector("#answer-1 >> text=%")
+    assert page.evaluate("window.hurt") is None
     assert [url for url in asked if not url.startswith((address, "data:", "blob:", "about:"))] == []
 
 

@@ -1,13 +1,6 @@
 """The site in a real browser, opened from the disk: formulas, search, and the width of a telephone."""
 
 import pytest
-from browser import open_browser
-
-
-@pytest.fixture(scope="module")
-def browser():
-    with open_browser() as browser:
-        yield browser
 
 
 @pytest.fixture

@@ -1,12 +1,10 @@
 """Small random models of each family, written as pages."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from browser import open_browser
 from exploring import Explored
 from small_models import save, single_stack, unigram_tokenizer
 
@@ -90,9 +88,3 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
     save(model, tokenizer, folder)
     (folder / "README.md").write_text("---\nwidget:\n- text: a dog\n---\n")
     return folder
-
-
-@pytest.fixture(scope="session")
-def browser() -> Iterator[Any]:
-    with open_browser() as browser:
-        yield browser

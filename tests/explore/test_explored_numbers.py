@@ -126,6 +126,7 @@ def test_the_page_shows_the_computed_numbers(opened):
     assert [float(one) for one in shown if "⁻" not in one] == pytest.approx(
         [round(one, 4) for one, text in zip(weights.flatten(), shown, strict=True) if "⁻" not in text], abs=1e-4
     )
+    page.mouse.move(0, 0)  # What is pointed at is shown too.
     picture.locator("canvas").focus()
     for key in ("ArrowDown", "ArrowRight"):
         page.keyboard.press(key)

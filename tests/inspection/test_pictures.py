@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from browser import PATIENCE, open_browser
+from browser import PATIENCE
 from matplotlib.font_manager import fontManager, get_font
 from matplotlib.transforms import Bbox
 from refusals import refused
@@ -91,48 +91,45 @@ CanvasRenderingContext2D.prototype.fillText = function (text, x, y) {
 
 
 @pytest.mark.parametrize("texts", [("Sie", "no"), ("Ein Hund läuft.", "Nottinghamshire " * 12)])
-def test_a_heat_map_of_the_page_has_room_for_all_that_is_written_on_it(model, tokenizer, tmp_path, texts):
+def test_a_heat_map_of_the_page_has_room_for_all_that_is_written_on_it(browser, model, tokenizer, tmp_path, texts):
     file = tmp_path / "page.html"
     file.write_text(attention_page([attention(model, tokenizer, *texts)]), encoding="utf-8")
-    with open_browser() as browser:
-        tab = browser.new_page()
-        tab.add_init_script(WRITTEN)
-        tab.goto(file.as_uri())
-        tab.select_option("#view", "heatmap")
-        written = tab.evaluate("written")
+    tab = browser.new_page()
+    tab.add_init_script(WRITTEN)
+    tab.goto(file.as_uri())
+    tab.select_option("#view", "heatmap")
+    written = tab.evaluate("written")
     assert {"source: attended to", "target as written: attends"} <= {text for text, *_ in written}
     outside = [text for text, x, width, y, height in written if not (0 <= x <= width and 0 <= y <= height)]
     assert outside == []
 
 
 @pytest.mark.parametrize(("view", "head"), [("lines", "1"), ("heatmap", "1"), ("lines", "all"), ("heatmap", "all")])
-def test_on_a_telephone_every_word_is_visible(seen, tmp_path, view, head):
+def test_on_a_telephone_every_word_is_visible(browser, seen, tmp_path, view, head):
     file = tmp_path / "page.html"
     file.write_text(attention_page([seen]), encoding="utf-8")
-    with open_browser() as browser:
-        tab = browser.new_page(viewport={"width": 390, "height": 800})
-        tab.goto(file.as_uri())
-        tab.select_option("#view", view)
-        tab.get_by_role("button", name=head, exact=True).click()
-        edges = tab.locator("#picture text, #picture canvas").evaluate_all(
-            "parts => parts.map(part => part.getBoundingClientRect()).map(box => [box.left, box.right])"
-        )
-        assert edges and all(left >= 0 and right <= 390 for left, right in edges)
-        assert tab.evaluate("document.documentElement.scrollWidth") <= 390
+    tab = browser.new_page(viewport={"width": 390, "height": 800})
+    tab.goto(file.as_uri())
+    tab.select_option("#view", view)
+    tab.get_by_role("button", name=head, exact=True).click()
+    edges = tab.locator("#picture text, #picture canvas").evaluate_all(
+        "parts => parts.map(part => part.getBoundingClientRect()).map(box => [box.left, box.right])"
+    )
+    assert edges and all(left >= 0 and right <= 390 for left, right in edges)
+    assert tab.evaluate("document.documentElement.scrollWidth") <= 390
 
 
-def test_lines_take_the_room_that_a_frame_gets_later(seen, tmp_path):
+def test_lines_take_the_room_that_a_frame_gets_later(browser, seen, tmp_path):
     file = tmp_path / "page.html"
     file.write_text(attention_page([seen]), encoding="utf-8")
-    with open_browser() as browser:
-        tab = browser.new_page()
-        tab.goto(file.as_uri())
-        drawn = """async (width) => {
-            document.body.style.width = width;
-            for (let frame = 0; frame < 3; frame++) await new Promise(requestAnimationFrame);
-            return document.querySelector("#picture svg").getBoundingClientRect().width;
-        }"""
-        narrow, wide = tab.evaluate(drawn, "150px"), tab.evaluate(drawn, "900px")
+    tab = browser.new_page()
+    tab.goto(file.as_uri())
+    drawn = """async (width) => {
+        document.body.style.width = width;
+        for (let frame = 0; frame < 3; frame++) await new Promise(requestAnimationFrame);
+        return document.querySelector("#picture svg").getBoundingClientRect().width;
+    }"""
+    narrow, wide = tab.evaluate(drawn, "150px"), tab.evaluate(drawn, "900px")
     assert narrow < 300 < wide
 
 
