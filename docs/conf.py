@@ -69,10 +69,28 @@ def _displayed_math(translator, node):
     raise SkipNode
 
 
+# What the page that computes shows to whoever comes from a chapter; the quickstart's model has three layers a stack.
+LIVE_STATES = {
+    "paper/1-introduction": "at=encoder-1-self_attention&other=telephony",
+    "paper/3.1-stacks": "at=encoder-1-self_attention_norm",
+    "paper/3.2-attention": "at=encoder-1-self_attention",
+    "paper/3.3-feed-forward": "at=encoder-1-feed_forward",
+    "paper/3.4-embeddings": "at=output",
+    "paper/3.5-positions": "at=encoder-embedding",
+    "paper/5.1-data": "text=unfathomable",
+    "paper/5.3-optimizer": "at=training",
+    "paper/6.1-translation": "at=search",
+    "paper/6.2-variations": "at=what-if",
+    "paper/one-sentence": "text=transformer&token=1",
+    "paper/what-heads-attend-to": "at=decoder-3-cross_attention",
+}
+
+
 def _link_live_page(app, page, source):
     """On the front page and in chapters, links to its guide lead to the page that computes, where there is one."""
     if app.tags.has("explore") and (page == "index" or page.startswith("paper/")):
-        address = r'<a href="\2explore/index.html">\1</a>'
+        state = f"#{LIVE_STATES[page]}".replace("&", "&amp;") if page in LIVE_STATES else ""
+        address = rf'<a href="\2explore/index.html{state}">\1</a>'
         source[0] = re.sub(r"\[([^\]]*)\]\((\S*)guides/explore\.md\)", address, source[0])
 
 

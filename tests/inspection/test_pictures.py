@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from browser import PATIENCE
+from IPython.core.interactiveshell import InteractiveShell
 from matplotlib.font_manager import fontManager, get_font
 from matplotlib.transforms import Bbox
 from refusals import refused
@@ -99,7 +100,7 @@ def test_a_heat_map_of_the_page_has_room_for_all_that_is_written_on_it(browser, 
     tab.goto(file.as_uri())
     tab.select_option("#view", "heatmap")
     written = tab.evaluate("written")
-    assert {"source: attended to", "target as written: attends"} <= {text for text, *_ in written}
+    assert {"keys: source", "queries: target as written"} <= {text for text, *_ in written}
     outside = [text for text, x, width, y, height in written if not (0 <= x <= width and 0 <= y <= height)]
     assert outside == []
 
@@ -141,18 +142,25 @@ def test_a_notebook_shows_the_page_in_a_frame(seen):
 
 
 def test_a_heat_map_shows_the_weights_between_the_words(seen):
-    axes = plot_attention(seen, "cross", layer=-1, head=2)
+    figure = plot_attention(seen, "cross", layer=-1, head=2)
+    axes = figure.axes[0]
     np.testing.assert_array_equal(axes.images[0].get_array(), seen.weights["cross"][-1, 1].numpy())
     assert [label.get_text() for label in axes.get_xticklabels()] == list(seen.source.texts)
     assert [label.get_text() for label in axes.get_yticklabels()] == list(seen.written.texts)
     assert axes.get_title() == "cross-attention, layer 3, head 2"
-    assert axes.get_ylabel() == "target as written: attends" and axes.get_xlabel() == "source: attended to"
-    assert "attention weight" in [other.get_ylabel() for other in axes.figure.axes]
+    assert axes.get_ylabel() == "queries: target as written" and axes.get_xlabel() == "keys: source"
+    assert "attention weight" in [other.get_ylabel() for other in figure.axes]
+
+
+def test_a_notebook_shows_the_figure_that_a_cell_ends_with(seen):
+    for figure in (plot_attention(seen), plot_heads(seen)):
+        picture, _ = InteractiveShell().display_formatter.format(figure)
+        assert picture["image/png"].startswith(b"\x89PNG")
 
 
 @pytest.mark.parametrize("kind", ["encoder", "decoder", "cross"])
 def test_a_heat_map_of_few_words_has_room_for_its_title(model, tokenizer, kind):
-    axes = plot_attention(attention(model, tokenizer, "A", "Sie").words(), kind)
+    axes = plot_attention(attention(model, tokenizer, "A", "Sie").words(), kind).axes[0]
     axes.figure.canvas.draw()
     title = axes.title.get_window_extent()
     assert title.x0 >= 0 and title.x1 <= axes.figure.bbox.x1
@@ -160,7 +168,7 @@ def test_a_heat_map_of_few_words_has_room_for_its_title(model, tokenizer, kind):
 
 def test_letters_stand_upright_and_lean_where_words_have_no_room(model, tokenizer):
     def turned(text):
-        axes = plot_attention(attention(model, tokenizer, text, "Ein").words(), "encoder")
+        axes = plot_attention(attention(model, tokenizer, text, "Ein").words(), "encoder").axes[0]
         return {label.get_rotation() for label in [*axes.get_xticklabels(), *axes.get_yticklabels()]}
 
     assert turned("telephone") == {0}
@@ -171,8 +179,8 @@ def test_letters_stand_upright_and_lean_where_words_have_no_room(model, tokenize
 def test_words_of_wide_letters_lean_before_narrow_ones(model, tokenizer):
     turned = []
     for text in ("abc d", "天安门 和"):
-        grid = plot_heads(attention(model, tokenizer, text, "Ein").words(), "encoder")
-        turned.append({label.get_rotation() for label in grid[-1, 0].get_xticklabels()})
+        figure = plot_heads(attention(model, tokenizer, text, "Ein").words(), "encoder")
+        turned.append({label.get_rotation() for label in figure.axes[2].get_xticklabels()})
     assert turned == [{0}, {45}]
 
 
@@ -185,13 +193,13 @@ def without_font():
     return tuple(islice(filter(str.isprintable, rare), 3))
 
 
-@pytest.mark.parametrize("plot", [plot_attention, lambda *seen: plot_heads(*seen)[-1, 0]])
+@pytest.mark.parametrize("plot", [plot_attention, plot_heads])
 def test_numbers_in_place_of_characters_do_not_cover_each_other(model, tokenizer, without_font, plot):
     a, b, c = without_font
     with pytest.warns(UserWarning, match="No font"):
-        axes = plot(attention(model, tokenizer, f"{a}{b}{c} {a}{b}{c} {a} {b}{c}", "Ein").words(), "encoder")
-    axes.figure.canvas.draw()
-    labels = axes.get_xticklabels()
+        figure = plot(attention(model, tokenizer, f"{a}{b}{c} {a}{b}{c} {a} {b}{c}", "Ein").words(), "encoder")
+    figure.canvas.draw()
+    labels = figure.axes[0 if plot is plot_attention else 2].get_xticklabels()
     boxes = [label.get_window_extent() for label in labels]
     assert {label.get_rotation() for label in labels} == {45} or not any(map(Bbox.overlaps, boxes, boxes[1:]))
 
@@ -219,20 +227,18 @@ def test_the_text_of_a_language_model_is_no_target(tokenizer):
 
 
 def test_lines_go_from_what_attends_to_what_is_attended_to(seen):
-    axes = plot_attention(seen, "encoder", layer=1, head="all", view="lines")
+    axes = plot_attention(seen, "encoder", layer=1, head="all", view="lines").axes[0]
     assert len(axes.lines) == int((seen.weights["encoder"][0] >= 0.02).sum())
     with refused(ModelError, "'lines'"):
         plot_attention(seen, head="all")
 
 
 def test_every_head_has_a_picture(seen):
-    grid = plot_heads(seen, "decoder", "mean")
-    width, height = grid[0, 0].figure.get_size_inches()
+    figure, lines = plot_heads(seen, "decoder", "mean"), plot_heads(seen, "decoder", "mean", "lines")
+    width, height = figure.get_size_inches()
     assert width <= 8.5 and height <= 11
-    for head, (axes, of_lines) in enumerate(
-        zip(grid.flat, plot_heads(seen, "decoder", "mean", "lines").flat, strict=True)
-    ):
-        expected = seen.weights["decoder"].mean(0)[head].numpy()
+    for head, expected in enumerate(seen.weights["decoder"].mean(0).numpy()):
+        axes, of_lines = figure.axes[head], lines.axes[head]
         np.testing.assert_array_equal(axes.images[0].get_array(), expected)
         assert axes.get_title() == of_lines.get_title() == f"head {head + 1}"
         assert len(of_lines.lines) == int((expected >= 0.02).sum())

@@ -103,9 +103,9 @@ class Attend:
         kind = self.kind or list(seen.weights)[-1]
         with warnings.catch_warnings(record=True) as caught:
             if head == "all":
-                figure = plot_heads(seen, kind, layer, self.view)[0, 0].figure
+                figure = plot_heads(seen, kind, layer, self.view)
             else:
-                figure = plot_attention(seen, kind, layer, head, self.view).figure
+                figure = plot_attention(seen, kind, layer, head, self.view)
             save_figure(figure, picture)
         for message in {str(warning.message) for warning in caught if "No font" in str(warning.message)}:
             warn(f"{picture}: {message} On the HTML page a browser may have one.")

@@ -1,7 +1,8 @@
-"""Attention as matplotlib axes."""
+"""Attention as matplotlib figures."""
 
+from io import BytesIO
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
 from unicodedata import east_asian_width
 
 import numpy as np
@@ -12,6 +13,7 @@ from vanilla_transformer.inspection.recording import TITLES, Attention, Kind
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
     from matplotlib.image import AxesImage
 
 # The colours of weights from 0 to the largest: those of the light page that `explore` writes, and of `attend`'s.
@@ -30,8 +32,10 @@ def plot_attention(
     head: int | Literal["mean", "all"] = "mean",
     view: Literal["heatmap", "lines"] = "heatmap",
     axes: "Axes | None" = None,
-) -> "Axes":
+) -> "Figure":
     """Plots one layer's attention, as a heat map or as lines between two columns of words as in figures 3 to 5.
+
+    A notebook shows the figure that a cell ends with.
 
     Args:
         attention: The result of `vanilla_transformer.inspection.attention()`, or its `words()`.
@@ -39,7 +43,7 @@ def plot_attention(
         layer: Counted from 1, -1 for the last, or the `mean` of all.
         head: Counted from 1, or the `mean` of all; with lines also `all`, each head in a colour of its own.
         view: `heatmap` or `lines`.
-        axes: The axes to draw on (default: new axes).
+        axes: The axes to draw on (default: those of a new figure).
 
     Raises:
         ModelError: There is no such layer or head.
@@ -53,18 +57,18 @@ def plot_attention(
         if head == "all":
             raise ModelError("A heat map shows one head or the mean: head='all' is for view='lines'.")
         weights = attention.select(kind, layer, head)
-        axes = axes or _new_axes(*_size(words, title))
+        axes = axes or _new_figure(*_size(words, title)).subplots()
         image = _heatmap(axes, weights.numpy(), words, 8, float(weights.max()), _cell(words.keys))
         attending, attended = attention.sides(kind)
-        axes.set_ylabel(f"{attending}: attends")
-        axes.set_xlabel(f"{attended}: attended to")
+        axes.set_ylabel(f"queries: {attending}")
+        axes.set_xlabel(f"keys: {attended}")
         axes.figure.colorbar(image, ax=axes, label="attention weight")
     else:
-        axes = axes or _new_axes(4.5, 1 + 0.28 * max(len(words.queries), len(words.keys)))
+        axes = axes or _new_figure(4.5, 1 + 0.28 * max(len(words.queries), len(words.keys))).subplots()
         shown = range(1, heads_there + 1) if head == "all" else [head]
         _lines(axes, [attention.select(kind, layer, one).numpy() for one in shown], words, attention.sides(kind))
     axes.set_title(title, fontsize=9)
-    return axes
+    return cast("Figure", axes.figure)
 
 
 def plot_heads(
@@ -72,10 +76,8 @@ def plot_heads(
     kind: Kind = "cross",
     layer: int | Literal["mean"] = -1,
     view: Literal["heatmap", "lines"] = "heatmap",
-) -> "np.ndarray":
-    """Plots each head of a layer by itself, in a grid that fits a page, heat maps on one scale; returns the axes."""
-    from matplotlib.figure import Figure
-
+) -> "Figure":
+    """Plots each head of a layer by itself, in a grid that fits a page, heat maps on one scale."""
     attention.select(kind, layer, "mean")  # Refuses a missing layer or kind.
     layers, heads = attention.weights[kind].shape[:2]
     words = _lettered(attention, kind)
@@ -86,7 +88,7 @@ def plot_heads(
     size = 1.5 + columns * (cell * across + 0.15), 1.5 + rows * (cell * down + 0.3)
     if view == "lines":
         size = _PAGE_WIDTH, min(_PAGE_HEIGHT, 0.5 + rows * (0.8 + 0.2 * max(across, down)))
-    figure = Figure(figsize=(max(4.0, size[0]), max(2.5, size[1])), layout="constrained")
+    figure = _new_figure(max(4.0, size[0]), max(2.5, size[1]))
     grid = figure.subplots(rows, columns, squeeze=False, sharex=True, sharey=True)
     matrices = [attention.select(kind, layer, head).numpy() for head in range(1, heads + 1)]
     strongest = max(float(weights.max()) for weights in matrices)
@@ -100,11 +102,11 @@ def plot_heads(
         else:
             image = _heatmap(axes, weights, words, max(3.0, min(7.0, 60 * cell)), strongest, cell)
     if view == "heatmap":
-        figure.supylabel(f"{attending}: attends", fontsize=9)
-        figure.supxlabel(f"{attended}: attended to", fontsize=9)
+        figure.supylabel(f"queries: {attending}", fontsize=9)
+        figure.supxlabel(f"keys: {attended}", fontsize=9)
         figure.colorbar(image, ax=grid, label="attention weight", shrink=0.6)
     figure.suptitle(f"{TITLES[kind]}, {_named('layer', layer, layers)}", fontsize=9)
-    return grid
+    return figure
 
 
 def _named(what: str, number: int | str, count: int) -> str:
@@ -114,11 +116,16 @@ def _named(what: str, number: int | str, count: int) -> str:
     return f"{what} {number if number > 0 else count + 1 + number}"
 
 
-def _new_axes(width: float, height: float) -> "Axes":
-    """Returns axes of a new figure, which no global list of figures keeps alive."""
+def _new_figure(width: float, height: float) -> "Figure":
+    """Returns a figure which no global list keeps alive, and which a notebook shows without pyplot."""
     from matplotlib.figure import Figure
 
-    return Figure(figsize=(width, height), layout="constrained").subplots()
+    class Picture(Figure):
+        def _repr_png_(self) -> bytes:
+            self.savefig(png := BytesIO(), format="png")
+            return png.getvalue()
+
+    return Picture(figsize=(width, height), layout="constrained")
 
 
 class _Words(NamedTuple):
