@@ -50,10 +50,10 @@ def test_formulas_have_their_own_font(visit):
 @pytest.mark.parametrize(
     ("words", "page"),
     [
-        ("back-translation", "guides/back-translation.html"),
+        ("back-translation", "guides/synthetic-pairs.html"),
         ("ensembles", "guides/combine.html"),
         ("minimum Bayes risk", "guides/combine.html"),
-        ("knowledge distillation", "guides/distil.html"),
+        ("knowledge distillation", "guides/synthetic-pairs.html"),
         ("beam search", "paper/6.1-translation.html"),
         ("fine-tuning", "guides/fine-tune.html"),
     ],
