@@ -36,7 +36,7 @@ COMMANDS = {
     "evaluate": "evaluate {model} --data {text} {text} --metrics chrf --output OUT",
     "attend": "attend {model} one --target two --output OUT.html",
     "attend-picture": "attend {model} one --target two --picture OUT.svg",
-    "align": "align {model} {text} {text} --alignment-heads 0:0 --output OUT",
+    "align": "align {model} {text} {text} --alignment-heads 1:1 --output OUT",
     "average": "average {model} {model} --output OUT",
     "convert": "convert {model} OUT",
     "marian": "export {model} OUT --to marian",

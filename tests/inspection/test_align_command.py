@@ -10,7 +10,7 @@ from vanilla_transformer.cli import main
 from vanilla_transformer.inspection import AlignmentHeads, alignments, save_alignment_heads
 
 SETTINGS = ["--max-length-beyond-source", "1", "--precision", "float32", "--device", "cpu"]
-HEADS = ["--alignment-heads", "output 1:0 2:3"]
+HEADS = ["--alignment-heads", "output 2:1 3:4"]
 
 
 @pytest.fixture
@@ -30,7 +30,7 @@ def out(capsys, *words):
 def test_pairs_are_aligned_line_by_line(here, capsys, model, tokenizer):  # noqa: F811
     lines = out(capsys, "align", "model", "in.en", "in.de", *HEADS)
     texts = [(here / name).read_text(encoding="utf-8").splitlines()[::2] for name in ("in.en", "in.de")]
-    expected = alignments(model, tokenizer, *texts, heads=AlignmentHeads(((1, 0), (2, 3)), "output"))
+    expected = alignments(model, tokenizer, *texts, heads=AlignmentHeads(((2, 1), (3, 4)), "output"))
     assert lines == [expected[0].pharaoh(), "", expected[1].pharaoh()]
 
 
@@ -43,7 +43,7 @@ def test_heads_are_chosen_once_and_kept_with_the_model(here, capsys):
     kept = json.loads((here / "model" / "generation_config.json").read_text())
     step, *heads = printed.out.split()
     assert kept["alignment_step"] == step
-    assert [f"{layer}:{head}" for layer, head in kept["alignment_heads"]] == heads
+    assert [f"{layer + 1}:{head + 1}" for layer, head in kept["alignment_heads"]] == heads
     named = out(capsys, "align", "model", "in.en", "in.de", "--alignment-heads", printed.out.strip())
     assert out(capsys, "align", "model", "in.en", "in.de") == named
     plain = out(capsys, "translate", "model", "in.en", *SETTINGS)
@@ -54,7 +54,7 @@ def test_heads_are_chosen_once_and_kept_with_the_model(here, capsys):
 @pytest.fixture
 def chosen(here, model):  # noqa: F811
     """The model, with heads chosen."""
-    save_alignment_heads("model", model, AlignmentHeads(((1, 0), (2, 3)), "output"))
+    save_alignment_heads("model", model, AlignmentHeads(((2, 1), (3, 4)), "output"))
 
 
 @pytest.mark.usefixtures("chosen")
@@ -87,7 +87,7 @@ def test_alignments_are_whole_after_resuming(here, capsys):
         (["align", "model", "in.en", "one"], "in.en has 3 lines and one has 1: they must match."),
         (["align", "model", "in.en", "in.de", "--output", "one"], "one exists"),
         (["align", "model", "in.en", "in.de", "--choose-heads", *HEADS], "cannot be combined with --alignment-heads"),
-        (["align", "model", "in.en", "in.de", "--alignment-heads", "9:0"], "no head 9:0"),
+        (["align", "model", "in.en", "in.de", "--alignment-heads", "9:1"], "no head 9:1"),
         (["align", "model", "empty", "empty", "--choose-heads"], "no line with text on both sides"),
         (["translate", "model", "in.en", "--alignment"], "No alignment heads have been chosen"),
     ],

@@ -29,7 +29,7 @@ TARGETS = ["Ein Hund wartet.", "Zwei Männer warten im Park.", "Ein Hund läuft.
 
 @pytest.mark.parametrize(("step", "later"), [("input", 1), ("output", 0)])
 def test_weights_are_those_of_the_step_at_which_a_token_is_input_or_output(model, tokenizer, step, later):
-    heads = AlignmentHeads(((0, 1), (2, 3)), step)
+    heads = AlignmentHeads(((1, 2), (3, 4)), step)
     for source, target in zip(SOURCES, TARGETS, strict=True):
         cross = attention(model, tokenizer, source, target).weights["cross"]
         expected = torch.stack([cross[0, 1], cross[2, 3]]).mean(0)
@@ -43,7 +43,7 @@ def test_weights_are_those_of_the_step_at_which_a_token_is_input_or_output(model
 
 
 def test_words_are_linked_where_their_pieces_attend_most(model, tokenizer):
-    heads, aligner = AlignmentHeads(((1, 0),)), Aligner(model, tokenizer)
+    heads, aligner = AlignmentHeads(((2, 1),)), Aligner(model, tokenizer)
     attended = aligner.attention(sides(model, tokenizer, SOURCES, TARGETS), heads)
     found = alignments(model, tokenizer, SOURCES, TARGETS, heads=heads)
     for source, target, one, (weights,) in zip(SOURCES, TARGETS, found, attended, strict=True):
@@ -54,7 +54,7 @@ def test_words_are_linked_where_their_pieces_attend_most(model, tokenizer):
 
 
 def test_pairs_together_are_aligned_as_each_alone(model, tokenizer):
-    heads = AlignmentHeads(((2, 0),))
+    heads = AlignmentHeads(((3, 1),))
     together = alignments(model, tokenizer, SOURCES, TARGETS, heads=heads)
     for number, pair in enumerate(zip(SOURCES, TARGETS, strict=True)):
         (alone,) = alignments(model, tokenizer, *([text] for text in pair), heads=heads)
@@ -133,7 +133,7 @@ def test_a_head_that_looks_where_the_prediction_comes_from_is_chosen(model, toke
 def test_a_recurrent_model_has_one_head_and_needs_no_choice(tokenizer):
     config = RecurrentEncoderDecoderConfig(vocab_size=len(tokenizer), d_model=16, attention="bahdanau")
     model = RecurrentEncoderDecoderForConditionalGeneration(config).eval()
-    assert AlignmentHeads.from_model(model) == AlignmentHeads(((0, 0),), "output")
+    assert AlignmentHeads.from_model(model) == AlignmentHeads(((1, 1),), "output")
     (found,) = alignments(model, tokenizer, ["A dog runs."], ["Ein Hund läuft."])
     assert {row for _, row in found.links} == {0, 1, 2}
     without = RecurrentEncoderDecoderConfig(vocab_size=len(tokenizer), d_model=16, attention="none")
@@ -149,18 +149,19 @@ def test_one_text_is_not_taken_for_its_letters(model, tokenizer):
 
 def test_wrong_alignment_heads_are_refused(model, tokenizer):
     for text, named in (
-        ("7", "2:0"),
-        ("0:4", "0:4 2:3"),
-        ("last", "last 2:0"),
-        ("", "2:0"),
-        ("output", "output 2:0"),
+        ("7", "3:1"),
+        ("1:5", "1:5 3:4"),
+        ("0:1", "0:1 3:4"),
+        ("last", "last 3:1"),
+        ("", "3:1"),
+        ("output", "output 3:1"),
     ):
         with refused(ModelError, *named.split()):
             AlignmentHeads.from_text(model, text)
-    assert AlignmentHeads.from_text(model, "output 2:0 0:1 2:0") == AlignmentHeads(((2, 0), (0, 1)), "output")
+    assert AlignmentHeads.from_text(model, "output 3:1 1:2 3:1") == AlignmentHeads(((3, 1), (1, 2)), "output")
     with refused(ModelError, "3 sources", "2 targets"):
         alignments(model, tokenizer, SOURCES, TARGETS[:2])
     with refused(ModelError, "target", "empty"):
-        alignments(model, tokenizer, ["A"], [" "], heads=AlignmentHeads(((0, 0),)))
+        alignments(model, tokenizer, ["A"], [" "], heads=AlignmentHeads(((1, 1),)))
     with refused(ModelError, "two tokens"):
         choose_alignment_heads(model, tokenizer, [], [])

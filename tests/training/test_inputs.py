@@ -172,7 +172,7 @@ def test_a_tokenizer_for_which_there_is_no_room_is_said_in_one_sentence(files, g
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 12, hard))
     try:
-        with refused(OSError, "run", "File too large", "ulimit -f"):
+        with refused(OSError, "run", "File too large", "limit"):
             gather(files[:2])
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))

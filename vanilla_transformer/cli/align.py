@@ -40,7 +40,7 @@ class Align:
     output: OptionalPath = None
     """File to write to (default: standard output)."""
     alignment_heads: OptionalText = None
-    """Heads to read the alignment from, such as `output 2:0 2:1`: the step, then layer:head
+    """Heads to read the alignment from, such as `output 3:1 3:2`: the step, then layer:head, counted from 1
     (default: those that were chosen)."""
 
     def run(self) -> None:

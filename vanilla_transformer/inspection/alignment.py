@@ -29,7 +29,7 @@ _BATCH_WEIGHTS = 4_000_000
 
 @dataclass(frozen=True)
 class AlignmentHeads:
-    """The cross-attention from which alignments are read: some heads, (layer, head), at one of two steps."""
+    """The cross-attention from which alignments are read: heads, (layer, head) counted from 1, at one of two steps."""
 
     heads: tuple[tuple[int, int], ...]
     step: Step = "input"
@@ -43,7 +43,7 @@ class AlignmentHeads:
         """
         if len(every_head(model)) == 1:
             # A recurrent model attends to the source before it reads its input.
-            return cls(((0, 0),), "output" if isinstance(model.config, RecurrentEncoderDecoderConfig) else "input")
+            return cls(((1, 1),), "output" if isinstance(model.config, RecurrentEncoderDecoderConfig) else "input")
         chosen = getattr(model.generation_config, "alignment_heads", None)
         if chosen is None:
             raise ModelError(
@@ -51,11 +51,12 @@ class AlignmentHeads:
                 "with `vanilla-transformer align MODEL SOURCE TARGET --choose-heads`, or name them."
             )
         step = getattr(model.generation_config, "alignment_step", "input")
-        return cls.from_text(model, " ".join([step, *(f"{layer}:{head}" for layer, head in chosen)]))
+        # A generation config counts from 0, as Whisper's does.
+        return cls.from_text(model, " ".join([step, *(f"{layer + 1}:{head + 1}" for layer, head in chosen)]))
 
     @classmethod
     def from_text(cls, model: PreTrainedModel, text: str) -> "AlignmentHeads":
-        """Parses `output 2:0 2:1`: a step (default `input`), then heads of layers, counted from 0.
+        """Parses `output 3:1 3:2`: a step (default `input`), then heads of layers, counted from 1.
 
         Raises:
             ModelError: The text has another form, or the model has no such head.
@@ -63,7 +64,7 @@ class AlignmentHeads:
         words, there = text.split(), every_head(model)
         step: Step = words.pop(0) if words[:1] in (["input"], ["output"]) else "input"  # type: ignore[assignment]
         if not words or not all(re.fullmatch(r"\d+:\d+", word) for word in words):
-            raise ModelError(f"Alignment heads are given as `output 2:0 2:1`, layer and head, not {text!r}.")
+            raise ModelError(f"Alignment heads are given as `output 3:1 3:2`, layer and head, not {text!r}.")
         heads = [(int(layer), int(head)) for layer, head in (word.split(":") for word in dict.fromkeys(words))]
         for layer, head in heads:
             if (layer, head) not in there:
@@ -75,18 +76,18 @@ class AlignmentHeads:
 
 
 def every_head(model: PreTrainedModel) -> tuple[tuple[int, int], ...]:
-    """Returns (layer, head) of each head that attends to the source.
+    """Returns (layer, head), counted from 1, of each head that attends to the source.
 
     Raises:
         ModelError: There is none.
     """
     config: Any = model.config
     if isinstance(config, RecurrentEncoderDecoderConfig) and config.attention != "none":
-        return ((0, 0),)
+        return ((1, 1),)
     if isinstance(config, RecurrentEncoderDecoderConfig) or not config.is_encoder_decoder:
         raise ModelError("This model has no attention from a decoder to the source, and so no alignments.")
     heads = getattr(config, "num_heads", None) or config.decoder_attention_heads
-    return tuple((layer, head) for layer in range(config.decoder_layers) for head in range(heads))
+    return tuple((layer + 1, head + 1) for layer in range(config.decoder_layers) for head in range(heads))
 
 
 @dataclass(frozen=True)
@@ -200,7 +201,9 @@ class Aligner:
             for batch in self._batches(pairs, [index for index, weights in enumerate(found) if weights.numel()]):
                 inputs = self.inputs([pairs[index] for index in batch])
                 attended = model(**inputs, output_attentions=True, use_cache=False).cross_attentions
-                weights_BHTS = torch.stack([attended[layer][:, head] for layer, head in heads.heads], 1).float().cpu()
+                weights_BHTS = (
+                    torch.stack([attended[layer - 1][:, head - 1] for layer, head in heads.heads], 1).float().cpu()
+                )
                 for index, weights_HTS in zip(batch, weights_BHTS, strict=True):
                     source, target = pairs[index]
                     rows = [row + (heads.step == "input") for row in self.rows(target)]

@@ -132,7 +132,8 @@ def save_alignment_heads(directory: str | Path, model: PreTrainedModel, heads: A
         OSError: The file cannot be written.
     """
     settings: Any = model.generation_config
-    settings.alignment_heads, settings.alignment_step = [list(head) for head in heads.heads], heads.step
+    settings.alignment_heads = [[layer - 1, head - 1] for layer, head in heads.heads]  # From 0, as Whisper's.
+    settings.alignment_step = heads.step
     file = Path(directory, "generation_config.json")
     if not file.is_file():
         settings.save_pretrained(directory)
