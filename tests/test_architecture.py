@@ -9,7 +9,6 @@ import sys
 from importlib import import_module
 from pathlib import Path
 
-import pytest
 from refusals import refused
 
 import vanilla_transformer
@@ -36,7 +35,6 @@ LAYERS = [
 ]
 # Rooms that the others do without.
 OPTIONAL = ("demo.py", "explore", "export", "inspection", "recurrent")
-SHIPPED = sorted(path.stem for path in (PACKAGE / "model").glob("*.py"))
 SIBLINGS = {
     "modeling_vanilla_transformer": {
         "configuration_vanilla_transformer",
@@ -65,17 +63,16 @@ def modules() -> list[Path]:
     return sorted(path for path in PACKAGE.rglob("*.py") if path.relative_to(PACKAGE).parts[0] != "__init__.py")
 
 
-@pytest.mark.parametrize("path", modules(), ids=lambda path: str(path.relative_to(PACKAGE)))
-def test_imports_point_one_way(path: Path):
-    part = path.relative_to(PACKAGE).parts[0].removesuffix(".py")
-    if part not in LAYERS:
-        assert part == "__main__", f"say in LAYERS where {part} stands"
-        return
-    # A model finds what is installed beside it in a `try`.
-    for name in imports(path, in_try=part != "model"):
-        if name.startswith("vanilla_transformer."):
-            imported = name.split(".")[1]
-            assert imported in LAYERS[LAYERS.index(part) :], f"{path.name} must not import {name}"
+def test_imports_point_one_way():
+    for path in modules():
+        part = path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+        if part not in LAYERS:
+            assert part == "__main__", f"say in LAYERS where {part} stands"
+            continue
+        # A model finds what is installed beside it in a `try`.
+        for name in imports(path, in_try=part != "model"):
+            if name.startswith("vanilla_transformer."):
+                assert name.split(".")[1] in LAYERS[LAYERS.index(part) :], f"{path} must not import {name}"
 
 
 def test_a_model_trains_translates_and_is_scored_without_the_optional_rooms(tmp_path):
@@ -103,66 +100,50 @@ print(vt.__file__)
     assert len((tmp_path / "out.de").read_text().splitlines()) == 24
 
 
-def knows_tasks(path: Path) -> bool:
-    """Whether a module is a task, or calls a task one of the pipelines of transformers."""
-    place = path.relative_to(PACKAGE)
-    return place.parts[0] in ("tasks", "model", "recurrent", "registration.py")
-
-
-@pytest.mark.parametrize("path", modules(), ids=lambda path: str(path.relative_to(PACKAGE)))
-def test_nothing_but_tasks_asks_which_task_it_is(path: Path):
-    if knows_tasks(path):
-        return
-    for name in imports(path):
-        assert name.removeprefix("vanilla_transformer.tasks") in (name, ""), f"{path.name} imports {name}"
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        tested = []
-        if isinstance(node, ast.Compare):
-            tested = [node.left, *node.comparators]
-        elif isinstance(node, ast.Match):
-            tested = [node.subject]
-        elif isinstance(node, ast.Call) and ast.unparse(node.func) == "isinstance":
-            tested = node.args[:1]
-        for part in tested:
-            words = ast.unparse(part)
-            assert not re.fullmatch(r"(.*\.)?task(\.name)?", words), f"{path.name}, line {node.lineno}: {words}"
-
-
 # The end of the name of a class whose head belongs to one task.
 HEAD = re.compile(r"For(CausalLM|ConditionalGeneration|MaskedLM|QuestionAnswering|(Sequence|Token)Classification)")
 # Rooms that read no text, and so need not know in which form a task has it.
 READS_NO_TEXT = ("cli", "evaluation", "hub", "hub.py", "translation")
 
 
-@pytest.mark.parametrize("path", modules(), ids=lambda path: str(path.relative_to(PACKAGE)))
-def test_only_tasks_know_their_head_classes_and_text_forms(path: Path):
-    part = path.relative_to(PACKAGE).parts[0]
-    if knows_tasks(path):
-        return
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        words = []
-        if isinstance(node, ast.Dict):
-            words = node.keys
-        elif isinstance(node, ast.Compare):
-            words = [node.left, *node.comparators]
-        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "endswith":
-            words = node.args
-        for word in [found for part_of in words if part_of is not None for found in ast.walk(part_of)]:
-            if isinstance(word, ast.Constant) and isinstance(word.value, str):
-                assert not HEAD.fullmatch(word.value), f"{path.name}, line {node.lineno}: {word.value}"
-        if part in READS_NO_TEXT and isinstance(node, ast.Attribute):
-            asked = re.search(r"\btask\.form\.(parallel|tagged|packed|in_blocks)$", ast.unparse(node))
-            assert not asked, f"{path.name}, line {node.lineno}: {ast.unparse(node)}"
+def test_nothing_but_tasks_asks_which_task_it_is_or_knows_its_heads_and_forms():
+    for path in modules():
+        part = path.relative_to(PACKAGE).parts[0]
+        # These call a task one of the pipelines of transformers.
+        if part in ("tasks", "model", "recurrent", "registration.py"):
+            continue
+        for name in imports(path):
+            assert name.removeprefix("vanilla_transformer.tasks") in (name, ""), f"{path} imports {name}"
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            tested, words = [], []
+            if isinstance(node, ast.Compare):
+                tested = words = [node.left, *node.comparators]
+            elif isinstance(node, ast.Match):
+                tested = [node.subject]
+            elif isinstance(node, ast.Dict):
+                words = node.keys
+            elif isinstance(node, ast.Call) and ast.unparse(node.func) == "isinstance":
+                tested = node.args[:1]
+            elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "endswith":
+                words = node.args
+            asked = [one for one in tested if re.fullmatch(r"(.*\.)?task(\.name)?", ast.unparse(one))]
+            for word in [one for words_of in words if words_of is not None for one in ast.walk(words_of)]:
+                if isinstance(word, ast.Constant) and isinstance(word.value, str) and HEAD.fullmatch(word.value):
+                    asked.append(word)
+            if part in READS_NO_TEXT and isinstance(node, ast.Attribute):
+                form = r"\btask\.form\.(parallel|tagged|packed|in_blocks)$"
+                asked += [node] if re.search(form, ast.unparse(node)) else []
+            assert not asked, f"{path}, line {asked[0].lineno}: {ast.unparse(asked[0])}"
 
 
-@pytest.mark.parametrize("name", SHIPPED)
-def test_shipped_files_import_only_what_the_hub_can_follow(name: str):
-    for imported in imports(PACKAGE / "model" / f"{name}.py", in_try=False):
-        if imported.startswith("."):
-            assert imported.lstrip(".") in SIBLINGS.get(name, set()) and not imported.startswith("..")
-        else:
-            top = imported.split(".")[0]
-            assert top in ("torch", "transformers", "tokenizers") or top in sys.stdlib_module_names
+def test_shipped_files_import_only_what_the_hub_can_follow():
+    for path in (PACKAGE / "model").glob("*.py"):
+        for imported in imports(path, in_try=False):
+            if imported.startswith("."):
+                assert imported.lstrip(".") in SIBLINGS.get(path.stem, set()) and not imported.startswith("..")
+            else:
+                top = imported.split(".")[0]
+                assert top in ("torch", "transformers", "tokenizers") or top in sys.stdlib_module_names
 
 
 def test_the_engine_stands_alone_and_ships_nothing():
@@ -177,49 +158,44 @@ def test_the_engine_stands_alone_and_ships_nothing():
     }
 
 
-@pytest.mark.parametrize(
-    ("place", "section"),
-    [
-        ("Encoder", "Section 3.1"),
-        ("EncoderLayer", "Section 3.1"),
-        ("Decoder", "Section 3.1"),
-        ("DecoderLayer", "Section 3.1"),
-        ("VanillaTransformerEncoderModel", "Section 3.1"),
-        ("VanillaTransformerDecoderModel", "Section 3.1"),
-        ("scaled_dot_product_attention", "Section 3.2.1, Eq. 1"),
-        ("MultiHeadAttention", "Section 3.2.2"),
-        ("PositionwiseFeedForward", "Section 3.3, Eq. 2"),
-        ("LanguageModelHead._project", "Section 3.4"),
-        ("PositionalEncoding", "Section 3.5"),
-        ("Dropout", "Section 5.4"),
-        ("HubModel.loss_function", "Section 5.4"),
-        ("Stack.embed", "Sections 3.4"),
-    ],
-)
-def test_blocks_say_which_section_they_are(place: str, section: str):
-    block = import_module("vanilla_transformer.model.modeling_vanilla_transformer")
-    for name in place.split("."):
-        block = getattr(block, name)
-    assert block.__doc__.startswith(section)
+SECTIONS = {
+    "Encoder": "Section 3.1",
+    "EncoderLayer": "Section 3.1",
+    "Decoder": "Section 3.1",
+    "DecoderLayer": "Section 3.1",
+    "VanillaTransformerEncoderModel": "Section 3.1",
+    "VanillaTransformerDecoderModel": "Section 3.1",
+    "scaled_dot_product_attention": "Section 3.2.1, Eq. 1",
+    "MultiHeadAttention": "Section 3.2.2",
+    "PositionwiseFeedForward": "Section 3.3, Eq. 2",
+    "LanguageModelHead._project": "Section 3.4",
+    "PositionalEncoding": "Section 3.5",
+    "Dropout": "Section 5.4",
+    "HubModel.loss_function": "Section 5.4",
+    "Stack.embed": "Sections 3.4",
+}
+MODULES = {
+    "model.generation_vanilla_transformer": "Section 6.1",
+    "model.modeling_vanilla_transformer": "Section 3",
+    "model.tokenization_vanilla_transformer": "Section 5.1",
+    "tokenizer.learning": "Section 5.1",
+    "data.batching": "Section 5.1",
+    "training.optimisation": "5.3",
+    "training.loop": "5.2",
+    "training.averaging": "6.1",
+    "cost": "Table 2",
+    "inspection.paper_tables": "Tables 2 and 3",
+}
 
 
-@pytest.mark.parametrize(
-    ("module", "section"),
-    [
-        ("model.generation_vanilla_transformer", "Section 6.1"),
-        ("model.modeling_vanilla_transformer", "Section 3"),
-        ("model.tokenization_vanilla_transformer", "Section 5.1"),
-        ("tokenizer.learning", "Section 5.1"),
-        ("data.batching", "Section 5.1"),
-        ("training.optimisation", "5.3"),
-        ("training.loop", "5.2"),
-        ("training.averaging", "6.1"),
-        ("cost", "Table 2"),
-        ("inspection.paper_tables", "Tables 2 and 3"),
-    ],
-)
-def test_modules_say_which_section_they_are(module: str, section: str):
-    assert section in (import_module(f"vanilla_transformer.{module}").__doc__ or "").partition("\n")[0]
+def test_blocks_and_modules_say_which_section_they_are():
+    for place, section in SECTIONS.items():
+        block = import_module("vanilla_transformer.model.modeling_vanilla_transformer")
+        for name in place.split("."):
+            block = getattr(block, name)
+        assert block.__doc__.startswith(section), place
+    for name, section in MODULES.items():
+        assert section in (import_module(f"vanilla_transformer.{name}").__doc__ or "").partition("\n")[0], name
 
 
 def test_public_names_are_these():
@@ -259,10 +235,10 @@ def paths_in(text: str) -> list[str]:
     return re.findall(r"`((?:vanilla_transformer|scripts|tests|docs|examples)/[\w./-]*)`", text)
 
 
-@pytest.mark.parametrize("document", ["docs/architecture.md", "CONTRIBUTING.md"])
-def test_documents_name_files_that_exist(document: str):
-    named = paths_in((PACKAGE.parent / document).read_text(encoding="utf-8"))
-    assert named and [path for path in named if not (PACKAGE.parent / path).exists()] == []
+def test_documents_name_files_that_exist():
+    for document in ("docs/architecture.md", "CONTRIBUTING.md"):
+        named = paths_in((PACKAGE.parent / document).read_text(encoding="utf-8"))
+        assert named and [path for path in named if not (PACKAGE.parent / path).exists()] == [], document
 
 
 def test_the_walks_are_short_and_the_tree_names_every_folder():
