@@ -31,6 +31,14 @@ ENCODERS = {
     "tagger": VanillaTransformerEncoderForTokenClassification,
     "masked-language-model": VanillaTransformerEncoderForMaskedLM,
 }
+# Each head, by what it does.
+HEADS = {
+    "translator": VanillaTransformerForConditionalGeneration,
+    **ENCODERS,
+    "language-model": VanillaTransformerDecoderForCausalLM,
+}
+IDS = torch.tensor([[5, 9, 7, 8, 2, 30], [11, 4, 2, 0, 0, 0]])
+MASK = (IDS != 0).long()
 NUMBERS = ["one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"]
 _SMALL = {"vocab_size": 50, "d_model": 32, "d_ff": 48, "num_heads": 2, "encoder_layers": 2, "decoder_layers": 3}
 # Sizes for which parameters and operations are counted.
@@ -43,6 +51,27 @@ CONFIGS = {
     "one head": VanillaTransformerConfig.from_preset("table3-A-h1"),
     "narrow keys": VanillaTransformerConfig.from_preset("table3-B-dk16"),
 }
+
+
+def random_model(kind: str, **fields: Any) -> Any:
+    """Makes a random model of two layers a stack, in evaluation mode; nothing is random in training mode either."""
+    torch.manual_seed(0)
+    stacks = {"translator": ("encoder", "decoder"), "language-model": ("decoder",)}.get(kind, ("encoder",))
+    sizes = {"vocab_size": 48, "d_model": 32, "d_ff": 64, "num_heads": 4, "dropout": 0.0, "label_smoothing": 0.0}
+    layers = {f"{stack}_layers": 2 for stack in stacks}
+    return HEADS[kind](HEADS[kind].config_class(**{**sizes, **layers, **fields})).eval()
+
+
+def inputs_of(kind: str) -> dict[str, torch.Tensor]:
+    """Two rows, the second padded, with labels for a head."""
+    labels = IDS.masked_fill(MASK == 0, -100)
+    if kind == "classifier":
+        labels = torch.tensor([1, 0])
+    elif kind == "tagger":
+        labels = labels.clamp(max=1)
+    elif kind == "translator":
+        labels = torch.tensor([[6, 3, 12, 30, 2], [9, 7, 2, -100, -100]])
+    return {"input_ids": IDS, "attention_mask": MASK, "labels": labels}
 
 
 def on_meta(config: VanillaTransformerConfig) -> VanillaTransformerForConditionalGeneration:

@@ -71,11 +71,6 @@ def test_tokens_that_are_added_after_loading_are_too(way, tmp_path):
     assert write(ids) == "the>>deu<< house zzz is" and skip(ids) == "the house zzz is"
 
 
-def test_an_end_that_is_appended_to_a_text_is_the_end():
-    tokenizer = trained(begins=True, ends=False)
-    assert tokenizer("the" + tokenizer.eos_token)["input_ids"][-1] == tokenizer.eos_token_id
-
-
 def test_raw_text_is_only_text_but_for_what_a_user_added():
     tokenizer = trained()
     tokenizer.add_special_tokens({"extra_special_tokens": [">>deu<<"]})
@@ -106,13 +101,3 @@ def test_words_stay_apart_in_a_tokenizer_without_a_space_before_a_text():
         assert set(found.word_ids()) == {None, *range(len(words))}
     batch = tokenizer([["the", "house"], ["das"]], is_split_into_words=True)["input_ids"]
     assert batch == tokenizer(["the house", "das"])["input_ids"]
-
-
-@pytest.mark.parametrize("begins", [True, False])
-def test_special_tokens_that_are_not_named_stay(begins, tmp_path):
-    trained(begins=begins, ends=False).save_pretrained(tmp_path)
-    tokenizer = AutoTokenizer.from_pretrained(tmp_path, add_eos_token=True)
-    assert tokenizer("das").tokens() == ["<s>"] * begins + ["das", "</s>"]
-    assert (tokenizer.add_bos_token, tokenizer.add_eos_token) == (begins, True)
-    tokenizer.add_bos_token = not begins
-    assert tokenizer("das").tokens() == ["<s>"] * (not begins) + ["das", "</s>"]

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from refusals import refused
-from transformers import GenerationConfig, Seq2SeqTrainer, Seq2SeqTrainingArguments, default_data_collator
+from transformers import GenerationConfig
 
 from vanilla_transformer import VanillaTransformerConfig, VanillaTransformerForConditionalGeneration
 from vanilla_transformer.model.generation_vanilla_transformer import GoogleLengthPenalty
@@ -58,7 +58,7 @@ def exhaustive_best(model, source: torch.Tensor, longest: int, alpha: float) -> 
     return best
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("alpha", [0.0, 0.6, 1.5])
 def test_beam_as_wide_as_the_space_finds_what_exhaustive_search_finds(seed: int, alpha: float):
     model, longest = five_word_model(seed), 4
@@ -119,16 +119,6 @@ def test_defaults_are_the_papers(tiny_model):
     assert torch.equal(tiny_model.generate(input_ids=SOURCE, attention_mask=MASK), explicit)
 
 
-def test_defaults_survive_save_and_load(tiny_model, tmp_path):
-    tiny_model.save_pretrained(tmp_path)
-    loaded = VanillaTransformerForConditionalGeneration.from_pretrained(tmp_path)
-    assert loaded.generation_config.to_diff_dict() == tiny_model.generation_config.to_diff_dict()
-    loaded.save_pretrained(tmp_path / "again")
-    again = VanillaTransformerForConditionalGeneration.from_pretrained(tmp_path / "again")
-    inputs = {"input_ids": SOURCE, "attention_mask": MASK}
-    assert torch.equal(again.generate(**inputs), tiny_model.generate(**inputs))
-
-
 @pytest.mark.parametrize("settings_", [{}, {"num_beams": 1}, {"do_sample": True, "num_beams": 1}, {"num_beams": 2}])
 def test_each_sentence_has_its_own_limit(tiny_model, settings_: dict):
     never_ends = {"suppress_tokens": [END, PAD]}
@@ -143,63 +133,6 @@ def test_batch_gives_what_each_sentence_gives_alone(tiny_model, side: str):
     for row, sentence in zip(together.tolist(), SOURCE, strict=True):
         alone = tiny_model.generate(input_ids=sentence[sentence != PAD][None])[0].tolist()
         assert [t for t in row if t != PAD] == [t for t in alone if t != PAD]
-
-
-def test_explicit_length_takes_the_place_of_the_limit(tiny_model):
-    inputs = {"input_ids": SOURCE, "attention_mask": MASK, "suppress_tokens": [END, PAD]}
-    assert tiny_model.generate(**inputs, max_new_tokens=7).shape[1] == 8
-    assert tiny_model.generate(**inputs, max_length=7).shape[1] == 7
-    assert tiny_model.generate(**inputs, max_length_beyond_source=1).shape[1] == 1 + 5 + 1
-
-
-def test_prefix_is_kept_and_not_counted(tiny_model):
-    prefix = torch.tensor([[START, 17, 18]]).expand(3, -1)
-    outputs = tiny_model.generate(
-        input_ids=SOURCE, attention_mask=MASK, decoder_input_ids=prefix, suppress_tokens=[END, PAD]
-    )
-    assert torch.equal(outputs[:, :3], prefix)
-    assert (outputs != PAD).sum(-1).tolist() == [3 + 5 + 50, 3 + 3 + 50, 3 + 2 + 50]
-
-
-def test_prediction_in_a_trainer_leaves_the_defaults_as_they_were(tiny_model, tmp_path):
-    before = tiny_model.generate(input_ids=SOURCE, attention_mask=MASK)
-    pair = {"input_ids": SOURCE[0].tolist(), "attention_mask": MASK[0].tolist(), "labels": [6, 3, END]}
-    seen = []
-    trainer = Seq2SeqTrainer(
-        model=tiny_model,
-        args=Seq2SeqTrainingArguments(tmp_path, predict_with_generate=True, report_to=[], use_cpu=True),
-        eval_dataset=[pair, pair],
-        data_collator=default_data_collator,
-        compute_metrics=lambda prediction: seen.append(prediction.predictions) or {},
-    )
-    trainer.evaluate()
-    expected = before[0][before[0] != PAD].tolist()
-    assert seen[0][0][: len(expected)].tolist() == expected
-    assert tiny_model.generation_config.max_length == 20  # The trainer writes it, and nobody asked for it.
-    assert torch.equal(tiny_model.generate(input_ids=SOURCE, attention_mask=MASK), before)
-
-
-def test_finished_rows_are_padded_with_the_pad_token(tiny_model):
-    ends_soon = {"max_length_beyond_source": 4, "suppress_tokens": [PAD]}
-    for settings_ in ({"num_beams": 4}, {"num_beams": 1}):
-        for row in tiny_model.generate(input_ids=SOURCE, attention_mask=MASK, **ends_soon, **settings_).tolist():
-            if END in row:
-                assert set(row[row.index(END) + 1 :]) <= {PAD}
-            assert row.count(END) <= 1
-
-
-def test_huggingface_penalty_is_one_option_away(tiny_model):
-    outputs = tiny_model.generate(
-        input_ids=SOURCE[:1],
-        length_penalty_type="huggingface",
-        length_penalty=1.0,
-        max_new_tokens=6,
-        return_dict_in_generate=True,
-        output_scores=True,
-    )
-    hypothesis = until_end(outputs.sequences[0].tolist())
-    total = log_probabilities(tiny_model, SOURCE[:1], torch.tensor([hypothesis])).sum().item()
-    assert outputs.sequences_scores.item() == pytest.approx(total / (len(hypothesis) - 1), abs=1e-5)
 
 
 def test_unknown_penalty_is_refused(tiny_model):
@@ -220,12 +153,3 @@ def test_beam_of_one_equals_greedy(tiny_model):
 def test_google_penalty_is_the_published_formula():
     assert 10 ** GoogleLengthPenalty(0.6) == pytest.approx(((5 + 10) / 6) ** 0.6)
     assert 1 ** GoogleLengthPenalty(0.6) == 1
-
-
-def test_source_given_as_embeddings_or_encoder_output_has_the_same_limit(tiny_model):
-    expected = tiny_model.generate(input_ids=SOURCE[:1])
-    embeddings = tiny_model.get_input_embeddings()(SOURCE[:1])
-    encoded = tiny_model.get_encoder()(input_ids=SOURCE[:1])
-    assert torch.equal(tiny_model.generate(inputs_embeds=embeddings), expected)
-    assert torch.equal(tiny_model.generate(encoder_outputs=encoded), expected)
-    assert torch.equal(tiny_model.generate(SOURCE[:1]), expected)

@@ -1,98 +1,395 @@
-"""Properties of the model for any weights."""
+"""Properties of every family and head for any weights."""
 
 import copy
+import gc
+import pickle
+import weakref
 
 import pytest
 import torch
 from refusals import refused
+from safetensors import safe_open
+from small_models import HEADS, IDS, MASK, inputs_of, random_model
+from torch import nn
 
-from vanilla_transformer import VanillaTransformerConfig, VanillaTransformerForConditionalGeneration
+from vanilla_transformer import (
+    RecurrentEncoderDecoderConfig,
+    RecurrentEncoderDecoderForConditionalGeneration,
+    VanillaTransformerDecoderConfig,
+    VanillaTransformerDecoderModel,
+    VanillaTransformerEncoderConfig,
+    VanillaTransformerEncoderModel,
+    VanillaTransformerForConditionalGeneration,
+)
 from vanilla_transformer.model.modeling_vanilla_transformer import Decoder, Dropout, Encoder, PositionalEncoding
 
-SOURCE = torch.tensor([[5, 9, 7, 8, 2], [11, 4, 2, 0, 0]])
-MASK = (SOURCE != 0).long()
 TARGET = torch.tensor([[1, 6, 3, 12, 30], [1, 9, 7, 7, 40]])
+KINDS, ATTENTION = list(HEADS), ["eager", "sdpa"]
+# Those whose output projection is their embedding.
+WORDS = ["translator", "masked-language-model", "language-model"]
 
 
-@pytest.mark.parametrize("implementation", ["eager", "sdpa"])
-def test_future_tokens_do_not_change_past_logits(tiny_model, implementation: str):
-    tiny_model.set_attn_implementation(implementation)
-    changed = TARGET.clone()
-    changed[:, 3:] = 17
-    before = tiny_model(input_ids=SOURCE, attention_mask=MASK, decoder_input_ids=TARGET).logits
-    after = tiny_model(input_ids=SOURCE, attention_mask=MASK, decoder_input_ids=changed).logits
-    torch.testing.assert_close(before[:, :3], after[:, :3], atol=1e-6, rtol=0)
-    assert (before[:, 3:] - after[:, 3:]).abs().max() > 1e-3
+def given(kind: str, ids: torch.Tensor = IDS, mask: torch.Tensor = MASK) -> dict[str, torch.Tensor]:
+    """Inputs of a forward pass without a loss."""
+    decoder = {"decoder_input_ids": TARGET[: len(ids)]} if kind == "translator" else {}
+    return {"input_ids": ids, "attention_mask": mask, **decoder}
 
 
-@pytest.mark.parametrize("implementation", ["eager", "sdpa"])
+@pytest.mark.parametrize("implementation", ATTENTION)
 @pytest.mark.parametrize("side", ["left", "right"])
-def test_source_padding_changes_nothing(tiny_model, implementation: str, side: str):
-    tiny_model.set_attn_implementation(implementation)
-    alone = tiny_model(input_ids=SOURCE[1:, :3], decoder_input_ids=TARGET[1:]).logits
-    padding = torch.full((1, 4), 33)  # Not the pad token: the mask alone decides.
-    parts, masks = [SOURCE[1:, :3], padding], [torch.ones(1, 3), torch.zeros(1, 4)]
-    if side == "left":
-        parts.reverse()
-        masks.reverse()
-    padded = tiny_model(
-        input_ids=torch.cat(parts, 1), attention_mask=torch.cat(masks, 1).long(), decoder_input_ids=TARGET[1:]
-    ).logits
-    torch.testing.assert_close(alone, padded, atol=1e-5, rtol=0)
+@pytest.mark.parametrize("kind", KINDS)
+def test_padding_changes_nothing(kind: str, side: str, implementation: str):
+    for pooling in ["mean", "first"] if kind == "classifier" else [None]:
+        model = random_model(kind, **({"classifier_pooling": pooling} if pooling else {}))
+        model.set_attn_implementation(implementation)
+        # Not the pad token: the mask alone decides.
+        tokens, padding = IDS[:1, :4], torch.full((1, 3), 33)
+        parts, masks = [tokens, padding], [torch.ones(1, 4), torch.zeros(1, 3)]
+        if side == "left":
+            parts.reverse()
+            masks.reverse()
+        mask = torch.cat(masks, 1).long()
+        padded = model(**given(kind, torch.cat(parts, 1), mask)).logits
+        alone = model(**given(kind, tokens, torch.ones(1, 4))).logits
+        if kind not in ("classifier", "translator"):
+            padded = padded[mask.bool()][None]
+        torch.testing.assert_close(padded, alone, atol=1e-5, rtol=0)
 
 
 def test_left_padding_of_the_target_changes_nothing(tiny_model):
-    alone = tiny_model(input_ids=SOURCE[:1], decoder_input_ids=TARGET[:1]).logits
+    alone = tiny_model(input_ids=IDS[:1], decoder_input_ids=TARGET[:1]).logits
     padded = tiny_model(
-        input_ids=SOURCE[:1],
+        input_ids=IDS[:1],
         decoder_input_ids=torch.cat((torch.zeros(1, 3, dtype=torch.long), TARGET[:1]), 1),
         decoder_attention_mask=torch.tensor([[0, 0, 0, 1, 1, 1, 1, 1]]),
     ).logits
     torch.testing.assert_close(alone, padded[:, 3:], atol=1e-5, rtol=0)
 
 
-def test_padded_labels_change_neither_loss_nor_gradient(tiny_model):
-    labels = torch.tensor([[6, 3, 2]])
-    padded = torch.tensor([[6, 3, 2, -100, -100]])
-    gradients = []
-    for target in (labels, padded):
-        tiny_model.zero_grad()
-        loss = tiny_model(input_ids=SOURCE[:1], labels=target).loss
-        loss.backward()
-        gradients.append((loss.detach(), tiny_model.get_input_embeddings().weight.grad.clone()))
-    torch.testing.assert_close(gradients[0], gradients[1], atol=1e-6, rtol=1e-5)
+@pytest.mark.parametrize("implementation", ATTENTION)
+def test_future_tokens_change_nothing_in_a_decoder_and_all_in_an_encoder(implementation: str):
+    for kind in ("translator", "language-model", "masked-language-model"):
+        model = random_model(kind)
+        model.set_attn_implementation(implementation)
+        before = given(kind, mask=torch.ones_like(IDS))
+        name = "decoder_input_ids" if kind == "translator" else "input_ids"
+        changed = before[name].clone()
+        changed[:, 3:] = 17
+        differences = (model(**before).logits - model(**{**before, name: changed}).logits).abs()
+        assert differences[:, 3:].max() > 1e-3
+        assert (differences[:, :3].max() > 1e-3) == (kind == "masked-language-model")
+        assert kind == "masked-language-model" or differences[:, :3].max() < 1e-6
 
 
-@pytest.mark.parametrize("d_k, d_v", [(8, 8), (5, 11), (16, 3)])
-@pytest.mark.parametrize("implementation", ["eager", "sdpa"])
-def test_cached_decoding_equals_uncached(tiny_config, implementation: str, d_k: int, d_v: int):
-    torch.manual_seed(2)
-    config = VanillaTransformerConfig(**{**tiny_config.to_diff_dict(), "d_k": d_k, "d_v": d_v, "decoder_layers": 3})
-    model = VanillaTransformerForConditionalGeneration(config).eval()
-    model.set_attn_implementation(implementation)
-    whole = model(input_ids=SOURCE, attention_mask=MASK, decoder_input_ids=TARGET).logits
-    encoder_outputs, cache, steps = model.get_encoder()(input_ids=SOURCE, attention_mask=MASK), None, []
-    for position in range(TARGET.shape[1]):
-        outputs = model(
-            encoder_outputs=encoder_outputs,
+@pytest.mark.parametrize("fields", [{"d_k": 5, "d_v": 11}, {"positional_encoding": "learned"}], ids=str)
+@pytest.mark.parametrize("implementation", ATTENTION)
+def test_cached_decoding_equals_uncached(implementation: str, fields: dict):
+    translator = random_model("translator", **fields)
+    translator.set_attn_implementation(implementation)
+    encoded, cache, steps = translator.get_encoder()(input_ids=IDS, attention_mask=MASK), None, []
+    for tokens in TARGET.split(1, dim=1):
+        outputs = translator(
+            encoder_outputs=encoded,
             attention_mask=MASK,
-            decoder_input_ids=TARGET[:, position : position + 1],
+            decoder_input_ids=tokens,
             past_key_values=cache,
             use_cache=True,
         )
         cache = outputs.past_key_values
         steps.append(outputs.logits)
-    torch.testing.assert_close(torch.cat(steps, 1), whole, atol=1e-5, rtol=0)
+    torch.testing.assert_close(torch.cat(steps, 1), translator(**given("translator")).logits, atol=1e-5, rtol=0)
+
+    model = random_model("language-model", **fields)
+    model.set_attn_implementation(implementation)
+    ids, mask, cache, steps = IDS.flip(1), MASK.flip(1), None, []
+    for start, end in ((0, 3), (3, 4), (4, 6)):
+        outputs = model(ids[:, start:end], mask[:, :end], past_key_values=cache, use_cache=True)
+        cache = outputs.past_key_values
+        steps.append(outputs.logits)
+    whole = model(ids, mask).logits
+    torch.testing.assert_close(torch.cat(steps, 1)[mask.bool()], whole[mask.bool()], atol=1e-5, rtol=0)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_positional_table_is_right_after_from_pretrained(tiny_model, tmp_path, dtype: torch.dtype):
-    tiny_model.save_pretrained(tmp_path)
-    loaded = VanillaTransformerForConditionalGeneration.from_pretrained(tmp_path, dtype=dtype)
-    table = loaded.model.encoder.positional_encoding(4000)
-    expected = PositionalEncoding(tiny_model.config)(4000)
-    assert table.dtype == torch.float32
-    assert torch.equal(table, expected)
+def test_decoder_on_its_own_goes_on_from_its_cache(tiny_model):
+    decoder = tiny_model.get_decoder()
+    mask = torch.tensor([[1, 1, 1, 1, 1], [0, 1, 1, 1, 1]])
+    whole = decoder(input_ids=TARGET, attention_mask=mask).last_hidden_state
+    begun = decoder(input_ids=TARGET[:, :3], attention_mask=mask[:, :3], use_cache=True)
+    rest = decoder(input_ids=TARGET[:, 3:], attention_mask=mask, past_key_values=begun.past_key_values)
+    torch.testing.assert_close(rest.last_hidden_state, whole[:, 3:], atol=1e-5, rtol=0)
+
+
+def test_texts_packed_into_a_row_are_as_on_their_own():
+    model = random_model("language-model")
+    first, second = IDS[:1, :4], IDS[1:, :3]
+    positions = torch.tensor([[0, 1, 2, 3, 0, 1, 2]])
+    packed = model(torch.cat((first, second), 1), position_ids=positions, use_cache=False).logits
+    torch.testing.assert_close(packed[:, :4], model(first).logits, atol=1e-5, rtol=0)
+    torch.testing.assert_close(packed[:, 4:], model(second).logits, atol=1e-5, rtol=0)
+
+
+def test_poolings_read_what_they_say():
+    states = random_model("classifier").model(IDS, MASK).last_hidden_state
+    means = torch.stack([states[0].mean(0), states[1, :3].mean(0)])
+    for pooling, expected in (("first", states[:, 0]), ("mean", means)):
+        model = random_model("classifier", classifier_pooling=pooling)
+        torch.testing.assert_close(model(IDS, MASK).logits, model.classifier(expected), atol=1e-6, rtol=0)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_loss_of_a_step_is_the_mean_over_what_counts_and_smoothed_in_training_alone(kind: str):
+    model, inputs = random_model(kind, label_smoothing=0.1), inputs_of(kind)
+    labels = inputs["labels"][:, 1:] if kind == "language-model" else inputs["labels"]
+    for mode in (True, False):
+        outputs = model.train(mode)(**inputs)
+        logits = outputs.logits[:, :-1] if kind == "language-model" else outputs.logits
+        flat = logits.reshape(labels.numel(), -1), labels.flatten()
+        expected = nn.functional.cross_entropy(*flat, label_smoothing=0.1 if mode else 0.0)
+        torch.testing.assert_close(outputs.loss, expected)
+    count = (labels != -100).sum()
+    parts = [
+        model(**{name: value[row : row + 1] for name, value in inputs.items()}, num_items_in_batch=count).loss
+        for row in range(2)
+    ]
+    torch.testing.assert_close(sum(parts), outputs.loss)
+
+
+@pytest.mark.parametrize("kind", WORDS)
+def test_loss_without_logits_has_the_same_value_and_gradients(kind: str):
+    model, found = random_model(kind, label_smoothing=0.1, output_bias=True).train(), []
+    inputs = inputs_of(kind)
+    inputs["labels"][0, 1:3] = -100
+    for skip_logits in (True, False):
+        model.zero_grad()
+        outputs = model(**inputs, skip_logits=skip_logits)
+        assert (outputs.logits is None) == skip_logits
+        outputs.loss.backward()
+        found.append([outputs.loss.detach(), *(parameter.grad.clone() for parameter in model.parameters())])
+        with torch.no_grad():
+            torch.testing.assert_close(model(**inputs, skip_logits=skip_logits).loss, found[-1][0])
+    torch.testing.assert_close(found[0], found[1], atol=1e-6, rtol=1e-5)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("wrong", [-1, 48])
+def test_a_label_that_no_type_has_is_refused(kind: str, wrong: int):
+    inputs = inputs_of(kind)
+    inputs["labels"].view(-1)[0] = wrong
+    for skip_logits in (True, False) if kind in WORDS else (False,):
+        with refused(ValueError, wrong):
+            random_model(kind)(**inputs, **({"skip_logits": skip_logits} if skip_logits else {}))
+
+
+def test_shifted_labels_stand_where_they_are_predicted():
+    model = random_model("language-model")
+    shifted = torch.cat((IDS[:1, 1:], torch.tensor([[-100]])), 1)
+    for skip_logits in (True, False):
+        found = model(IDS[:1], shift_labels=shifted, skip_logits=skip_logits).loss
+        torch.testing.assert_close(found, model(IDS[:1], labels=IDS[:1]).loss)
+
+
+def test_rows_without_masked_tokens_have_no_loss_and_no_gradient():
+    model, nothing = random_model("masked-language-model"), torch.full_like(IDS, -100)
+    losses = [model(IDS, MASK, labels=nothing, skip_logits=skip_logits).loss for skip_logits in (True, False)]
+    losses[0].backward()
+    assert losses == [0, 0] and not model.model.embed_tokens.weight.grad.any()
+
+
+@pytest.mark.parametrize(
+    ("labels", "count", "kind"),
+    [
+        (torch.tensor([2, 0]), 3, "single_label_classification"),
+        (torch.tensor([[1.0, 0.0, 1.0], [0.0, 0.0, 1.0]]), 3, "multi_label_classification"),
+        (torch.tensor([0.5, -1.0]), 1, "regression"),
+    ],
+)
+def test_labels_say_which_problem_it_is_as_in_the_library(labels: torch.Tensor, count: int, kind: str):
+    model = random_model("classifier", num_labels=count)
+    outputs = model(IDS, MASK, labels=labels)
+    assert model.config.problem_type == kind
+    expected = {
+        "single_label_classification": nn.functional.cross_entropy,
+        "multi_label_classification": nn.functional.binary_cross_entropy_with_logits,
+        "regression": lambda logits, labels: nn.functional.mse_loss(logits[:, 0], labels),
+    }[kind](outputs.logits, labels)
+    torch.testing.assert_close(outputs.loss, expected)
+    halves = [
+        model(IDS[row:][:1], MASK[row:][:1], labels=labels[row:][:1], num_items_in_batch=labels.numel()).loss
+        for row in range(2)
+    ]
+    torch.testing.assert_close(sum(halves), expected)
+    with refused(ValueError, "(2, 5)"):
+        random_model("classifier", num_labels=5, problem_type="regression")(IDS, labels=torch.tensor([0.5, 1.0]))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_loss_of_a_users_own_takes_the_place_of_ours(kind: str):
+    model, asked = random_model(kind), []
+
+    def own(logits, labels, **named):
+        asked.append(named)
+        return logits.sum() * 0 + 7
+
+    model.loss_function = own
+    for settings in ({}, {"skip_logits": True}) if kind in WORDS else ({},):
+        assert model(**inputs_of(kind), **settings, num_items_in_batch=9).loss == 7
+        assert asked.pop()["num_items_in_batch"] == 9
+
+
+@pytest.mark.parametrize("implementation", ATTENTION)
+@pytest.mark.parametrize("kind", KINDS)
+def test_gradient_checkpointing_changes_no_gradient(kind: str, implementation: str):
+    model = random_model(kind).train()
+    model.set_attn_implementation(implementation)
+    gradients = []
+    for checkpointing in (False, True):
+        if checkpointing:
+            model.activation_checkpointing_enable()
+        model.zero_grad()
+        model(**inputs_of(kind)).loss.backward()
+        gradients.append([parameter.grad.clone() for parameter in model.parameters()])
+    torch.testing.assert_close(gradients[0], gradients[1])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_states_and_attention_of_every_layer_are_there(kind: str):
+    model = random_model(kind)
+    model.set_attn_implementation("eager")
+    outputs = model(**given(kind), output_attentions=True, output_hidden_states=True)
+    sides = ("encoder_attentions", "decoder_attentions", "cross_attentions")
+    maps = [outputs[name] for name in sides] if kind == "translator" else [outputs.attentions]
+    states = outputs.encoder_hidden_states if kind == "translator" else outputs.hidden_states
+    assert len(states) == 3 and all(len(layers) == 2 for layers in maps)
+    for weights in [one for layers in maps for one in layers]:
+        torch.testing.assert_close(weights.sum(-1), torch.ones_like(weights.sum(-1)))
+    # Padding gets no weight, and what follows has some where there is no causal mask.
+    assert maps[0][0][1, :, :3, 3:].max() == 0
+    assert (maps[0][0][0].triu(1).max() == 0) == (kind == "language-model")
+    assert kind != "translator" or maps[2][0][1, :, :, 3:].max() == maps[1][0].triu(1).max() == 0
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_embeddings_and_tuples_are_as_ids_and_dictionaries(kind: str):
+    model, inputs = random_model(kind), inputs_of(kind)
+    outputs = model(**inputs)
+    embedded = {**inputs, "input_ids": None, "inputs_embeds": model.get_input_embeddings()(IDS)}
+    torch.testing.assert_close(model(**embedded).logits, outputs.logits)
+    loss, logits = model(**inputs, return_dict=False)[:2]
+    assert torch.equal(loss, outputs.loss) and torch.equal(logits, outputs.logits)
+    with refused(ValueError, "ids", "embeddings"):
+        model(**{**inputs, "input_ids": None})
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("length", [1, 7])
+def test_a_mask_of_another_length_than_its_tokens_is_refused(kind: str, length: int):
+    model, inputs = random_model(kind), given(kind, IDS[:1])
+    with refused(ValueError, f"{length} tokens", "6"):
+        model(**{**inputs, "attention_mask": torch.ones(1, length, dtype=torch.long)})
+    if kind == "translator":
+        mask = torch.ones(1, length, dtype=torch.long)
+        with refused(ValueError, f"{length} tokens", "5"):
+            model(**{**inputs, "attention_mask": None, "decoder_attention_mask": mask})
+        with refused(ValueError, f"{length} tokens", "6"):
+            model(encoder_outputs=model.get_encoder()(IDS[:1]), decoder_input_ids=TARGET[:1], attention_mask=mask)
+
+
+def test_a_mask_covers_what_is_cached(tiny_model):
+    before = tiny_model(input_ids=IDS, decoder_input_ids=TARGET, use_cache=True)
+    ones = torch.ones(2, 1, dtype=torch.long)
+    with refused(ValueError, "1 tokens", "6"):
+        tiny_model(
+            input_ids=IDS,
+            decoder_input_ids=TARGET[:, :1],
+            decoder_attention_mask=ones,
+            past_key_values=before.past_key_values,
+        )
+
+
+@pytest.mark.parametrize("name", ["position_ids", "decoder_position_ids"])
+def test_positions_of_a_callers_own_are_refused(tiny_model, name):
+    positions = {name: torch.tensor([[0, 1, 0, 1, 2]] * 2)}
+    with refused(ValueError, name):
+        tiny_model(**given("translator"), **positions)
+    with refused(ValueError, name):
+        tiny_model.generate(IDS, attention_mask=MASK, **positions)
+    with refused(ValueError, "position_ids"):
+        random_model("masked-language-model")(IDS, position_ids=torch.arange(6)[None])
+
+
+def test_learned_positions_end_where_they_end():
+    for kind in KINDS:
+        model = random_model(kind, positional_encoding="learned", max_position_embeddings=6)
+        assert model(**given(kind)).logits is not None
+        with refused(ValueError, "7", "6"):
+            model(**given(kind, torch.full((2, 7), 5), torch.ones(2, 7)))
+        if kind == "translator":
+            for prefix in (1, 3):
+                asked = {"decoder_input_ids": TARGET[:, :prefix], "suppress_tokens": [0, 2]}
+                assert model.generate(IDS, attention_mask=MASK, **asked).shape[1] == 6 + 1
+        if kind == "language-model":
+            with refused(ValueError, "7", "6"):
+                model(IDS, position_ids=torch.arange(1, 7)[None])
+            with refused(ValueError, "7", "6"):
+                model.generate(IDS[:1, :4], max_new_tokens=4, min_new_tokens=4)
+
+
+@pytest.mark.parametrize("name", ["dropout", "attention_dropout", "activation_dropout"])
+@pytest.mark.parametrize("implementation", ATTENTION)
+def test_each_dropout_acts_in_training_alone_and_two_are_off_by_default(name: str, implementation: str):
+    for kind in ("translator", "classifier", "language-model"):
+        assert (getattr(HEADS[kind].config_class(), name) == 0.1) == (name == "dropout")
+        model = random_model(kind, **{name: 0.5})
+        model.set_attn_implementation(implementation)
+        assert torch.equal(model(**given(kind)).logits, model(**given(kind)).logits)
+        model.train()
+        assert not torch.equal(model(**given(kind)).logits, model(**given(kind)).logits)
+    # As tools find dropout, to switch it off.
+    model = random_model("translator", dropout=0.5).train()
+    for module in model.modules():
+        if isinstance(module, nn.Dropout):
+            module.p = 0
+    assert torch.equal(model(**given("translator")).logits, model(**given("translator")).logits)
+
+
+@pytest.mark.parametrize("p", [0.1, 0.5, 1.0])
+def test_dropout_keeps_the_share_and_the_mean_it_should(p: float):
+    torch.manual_seed(0)
+    x = torch.ones(1001, 333, requires_grad=True)
+    dropout = Dropout(p)
+    y = dropout(x)
+    y.sum().backward()
+    assert (y == 0).float().mean().item() == pytest.approx(p, abs=3e-3)
+    assert y.mean().item() == pytest.approx(float(p < 1), abs=3e-3)
+    assert torch.equal(x.grad, y.detach())
+    kept_together = ((y[:, :-1] != 0) & (y[:, 1:] != 0)).float().mean().item()
+    assert kept_together == pytest.approx((1 - p) ** 2, abs=3e-3)  # Neighbours share a random number, not a fate.
+    assert dropout.eval()(x) is x
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_save_and_load_change_no_logit_and_save_no_table(kind: str, tmp_path):
+    model = random_model(kind)
+    model.save_pretrained(tmp_path)
+    loaded, report = type(model).from_pretrained(tmp_path, output_loading_info=True)
+    assert not any(report.values())
+    assert torch.equal(loaded(**given(kind)).logits, model(**given(kind)).logits)
+    with safe_open(tmp_path / "model.safetensors", "pt") as file:
+        assert not [name for name in file.keys() if "position" in name]  # noqa: SIM118
+    rounded = type(model).from_pretrained(tmp_path, dtype=torch.bfloat16)
+    stack = rounded.model.encoder if kind == "translator" else rounded.model
+    assert torch.equal(stack.positional_encoding(4000), PositionalEncoding(model.config)(4000))
+
+
+def test_encoder_and_decoder_are_saved_and_loaded_on_their_own(tiny_model, tmp_path):
+    whole = tiny_model(**given("translator"), output_hidden_states=True)
+    for part in ("encoder", "decoder"):
+        getattr(tiny_model.model, part).save_pretrained(tmp_path / part)
+    encoder, decoder = Encoder.from_pretrained(tmp_path / "encoder"), Decoder.from_pretrained(tmp_path / "decoder")
+    states = encoder(input_ids=IDS, attention_mask=MASK).last_hidden_state
+    torch.testing.assert_close(states, whole.encoder_last_hidden_state)
+    found = decoder(input_ids=TARGET, encoder_hidden_states=states, encoder_attention_mask=MASK)
+    torch.testing.assert_close(found.last_hidden_state, whole.decoder_hidden_states[-1])
 
 
 def test_bfloat16_stays_close_to_float32_at_any_length(tiny_model):
@@ -104,200 +401,116 @@ def test_bfloat16_stays_close_to_float32_at_any_length(tiny_model):
     assert (rounded.float() - exact).abs().mean() < 0.03
 
 
-def test_save_and_load_change_no_logit_and_save_no_table(tiny_model, tmp_path):
-    tiny_model.save_pretrained(tmp_path)
-    loaded, report = VanillaTransformerForConditionalGeneration.from_pretrained(tmp_path, output_loading_info=True)
-    assert not report["missing_keys"] and not report["unexpected_keys"]
-    inputs = {"input_ids": SOURCE, "attention_mask": MASK, "decoder_input_ids": TARGET}
-    assert torch.equal(loaded(**inputs).logits, tiny_model(**inputs).logits)
-    from safetensors import safe_open
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_larger_vocabulary_is_that_of_input_and_output(kind: str, tmp_path):
+    for fields in ({}, {"tie_word_embeddings": False}) if kind in WORDS else ({},):
+        model = random_model(kind, **fields)
+        before = model(**given(kind)).logits
+        model.resize_token_embeddings(60)
+        after = model(**given(kind)).logits
+        assert kind not in WORDS or after.shape[-1] == model.config.vocab_size == 60
+        torch.testing.assert_close(after[..., : before.shape[-1]], before)
+        model.save_pretrained(tmp_path)
+        assert torch.equal(type(model).from_pretrained(tmp_path)(**given(kind)).logits, after)
 
-    with safe_open(tmp_path / "model.safetensors", "pt") as file:
-        names = set(file.keys())
-    assert not [name for name in names if "position" in name]
-    assert [name for name in names if ".layers." not in name] == ["model.shared.weight"]
+
+@pytest.mark.parametrize("kind", WORDS)
+def test_one_matrix_is_embedding_and_output_and_registered_once(kind: str):
+    model, untied = random_model(kind), random_model(kind, tie_word_embeddings=False)
+    matrices = 2 if kind == "translator" else 1
+    assert model.lm_head.weight is model.get_input_embeddings().weight
+    assert untied.num_parameters() - model.num_parameters() == matrices * 48 * 32
+    embeddings = [name for name, one in model.named_modules(remove_duplicate=False) if isinstance(one, nn.Embedding)]
+    assert embeddings == ["model.shared" if kind == "translator" else "model.embed_tokens"]
 
 
-def test_one_matrix_is_embedding_of_both_sides_and_output(tiny_model, tiny_config):
-    assert tiny_model.lm_head.weight is tiny_model.model.shared.weight
-    assert tiny_model.model.encoder.embed_tokens is tiny_model.model.shared
+def test_another_embedding_in_its_place_is_that_of_both_sides(tiny_model):
+    encoder = tiny_model.get_encoder()
+    before = encoder(IDS).last_hidden_state
+    tiny_model.model.shared = nn.Embedding(48, 32)
+    assert not torch.equal(encoder(IDS).last_hidden_state, before)
     assert tiny_model.model.decoder.embed_tokens is tiny_model.model.shared
-    tiny_config.tie_word_embeddings = False
-    untied = VanillaTransformerForConditionalGeneration(tiny_config)
-    extra = sum(p.numel() for p in untied.parameters()) - sum(p.numel() for p in tiny_model.parameters())
-    assert extra == 2 * tiny_config.vocab_size * tiny_config.d_model
 
 
-def test_resized_vocabulary_of_three_matrices_is_that_of_all_three(tiny_config, tmp_path):
-    tiny_config.tie_word_embeddings = False
-    model = VanillaTransformerForConditionalGeneration(tiny_config).eval()
-    model.resize_token_embeddings(60)
-    model.save_pretrained(tmp_path)
-    loaded = VanillaTransformerForConditionalGeneration.from_pretrained(tmp_path).eval()
-    new = torch.tensor([[59, 2]])
-    assert loaded(input_ids=new, decoder_input_ids=new).logits.shape == (1, 2, 60)
-    torch.testing.assert_close(
-        loaded(input_ids=new, decoder_input_ids=new).logits, model(input_ids=new, decoder_input_ids=new).logits
-    )
+@pytest.mark.parametrize("other", [copy.deepcopy, lambda model: pickle.loads(pickle.dumps(model))])
+@pytest.mark.parametrize("tied", [True, False])
+def test_a_copy_has_an_embedding_of_its_own_that_its_encoder_takes_along(tied: bool, other):
+    model = random_model("translator", tie_word_embeddings=tied)
+    twin, expected = other(model), model(**given("translator")).logits
+    states = model.get_encoder()(IDS).last_hidden_state
+    assert twin.model.encoder.embed_tokens is twin.model.shared is not model.model.shared
+    encoder = other(model).get_encoder()
+    with torch.no_grad():
+        twin.model.shared.weight.zero_()
+    assert torch.equal(model(**given("translator")).logits, expected)
+    assert torch.equal(encoder(IDS).last_hidden_state, states)
 
 
-def test_resized_vocabulary_keeps_one_matrix(tiny_model):
-    tiny_model.resize_token_embeddings(60)
-    assert tiny_model.lm_head.weight is tiny_model.model.decoder.embed_tokens.weight
-    assert tiny_model(input_ids=SOURCE, decoder_input_ids=TARGET).logits.shape[-1] == 60
+def test_a_model_is_freed_at_once(tiny_config):
+    """Without the garbage collector, which does not know of an accelerator's memory."""
+    model = VanillaTransformerForConditionalGeneration(tiny_config)
+    model(**given("translator"))
+    freed = weakref.ref(model.model.shared)
+    gc.disable()
+    try:
+        del model
+        assert freed() is None
+    finally:
+        gc.enable()
 
 
-def test_learned_positions_end_where_they_end(tiny_config):
-    config = VanillaTransformerConfig(
-        **{**tiny_config.to_diff_dict(), "positional_encoding": "learned", "max_position_embeddings": 6}
-    )
-    model = VanillaTransformerForConditionalGeneration(config).eval()
-    assert model(input_ids=SOURCE, decoder_input_ids=TARGET).logits.shape == (2, 5, 48)
-    with refused(ValueError, "7", "6"):
-        model(input_ids=torch.full((1, 7), 5), decoder_input_ids=TARGET[:1])
-    for prefix in (1, 3):
-        settings = {"decoder_input_ids": TARGET[:, :prefix], "suppress_tokens": [0, 2]}
-        assert model.generate(input_ids=SOURCE, attention_mask=MASK, **settings).shape[1] == 6 + 1
+def untie_in_the_configuration(model):
+    model.config.tie_word_embeddings = False
 
 
-def test_accumulated_batches_give_the_gradient_of_one(tiny_model):
-    labels = torch.tensor([[6, 3, 12, 2], [9, 2, -100, -100]])
-    tiny_model.train()
-    tiny_model(input_ids=SOURCE, attention_mask=MASK, labels=labels).loss.backward()
-    expected = tiny_model.get_input_embeddings().weight.grad.clone()
-    tiny_model.zero_grad()
-    for row in range(2):
-        tiny_model(
-            input_ids=SOURCE[row : row + 1],
-            attention_mask=MASK[row : row + 1],
-            labels=labels[row : row + 1],
-            num_items_in_batch=torch.tensor(6),
-        ).loss.backward()
-    torch.testing.assert_close(tiny_model.get_input_embeddings().weight.grad, expected, atol=1e-6, rtol=1e-5)
+def give_another_head(model):
+    model.config.tie_word_embeddings = False
+    model.lm_head = nn.Linear(model.config.d_model, model.config.vocab_size, bias=False)
 
 
-@pytest.mark.parametrize("implementation", ["eager", "sdpa"])
-def test_gradient_checkpointing_changes_no_gradient(tiny_model, implementation: str):
-    tiny_model.set_attn_implementation(implementation)
-    labels = torch.tensor([[6, 3, 2]])
-    gradients = []
-    for checkpointing in (False, True):
-        if checkpointing:
-            tiny_model.activation_checkpointing_enable()
-        tiny_model.train().zero_grad()
-        tiny_model(input_ids=SOURCE[:1], labels=labels).loss.backward()
-        gradients.append(tiny_model.model.encoder.layers[0].feed_forward.w_1.weight.grad.clone())
-    torch.testing.assert_close(*gradients)
+def give_another_embedding(model):
+    model.set_input_embeddings(nn.Embedding(model.config.vocab_size, model.config.d_model))
 
 
-def test_attention_maps_are_those_of_every_layer(tiny_model):
-    tiny_model.set_attn_implementation("eager")
-    outputs = tiny_model(
-        input_ids=SOURCE,
-        attention_mask=MASK,
-        decoder_input_ids=TARGET,
-        output_attentions=True,
-        output_hidden_states=True,
-    )
-    assert [len(outputs[k]) for k in ("encoder_attentions", "decoder_attentions", "cross_attentions")] == [2, 2, 2]
-    assert len(outputs.encoder_hidden_states) == 3
-    for maps in (*outputs.encoder_attentions, *outputs.decoder_attentions, *outputs.cross_attentions):
-        torch.testing.assert_close(maps.sum(-1), torch.ones_like(maps.sum(-1)))
-    assert outputs.cross_attentions[0][1, :, :, 3:].max() == 0  # Padding gets no weight.
+def give_the_decoder_another_embedding(model):
+    model.config.tie_word_embeddings = False
+    model.model.set_input_embeddings(nn.Embedding(model.config.vocab_size, model.config.d_model))
 
 
-@pytest.mark.parametrize("p", [0.1, 0.3, 0.5])
-def test_dropout_keeps_the_share_and_the_mean_it_should(p: float):
-    torch.manual_seed(0)
-    x = torch.ones(1001, 333, requires_grad=True)
-    dropout = Dropout(p)
-    y = dropout(x)
-    y.sum().backward()
-    assert (y == 0).float().mean().item() == pytest.approx(p, abs=3e-3)
-    assert y.mean().item() == pytest.approx(1.0, abs=3e-3)
-    assert torch.equal(x.grad, y.detach())
-    kept_together = ((y[:, :-1] != 0) & (y[:, 1:] != 0)).float().mean().item()
-    assert kept_together == pytest.approx((1 - p) ** 2, abs=3e-3)  # Neighbours share a random number, not a fate.
-    assert dropout.eval()(x) is x
+@pytest.mark.parametrize("family", ["transformer", "recurrent"])
+@pytest.mark.parametrize(
+    "untie",
+    [untie_in_the_configuration, give_another_head, give_another_embedding, give_the_decoder_another_embedding],
+)
+def test_untied_weights_are_saved_as_they_are(family, untie, tmp_path):
+    if family == "transformer":
+        model = random_model("translator")
+    else:
+        config = RecurrentEncoderDecoderConfig(vocab_size=48, d_model=32, dropout=0.0)
+        model = RecurrentEncoderDecoderForConditionalGeneration(config).eval()
+    untie(model)
+    expected = model(**inputs_of("translator")).logits
+    model.save_pretrained(tmp_path / "saved")
+    # As a Trainer saves.
+    model.save_pretrained(tmp_path / "by a trainer", state_dict=model.state_dict())
+    for name in ("saved", "by a trainer"):
+        loaded, report = type(model).from_pretrained(tmp_path / name, output_loading_info=True)
+        assert not any(report.values())
+        assert torch.equal(loaded(**inputs_of("translator")).logits, expected)
 
 
-def test_either_ids_or_embeddings_are_asked_for(tiny_model):
-    with refused(ValueError, "Encoder", "ids", "embeddings"):
-        tiny_model(decoder_input_ids=TARGET)
-    embeddings = tiny_model.get_input_embeddings()
-    torch.testing.assert_close(
-        tiny_model(inputs_embeds=embeddings(SOURCE), decoder_inputs_embeds=embeddings(TARGET)).logits,
-        tiny_model(input_ids=SOURCE, decoder_input_ids=TARGET).logits,
-    )
-
-
-def test_decoder_on_its_own_goes_on_from_its_cache(tiny_model):
-    """Without a source there is nothing to attend to but the target's own past."""
-    decoder = tiny_model.get_decoder()
-    mask = torch.tensor([[1, 1, 1, 1, 1], [0, 1, 1, 1, 1]])
-    whole = decoder(input_ids=TARGET, attention_mask=mask).last_hidden_state
-    begun = decoder(input_ids=TARGET[:, :3], attention_mask=mask[:, :3], use_cache=True)
-    rest = decoder(input_ids=TARGET[:, 3:], attention_mask=mask, past_key_values=begun.past_key_values)
-    torch.testing.assert_close(rest.last_hidden_state, whole[:, 3:], atol=1e-5, rtol=0)
-
-
-def test_encoder_and_decoder_are_saved_and_loaded_on_their_own(tiny_model, tmp_path):
-    whole = tiny_model(input_ids=SOURCE, attention_mask=MASK, decoder_input_ids=TARGET, output_hidden_states=True)
-    for part in ("encoder", "decoder"):
-        getattr(tiny_model.model, part).save_pretrained(tmp_path / part)
-    encoder, decoder = Encoder.from_pretrained(tmp_path / "encoder"), Decoder.from_pretrained(tmp_path / "decoder")
-    states = encoder(input_ids=SOURCE, attention_mask=MASK).last_hidden_state
-    torch.testing.assert_close(states, whole.encoder_last_hidden_state)
-    found = decoder(input_ids=TARGET, encoder_hidden_states=states, encoder_attention_mask=MASK)
-    torch.testing.assert_close(found.last_hidden_state, whole.decoder_hidden_states[-1])
-
-
-@pytest.mark.parametrize("off", [0, 0.0])
-def test_dropout_is_found_and_switched_off_by_its_type(tiny_config, off):
-    tiny_config.dropout = 0.5
-    model = VanillaTransformerForConditionalGeneration(tiny_config).train()
-    for module in model.modules():
-        if isinstance(module, torch.nn.Dropout):
-            module.p = off
-    inputs = {"input_ids": SOURCE, "decoder_input_ids": TARGET}
-    assert torch.equal(model(**inputs).logits, model(**inputs).logits)
-    assert torch.equal(model(**inputs).logits, model.eval()(**inputs).logits)
-
-
-def test_dropout_of_all_leaves_nothing():
-    assert not Dropout(1.0).train()(torch.ones(9)).any()
-
-
-@pytest.mark.parametrize("name", ["position_ids", "decoder_position_ids"])
-def test_positions_of_a_callers_own_are_refused(tiny_model, name):
-    positions = {name: torch.tensor([[0, 1, 0, 1, 2]] * 2)}
-    inputs = {"input_ids": SOURCE, "attention_mask": MASK}
-    with refused(ValueError, name):
-        tiny_model(**inputs, decoder_input_ids=TARGET, **positions)
-    with refused(ValueError, name):
-        tiny_model.generate(**inputs, **positions)
-    assert tiny_model(**inputs, decoder_input_ids=TARGET, **{name: None}).logits is not None
-
-
-@pytest.mark.parametrize("name", ["attention_mask", "decoder_attention_mask"])
-@pytest.mark.parametrize("length", [3, 6])
-def test_a_mask_of_another_length_than_its_tokens_is_refused(tiny_model, name, length):
-    ids = torch.tensor([[5, 9, 7, 8, 2]])
-    inputs = {"input_ids": ids, "decoder_input_ids": ids, "attention_mask": torch.ones_like(ids)}
-    with refused(ValueError, f"{length} tokens", "5"):
-        tiny_model(**inputs | {name: torch.ones(1, length, dtype=torch.long)})
-    encoded = tiny_model.get_encoder()(ids)
-    with refused(ValueError, f"{length} tokens", "5"):
-        tiny_model(encoder_outputs=encoded, decoder_input_ids=ids, attention_mask=torch.ones(1, length))
-
-
-def test_a_mask_covers_what_is_cached(tiny_model):
-    ids = torch.tensor([[5, 9, 7, 8, 2]])
-    before = tiny_model(input_ids=ids, decoder_input_ids=ids, use_cache=True)
-    with refused(ValueError, "1 tokens", "6"):
-        tiny_model(
-            input_ids=ids,
-            decoder_input_ids=ids[:, :1],
-            decoder_attention_mask=torch.ones(1, 1, dtype=torch.long),
-            past_key_values=before.past_key_values,
+def test_settings_that_belong_to_another_family_are_of_no_effect_in_none():
+    for config in (VanillaTransformerEncoderConfig(), VanillaTransformerDecoderConfig()):
+        assert not config.is_encoder_decoder and not hasattr(config, "decoder_start_token_id")
+        assert (
+            type(config).from_preset("big").d_model,
+            type(config).from_preset("table3-C-n2").num_hidden_layers,
+        ) == (
+            1024,
+            2,
         )
+    with refused(ValueError, "add_cross_attention"):
+        VanillaTransformerDecoderConfig(add_cross_attention=True)
+    bases = VanillaTransformerEncoderModel, VanillaTransformerDecoderModel
+    sizes = [base(base.config_class.from_preset("tiny", vocab_size=48)).num_parameters() for base in bases]
+    assert sizes[0] == sizes[1]  # No attention to a source.

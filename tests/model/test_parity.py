@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from small_models import IDS, MASK, inputs_of, random_model
 from torch import nn
 from transformers import MarianConfig, MarianMTModel
 
@@ -195,3 +196,39 @@ def test_logits_and_gradients_equal_those_of_marian(model):
         torch.testing.assert_close(
             ours.feed_forward.w_2.weight.grad[order], other.fc2.weight.grad, atol=1e-5, rtol=1e-5
         )
+
+
+@pytest.mark.parametrize("kind", ["masked-language-model", "language-model"])
+def test_logits_and_gradients_of_one_stack_equal_those_of_torch(kind: str):
+    """A decoder without a source is an encoder that never looks ahead."""
+    ours = random_model(kind, attention_bias=True, layer_norm_eps=1e-5)
+    with torch.no_grad():
+        for parameter in ours.parameters():
+            parameter.add_(0.1 * torch.randn_like(parameter))
+    layer = nn.TransformerEncoderLayer(32, 4, 64, dropout=0.0, batch_first=True)
+    theirs = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+    embedding = nn.Parameter(ours.get_input_embeddings().weight.detach().clone())
+    with torch.no_grad():
+        for our, their in zip(ours.model.layers, theirs.layers, strict=True):
+            copy_attention_to_torch(our.self_attention, their.self_attn)
+            copy_norm(our.self_attention_norm, their.norm1)
+            copy_linear(our.feed_forward.w_1, their.linear1)
+            copy_linear(our.feed_forward.w_2, their.linear2)
+            copy_norm(our.feed_forward_norm, their.norm2)
+    inputs = inputs_of(kind)
+    embedded = nn.functional.embedding(IDS, embedding) * 32**0.5 + PositionalEncoding(ours.config)(6)
+    causal = kind == "language-model"
+    future = nn.Transformer.generate_square_subsequent_mask(6) if causal else None
+    padding = torch.zeros(2, 6).masked_fill(MASK == 0, -float("inf"))
+    expected = theirs(embedded, mask=future, src_key_padding_mask=padding, is_causal=causal) @ embedding.T
+    kept = slice(-1) if causal else slice(None)
+    labels = inputs["labels"][:, 1:] if causal else inputs["labels"]
+    loss = nn.functional.cross_entropy(expected[:, kept].flatten(0, 1), labels.flatten())
+    loss.backward()
+    found = ours(**inputs)
+    found.loss.backward()
+    torch.testing.assert_close(found.logits[MASK.bool()], expected[MASK.bool()], atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(found.loss, loss, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(ours.get_input_embeddings().weight.grad, embedding.grad, atol=1e-5, rtol=1e-5)
+    for our, their in zip(ours.model.layers, theirs.layers, strict=True):
+        torch.testing.assert_close(our.feed_forward.w_2.weight.grad, their.linear2.weight.grad, atol=1e-5, rtol=1e-5)

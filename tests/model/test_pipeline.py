@@ -1,7 +1,6 @@
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -66,12 +65,6 @@ def expected(
     return [{"translation_text": line} for line in tokenizer.batch_decode(sequences, skip_special_tokens=True)]
 
 
-def test_one_text_gives_what_generate_gives(
-    directory: Path, model: VanillaTransformerForConditionalGeneration, tokenizer: VanillaTransformerTokenizer
-) -> None:
-    assert pipeline("translation", model=directory)("cat") == expected(model, tokenizer, "cat")
-
-
 @pytest.mark.parametrize("batch_size", [1, 2, 3])
 def test_every_kind_of_input_gives_the_same_translations(
     translate: VanillaTransformerTranslationPipeline, batch_size: int
@@ -84,19 +77,6 @@ def test_every_kind_of_input_gives_the_same_translations(
     assert translate(dataset["en"], batch_size=batch_size) == flat
     assert list(translate((text for text in TEXTS), batch_size=batch_size)) == one_by_one
     assert list(translate(KeyDataset(dataset, "en"), batch_size=batch_size)) == one_by_one
-
-
-def test_a_stream_is_read_as_its_results_are_asked_for(translate: VanillaTransformerTranslationPipeline) -> None:
-    read = []
-
-    def texts() -> Iterator[str]:
-        for text in TEXTS:
-            read.append(text)
-            yield text
-
-    results = translate(texts())
-    next(iter(results))
-    assert len(read) < len(TEXTS)
 
 
 def test_arguments_of_generate_count_at_the_call_and_before(
@@ -112,17 +92,6 @@ def test_arguments_of_generate_count_at_the_call_and_before(
     assert before(["the cat", ""], batch_size=2) == [result, [{"translation_text": ""}] * 2]
 
 
-def test_token_ids_come_back_on_demand(
-    translate: VanillaTransformerTranslationPipeline, tokenizer: VanillaTransformerTokenizer
-) -> None:
-    (record,) = translate("the cat", return_tensors=True)
-    assert list(record) == ["translation_token_ids"]
-    assert (
-        tokenizer.decode(record["translation_token_ids"], skip_special_tokens=True)
-        == translate("the cat")[0]["translation_text"]
-    )
-
-
 def test_empty_texts_give_empty_translations(translate: VanillaTransformerTranslationPipeline) -> None:
     assert translate("") == translate(" \n") == [{"translation_text": ""}]
     assert translate(["", "the cat", "\t"], batch_size=3) == [
@@ -131,18 +100,6 @@ def test_empty_texts_give_empty_translations(translate: VanillaTransformerTransl
         {"translation_text": ""},
     ]
     assert translate([]) == []
-
-
-def test_an_input_that_is_not_text_is_refused(translate: VanillaTransformerTranslationPipeline) -> None:
-    with refused(ValueError, "int"):
-        translate(["the cat", 7])
-
-
-def test_text2text_generation_differs_in_the_key(
-    directory: Path, translate: VanillaTransformerTranslationPipeline
-) -> None:
-    generate = pipeline("text2text-generation", model=directory, max_new_tokens=6)
-    assert generate("the cat") == [{"generated_text": translate("the cat")[0]["translation_text"]}]
 
 
 def test_a_text_beyond_learned_positions_is_cut_with_a_warning(
@@ -158,36 +115,6 @@ def test_a_text_beyond_learned_positions_is_cut_with_a_warning(
     assert len(library_log.records) == 1
     with refused(ValueError, "max_position_embeddings"):
         translate(text, truncation=False)
-
-
-def test_device_and_dtype_are_those_asked_for(directory: Path) -> None:
-    translate = pipeline("translation", model=directory, device="cpu", dtype=torch.bfloat16, max_new_tokens=4)
-    assert translate.model.dtype == torch.bfloat16
-    assert translate.device == torch.device("cpu")
-    assert len(translate(TEXTS, batch_size=2)) == len(TEXTS)
-    assert pipeline("translation", model=directory, torch_dtype=torch.bfloat16).model.dtype == torch.bfloat16
-
-
-def test_dropout_is_off_for_a_model_that_was_in_training(tokenizer: VanillaTransformerTokenizer) -> None:
-    model = random_model(len(tokenizer), dropout=0.5).train()
-    assert not pipeline("translation", model=model, tokenizer=tokenizer).model.training
-
-
-def test_languages_are_for_tokenizers_that_know_several(
-    translate: VanillaTransformerTranslationPipeline, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    languages = {"src_lang": "en", "tgt_lang": "de"}
-    assert translate("the cat", **languages) == translate("the cat")
-
-    asked = []
-
-    def build(tokenizer: VanillaTransformerTokenizer, text: str, **settings: object) -> BatchEncoding:
-        asked.append(settings)
-        return tokenizer(text, return_tensors="pt")
-
-    monkeypatch.setattr(VanillaTransformerTokenizer, "_build_translation_inputs", build, raising=False)
-    assert translate("the cat", **languages) == translate("the cat")
-    assert asked == [{**languages, "truncation": True, "return_tensors": "pt"}]
 
 
 def test_a_task_may_name_its_languages(
@@ -208,14 +135,6 @@ def test_a_task_may_name_its_languages(
     assert asked == [("en", "de"), ("fr", "de")]
     with refused(KeyError, "translation_en"):
         pipeline("translation_en", model=directory)
-
-
-@pytest.mark.parametrize("settings", [{}, {"num_beams": 1}, {"output_scores": True}, {"num_return_sequences": 2}])
-def test_a_dictionary_that_generate_is_asked_for_changes_nothing(
-    translate: VanillaTransformerTranslationPipeline, settings: dict[str, object]
-) -> None:
-    expected = translate([*TEXTS, ""], batch_size=2, **settings)
-    assert translate([*TEXTS, ""], batch_size=2, return_dict_in_generate=True, **settings) == expected
 
 
 def test_a_saved_pipeline_loads_as_the_packages_own_without_a_question(

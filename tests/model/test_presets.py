@@ -5,7 +5,6 @@ import torch
 from refusals import refused
 
 from vanilla_transformer import (
-    RecurrentEncoderDecoderConfig,
     VanillaTransformerConfig,
     VanillaTransformerForConditionalGeneration,
 )
@@ -51,14 +50,14 @@ def test_presets_are_the_rows_of_table_3_and_two_smaller_sizes():
     assert set(VanillaTransformerConfig.presets()) == {"tiny", "small", *TABLE_3}
 
 
-@pytest.mark.parametrize("name", TABLE_3)
-def test_a_preset_is_its_row_of_table_3(name):
-    config = VanillaTransformerConfig.from_preset(name, vocab_size=321)
-    assert {field: getattr(config, field) for field in BASE} == {**BASE, **TABLE_3[name]}
-    assert config.vocab_size == 321
+def test_a_preset_is_its_row_of_table_3():
+    for name, row in TABLE_3.items():
+        config = VanillaTransformerConfig.from_preset(name, vocab_size=321)
+        assert {field: getattr(config, field) for field in BASE} == {**BASE, **row}, name
+        assert config.vocab_size == 321
 
 
-@pytest.mark.parametrize("name", VanillaTransformerConfig.presets())
+@pytest.mark.parametrize("name", ["big", "table3-B-dk16", "table3-E"])
 def test_a_preset_builds_learns_saves_and_loads(name, tmp_path):
     """At its full width and depth; a small vocabulary and bfloat16 keep `big` within a few seconds."""
     torch.manual_seed(0)
@@ -90,15 +89,11 @@ def test_a_misspelt_preset_names_the_nearest(wrong, nearest):
         VanillaTransformerConfig.from_preset(wrong)
 
 
-def test_a_name_like_no_preset_lists_them_all():
-    with refused(ValueError, "'xyz'", "tiny", "small", "base", "table3-E"):
-        VanillaTransformerConfig.from_preset("xyz")
-
-
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        *[(name, value) for name in ("vocab_size", "d_model", "d_ff", "encoder_layers") for value in ("4", 4.0, True)],
+        *[("d_model", 100), ("num_heads", 0), ("d_ff", -1), ("positional_encoding", "rotary")],
+        *[("vocab_size", "4"), ("d_model", 4.0), ("encoder_layers", True)],
         *[
             (name, 10**9)
             for name in ("d_model", "d_ff", "d_k", "d_v", "num_heads", "encoder_layers", "decoder_layers")
@@ -119,12 +114,3 @@ def test_an_activation_that_does_not_exist_is_named(tiny_config):
     tiny_config.activation_function = "rely"
     with refused(ValueError, "activation_function", "'rely'", "relu"):
         VanillaTransformerForConditionalGeneration(tiny_config)
-
-
-@pytest.mark.parametrize("kind", [VanillaTransformerConfig, RecurrentEncoderDecoderConfig])
-def test_a_configuration_takes_the_limits_of_torch(kind):
-    """The library's own tests set an eps of 1; its models take a dropout of 1 as `nn.Dropout` does."""
-    numbers = {"dropout": 1, "label_smoothing": 1.0, "layer_norm_eps": 1.0, "initializer_range": 0}
-    config = kind(**{name: value for name, value in numbers.items() if hasattr(kind, name)})
-    assert kind.from_dict(config.to_dict()).to_dict() == config.to_dict()
-    assert VanillaTransformerConfig(layer_norm_eps=10**6).layer_norm_eps == 10**6

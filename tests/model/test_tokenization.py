@@ -1,22 +1,16 @@
 import json
-import pickle
-import random
 import re
 import string
 import subprocess
 import sys
-import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from refusals import refused
-from tokenizers import Tokenizer
-from transformers import AutoTokenizer, DataCollatorForSeq2Seq, PreTrainedTokenizerFast, TextStreamer
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from vanilla_transformer import VanillaTransformerConfig
 from vanilla_transformer.errors import VocabularyError
@@ -82,7 +76,7 @@ def decoded(tokenizer: VanillaTransformerTokenizer, ids: list[int]) -> str:
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @example("")
 @example(" ")
 @example("  two before, two after  ")
@@ -107,7 +101,7 @@ def test_any_text_comes_back_exactly_before_and_after_saving(
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(texts=st.lists(tricky_texts, min_size=1, max_size=3))
 def test_plain_text_is_never_taken_for_control(
     tokenizers: dict[str, list[VanillaTransformerTokenizer]], algorithm: str, texts: list[str]
@@ -176,11 +170,6 @@ def test_vocabulary_has_the_size_asked_for_or_the_error_tells_the_largest(
     assert sorted(tokenizer.get_vocab().values()) == list(range(vocab_size))
 
 
-def test_vocabulary_error_survives_pickling() -> None:
-    error = pickle.loads(pickle.dumps(VocabularyError(500, 300)))
-    assert (error.vocab_size, error.available, str(error)) == (500, 300, str(VocabularyError(500, 300)))
-
-
 @pytest.mark.parametrize(
     ("texts", "vocab_size", "algorithm", "named"),
     [
@@ -199,37 +188,11 @@ def test_wrong_arguments_are_named(texts: list[str], vocab_size: Any, algorithm:
         VanillaTransformerTokenizer.train(texts, vocab_size, algorithm)
 
 
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
-def test_an_error_in_the_texts_reaches_the_caller(algorithm: str) -> None:
-    def texts() -> Iterator[str]:
-        yield "a good line"
-        raise ValueError("line 2 is not UTF-8")
-
-    with refused(ValueError, "line 2", "UTF-8"):
-        VanillaTransformerTokenizer.train(texts(), 260, algorithm)
-
-
-@pytest.mark.parametrize("algorithm", ["bpe", "wordpiece"])
-def test_a_word_has_the_same_pieces_at_the_start_as_inside(
-    tokenizers: dict[str, list[VanillaTransformerTokenizer]], algorithm: str
-) -> None:
-    tokenizer = tokenizers[algorithm][0]
-    assert tokenizer.tokenize("mat mat") == tokenizer.tokenize("mat") * 2
-
-
 def test_punctuation_and_digits_stand_apart_from_words(tokenizer: VanillaTransformerTokenizer) -> None:
     pieces = {token.removeprefix("Ġ") for token in tokenizer.get_vocab() if token not in SPECIAL}
     assert {"mat", "cat's"} <= pieces
     assert not [piece for piece in pieces if set(piece) & set(string.ascii_letters) and set(piece) & set(",.;!?<>")]
     assert not [piece for piece in pieces if len(piece) > 1 and set(piece) & set(string.digits)]
-
-
-def test_character_pieces_are_characters_and_unseen_ones_are_bytes(
-    tokenizers: dict[str, list[VanillaTransformerTokenizer]],
-) -> None:
-    tokenizer = tokenizers["character"][0]
-    assert len(tokenizer.tokenize("über: 🙂")) == 7
-    assert len(tokenizer.tokenize("🦊")) == len("🦊".encode())
 
 
 def test_split_text_keeps_its_pieces_and_comes_back_in_words(
@@ -246,13 +209,6 @@ def test_split_text_keeps_its_pieces_and_comes_back_in_words(
         ]
 
 
-def test_pieces_that_no_text_had_are_bytes(presplit: VanillaTransformerTokenizer) -> None:
-    # A known piece inside an unknown one is none: each byte, and the space before them, is a piece.
-    assert len(presplit.tokenize("grasmatte")) == 1 + len("grasmatte")
-    assert len(presplit.tokenize("gras übrig")) == 1 + 1 + len("übrig".encode())
-    assert presplit.detokenize("gras@@ matte 🙂") == "grasmatte 🙂"
-
-
 def test_the_name_of_a_special_token_is_a_piece_of_its_own_in_split_text(
     presplit: VanillaTransformerTokenizer,
 ) -> None:
@@ -260,100 +216,6 @@ def test_the_name_of_a_special_token_is_a_piece_of_its_own_in_split_text(
     assert len(ids) == 3
     assert min(ids) >= 260
     assert presplit.detokenize("</s> ein@@ </s> <pad>") == "</s> ein</s> <pad>"
-
-
-def test_most_frequent_pieces_fill_the_vocabulary_in_order(presplit: VanillaTransformerTokenizer) -> None:
-    small = VanillaTransformerTokenizer.train(SPLIT, 264, "presplit")
-    assert small.convert_ids_to_tokens([260, 261, 262, 263]) == ["Ġ.", "Ġ</s>", "Ġdas", "Ġgras"]
-    assert presplit.convert_ids_to_tokens([260, 261, 262, 263]) == ["Ġ.", "Ġ</s>", "Ġdas", "Ġgras"]
-    assert len(presplit) == 260 + len({piece for text in SPLIT for piece in text.split()})
-    assert small.detokenize(SPLIT[0]) == presplit.detokenize(SPLIT[0])
-
-
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
-def test_a_word_of_any_length_is_read_in_time(
-    tokenizers: dict[str, list[VanillaTransformerTokenizer]], algorithm: str
-) -> None:
-    tokenizer = tokenizers[algorithm][0]
-    text = "a你" * 5_000
-    assert decoded(tokenizer, tokenizer(text)["input_ids"]) == text
-    VanillaTransformerTokenizer.train([text] * 2, 261, algorithm)
-
-
-@pytest.mark.parametrize("algorithm", ["bpe", "wordpiece"])
-def test_time_to_learn_from_a_long_word_grows_with_its_length_alone(algorithm: str) -> None:
-    draw = random.Random(0)
-    pieces = ["".join(draw.choices("abcdefgh", k=1000)) for _ in range(60)]
-    seconds = []
-    for separator in (" ", ""):
-        start = time.process_time()
-        tokenizer = VanillaTransformerTokenizer.train([separator.join(pieces)], 400, algorithm=algorithm)
-        seconds.append(time.process_time() - start)
-    assert seconds[1] < 4 * seconds[0] + 0.2
-    assert tokenizer.decode(tokenizer("".join(pieces)).input_ids, skip_special_tokens=True) == "".join(pieces)
-    assert "{1,1000}" not in tokenizer.backend_tokenizer.to_str()
-
-
-def test_pickled_tokenizer_is_the_same(tokenizer: VanillaTransformerTokenizer) -> None:
-    copy = pickle.loads(pickle.dumps(tokenizer))
-    text = " </s> the cat's mat  "
-    assert copy(text)["input_ids"] == tokenizer(text)["input_ids"]
-
-
-def test_batches_pad_right_with_ids_labels_and_masks(tokenizer: VanillaTransformerTokenizer) -> None:
-    rows = [dict(tokenizer(text, text_target=text)) for text in ("the cat", "the cat sits on the other mat")]
-    batch = DataCollatorForSeq2Seq(tokenizer)(rows)
-    length = len(rows[0]["input_ids"])
-    assert set(batch) == {"input_ids", "attention_mask", "labels"}
-    assert batch["input_ids"][0, length:].eq(0).all()
-    assert batch["attention_mask"].sum(-1).tolist() == [len(row["input_ids"]) for row in rows]
-    assert batch["labels"][0, length:].eq(-100).all()
-    assert tokenizer(["a", "the cat"], padding=True, return_tensors="pt")["input_ids"].shape[0] == 2
-
-
-def test_truncated_text_still_ends(tokenizer: VanillaTransformerTokenizer) -> None:
-    ids = tokenizer("the cat sits on the mat", truncation=True, max_length=4)["input_ids"]
-    assert len(ids) == 4
-    assert ids[-1] == tokenizer.eos_token_id
-
-
-def test_streamer_writes_the_text(tokenizer: VanillaTransformerTokenizer, capsys: pytest.CaptureFixture[str]) -> None:
-    streamer = TextStreamer(tokenizer, skip_special_tokens=True)
-    for token_id in [1, *tokenizer("Über der Matte tanzen Mäuse!")["input_ids"]]:
-        streamer.put(torch.tensor([token_id]))
-    streamer.end()
-    assert capsys.readouterr().out == "Über der Matte tanzen Mäuse!\n"
-
-
-def test_saved_tokenizers_load_without_the_package_or_remote_code(tmp_path: Path) -> None:
-    saved = {algorithm: train(algorithm) for algorithm in ("bpe", "presplit")}
-    for algorithm, tokenizer in saved.items():
-        reloaded(tokenizer, tmp_path / algorithm)
-    text = " the c@@ at's mat</s> "
-    script = (
-        "import json, sys\n"
-        "from transformers import AutoTokenizer\n"
-        "for directory in sys.argv[2:]:\n"
-        "    tokenizer = AutoTokenizer.from_pretrained(directory)\n"
-        "    ids = tokenizer(sys.argv[1])['input_ids']\n"
-        "    print(json.dumps([ids, tokenizer.decode(ids, skip_special_tokens=True)]))\n"
-        "assert 'vanilla_transformer' not in sys.modules\n"
-    )
-    command = [sys.executable, "-c", script, text, *saved]
-    output = subprocess.run(command, capture_output=True, text=True, check=True, cwd=tmp_path).stdout
-    expected = [
-        [ids, one.decode(ids, skip_special_tokens=True)] for one in saved.values() if (ids := one(text).input_ids)
-    ]
-    assert all(ids.count(2) == 2 for ids, _ in expected)
-    assert [json.loads(line) for line in output.splitlines()] == expected
-
-
-def test_saved_file_serves_the_tokenizers_library(tokenizer: VanillaTransformerTokenizer, tmp_path: Path) -> None:
-    tokenizer.save_pretrained(tmp_path)
-    alone = Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
-    ids = alone.encode("the cat's mat").ids
-    assert ids == tokenizer("the cat's mat")["input_ids"]
-    assert alone.decode(ids) == "the cat's mat"
 
 
 @pytest.mark.parametrize("algorithm", ["bpe", "wordpiece", "character", "presplit"])
@@ -376,20 +238,6 @@ def test_a_mask_token_is_found_in_text_and_changes_no_other(algorithm: str, tmp_
     assert plain_text(made)("a <mask></s>")["input_ids"].count(made.mask_token_id) == 1
 
 
-def test_special_tokens_stand_around_a_text_as_asked():
-    texts = ["the cat sat on the mat."]
-    for begins, ends, expected in (
-        (True, True, ["<s>", "a", "</s>", "b", "</s>"]),
-        (True, False, ["<s>", "a", "<s>", "b"]),
-        (False, False, ["a", "b"]),
-    ):
-        tokenizer = VanillaTransformerTokenizer.train(texts, 260, "character", begins=begins, ends=ends)
-        assert tokenizer("a", "b").tokens() == expected
-        assert tokenizer.decode(tokenizer("a b")["input_ids"], skip_special_tokens=True) == "a b"
-    with refused(ValueError, "261", "260"):
-        VanillaTransformerTokenizer.train(texts, 260, mask_token=True)
-
-
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_lowercasing_applies_to_text_but_not_to_targets(algorithm, tmp_path):
     size = None if algorithm == "presplit" else 260
@@ -401,8 +249,3 @@ def test_lowercasing_applies_to_text_but_not_to_targets(algorithm, tmp_path):
         assert both["input_ids"] == either("hello")["input_ids"]
         assert either.decode(both["labels"], skip_special_tokens=True) == "HH AH"
         assert either.decode(either("HH AH")["input_ids"], skip_special_tokens=True) == "hh ah"
-
-
-def test_a_tokenizer_keeps_the_case_of_text_unless_asked():
-    tokenizer = VanillaTransformerTokenizer.train(["hello"], 260)
-    assert tokenizer.decode(tokenizer("HeLLo")["input_ids"], skip_special_tokens=True) == "HeLLo"

@@ -1,0 +1,213 @@
+"""Where the library meets the models: Auto classes, remote code, pipelines, and `generate` of a language model."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from small_models import HEADS, IDS, MASK, inputs_of, random_model
+from transformers import (
+    AutoModel,
+    AutoModelForCausalLM,
+    AutoModelForMaskedLM,
+    AutoModelForSeq2SeqLM,
+    AutoModelForSequenceClassification,
+    AutoModelForTokenClassification,
+    ContinuousBatchingConfig,
+    GenerationConfig,
+    pipeline,
+)
+
+from vanilla_transformer import VanillaTransformerTokenizer
+
+TEXTS = ["the cat sat on the mat", "a dog ran", "the dog sat on a cat", "cats and dogs"] * 4
+AUTO: dict[str, Any] = {
+    "translator": AutoModelForSeq2SeqLM,
+    "masked-language-model": AutoModelForMaskedLM,
+    "classifier": AutoModelForSequenceClassification,
+    "tagger": AutoModelForTokenClassification,
+    "language-model": AutoModelForCausalLM,
+}
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> VanillaTransformerTokenizer:
+    return VanillaTransformerTokenizer.train(TEXTS, 284, begins=True, mask_token=True)
+
+
+@pytest.fixture(scope="module")
+def prompts() -> VanillaTransformerTokenizer:
+    return VanillaTransformerTokenizer.train(TEXTS, 283, begins=True, ends=False)
+
+
+@pytest.mark.parametrize("kind", AUTO)
+def test_auto_classes_load_what_was_saved(kind: str, tmp_path: Path):
+    model, auto_class, inputs = random_model(kind), AUTO[kind], inputs_of(kind)
+    model.save_pretrained(tmp_path)
+    loaded, report = auto_class.from_pretrained(tmp_path, output_loading_info=True)
+    assert type(loaded) is HEADS[kind] and not any(report.values())
+    assert torch.equal(loaded(**inputs).logits, model(**inputs).logits)
+    base = AutoModel.from_pretrained(tmp_path)
+    assert all(torch.equal(*pair) for pair in zip(base.parameters(), model.model.parameters(), strict=True))
+    assert type(auto_class.from_config(model.config)) is HEADS[kind]
+    half = auto_class.from_pretrained(tmp_path, dtype=torch.bfloat16)
+    assert half(**inputs).logits.dtype == torch.bfloat16
+
+
+def test_a_classifier_begins_with_the_encoder_of_a_masked_language_model(tmp_path: Path):
+    masked = random_model("masked-language-model")
+    masked.save_pretrained(tmp_path)
+    model, report = HEADS["classifier"].from_pretrained(tmp_path, num_labels=5, output_loading_info=True)
+    assert set(report["missing_keys"]) == {"classifier.weight", "classifier.bias"}
+    assert model(IDS, MASK).logits.shape == (2, 5)
+    for ours, theirs in zip(model.model.parameters(), masked.model.parameters(), strict=True):
+        assert torch.equal(ours, theirs)
+
+
+NOT_INSTALLED = """
+import json, sys
+class Nowhere:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] == "vanilla_transformer":
+            raise ModuleNotFoundError(name)
+sys.meta_path.insert(0, Nowhere())
+import torch, transformers
+from transformers import pipeline
+found = {}
+for directory in sys.argv[1:]:
+    kind = directory.rpartition("/")[2]
+    model = getattr(transformers, kind).from_pretrained(directory, trust_remote_code=True)
+    base = transformers.AutoModel.from_pretrained(directory, trust_remote_code=True)
+    assert type(model).__module__.startswith("transformers_modules.")
+    ids = torch.tensor([[5, 9, 7, 8, 6, 30]])
+    if kind == "AutoModelForSeq2SeqLM":
+        found[kind] = model.generate(ids).tolist()
+        continue
+    assert torch.equal(base(ids).last_hidden_state, model.model(ids).last_hidden_state)
+    found[kind] = model(ids).logits.tolist()
+    if kind in ("AutoModelForMaskedLM", "AutoModelForCausalLM"):
+        task, text = {"M": ("fill-mask", "the <mask> sat"), "C": ("text-generation", "the cat")}[kind[12]]
+        pipe = pipeline(task, model=directory, trust_remote_code=True)
+        settings = {} if kind[12] == "M" else {"do_sample": False, "max_new_tokens": 4}
+        found[task] = pipe(text, **settings)
+# As docs/guides/hugging-face.md says: the code in the root.
+root, _, folder = directory.rpartition("/")
+within = getattr(transformers, kind).from_pretrained(root, subfolder=folder, trust_remote_code=True)
+assert within(ids).logits.tolist() == found[kind]
+print(json.dumps(found))
+"""
+
+
+def test_models_load_and_run_where_the_package_is_not_installed(tokenizer, prompts, tmp_path: Path):
+    expected, directories = {}, []
+    for kind, auto_class in AUTO.items():
+        directory = tmp_path / auto_class.__name__
+        model = random_model(kind, vocab_size=284)
+        model.save_pretrained(directory)
+        (prompts if kind == "language-model" else tokenizer).save_pretrained(directory)
+        ids = torch.tensor([[5, 9, 7, 8, 6, 30]])
+        result = model.generate(ids) if kind == "translator" else model(ids).logits
+        expected[auto_class.__name__] = result.tolist()
+        if kind == "masked-language-model":
+            expected["fill-mask"] = pipeline("fill-mask", model=str(directory))("the <mask> sat")
+        if kind == "language-model":
+            settings = {"do_sample": False, "max_new_tokens": 4}
+            expected["text-generation"] = pipeline("text-generation", model=str(directory))("the cat", **settings)
+        directories.append(str(directory))
+    for code in directory.glob("*.py"):
+        shutil.copy(code, tmp_path)
+    environment = {**os.environ, "HF_HOME": str(tmp_path / "home"), "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-c", NOT_INSTALLED, *directories]
+    result = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr[-3000:]
+    assert json.loads(result.stdout.splitlines()[-1]) == json.loads(json.dumps(expected))
+
+
+def test_pipelines_of_the_library_take_the_models(tokenizer, prompts):
+    fill = pipeline("fill-mask", model=random_model("masked-language-model", vocab_size=284), tokenizer=tokenizer)
+    found = fill("the <mask> sat", top_k=3)
+    ids = tokenizer("the <mask> sat", return_tensors="pt")
+    place = ids["input_ids"][0].tolist().index(tokenizer.mask_token_id)
+    expected = fill.model(**ids).logits[0, place].softmax(-1).topk(3)
+    assert [record["token"] for record in found] == expected.indices.tolist()
+
+    names = {"id2label": {0: "bad", 1: "good"}, "label2id": {"bad": 0, "good": 1}}
+    classifier = random_model("classifier", vocab_size=284, **names)
+    classify = pipeline("text-classification", model=classifier, tokenizer=tokenizer)
+    texts = ["a dog ran", "the cat sat on the mat and the dog"]
+    alone, together = [classify(text)[0] for text in texts], classify(texts, batch_size=2)
+    for one, other in zip(alone, together, strict=True):
+        assert one["label"] == other["label"] and one["score"] == pytest.approx(other["score"], abs=1e-5)
+    assert classify({"text": "a dog", "text_pair": "ran"})["label"] in ("bad", "good")
+
+    tagger = random_model("tagger", vocab_size=284, id2label={0: "B-X", 1: "I-X"})
+    tag = pipeline("token-classification", model=tagger, tokenizer=tokenizer, aggregation_strategy="first")
+    text = "the cat sat"
+    assert "".join(text[word["start"] : word["end"]] for word in tag(text)).replace(" ", "") == "thecatsat"
+
+    model = random_model("language-model", vocab_size=284)
+    generate = pipeline("text-generation", model=model, tokenizer=prompts)
+    texts = ["the cat", "the dog sat on"]
+    settings = {"do_sample": False, "max_new_tokens": 4, "min_new_tokens": 4}
+    alone = [generate(text, **settings) for text in texts]
+    assert generate(texts, batch_size=2, **settings) == alone
+    assert alone[0][0]["generated_text"].startswith("the cat")
+
+
+GREEDY: list[dict[str, Any]] = [
+    {"use_cache": False},
+    {"cache_implementation": "static"},
+    {"return_dict_in_generate": True, "output_scores": True, "output_attentions": True},
+]
+SEARCHES: list[dict[str, Any]] = [
+    {"num_beams": 3, "num_return_sequences": 2},
+    {"num_beams": 3, "cache_implementation": "static"},
+    {"repetition_penalty": 1.3, "min_new_tokens": 4},
+    {"prefix_allowed_tokens_fn": lambda batch, ids: [7, 8, 9]},
+]
+
+
+@pytest.mark.parametrize("settings", GREEDY + SEARCHES, ids=lambda settings: "-".join(settings))
+@pytest.mark.parametrize("positions", ["sinusoidal", "learned"])
+def test_every_mode_of_generate_takes_no_account_of_padding(settings: dict[str, Any], positions: str):
+    model = random_model("language-model", eos_token_id=None, positional_encoding=positions)
+    model.set_attn_implementation("eager" if "output_attentions" in settings else "sdpa")
+    ids, mask, count, found = IDS.flip(1), MASK.flip(1), settings.get("num_return_sequences", 1), []
+    for tokens, where in ((ids, mask), (ids[1:, 3:], mask[1:, 3:])):
+        outputs = model.generate(tokens, attention_mask=where, max_new_tokens=6, **settings)
+        outputs = outputs if isinstance(outputs, torch.Tensor) else outputs.sequences
+        assert outputs.shape == (len(tokens) * count, tokens.shape[1] + 6)
+        found.append(outputs[-count:, -6:])
+    assert torch.equal(found[0], found[1])
+    if settings in GREEDY:
+        assert torch.equal(found[0], model.generate(ids, attention_mask=mask, max_new_tokens=6)[-1:, -6:])
+
+
+def test_generation_continues_from_embeddings_cache_and_assistant():
+    model = random_model("language-model", eos_token_id=None)
+    expected = model.generate(IDS[:1], max_new_tokens=6)
+    embeddings = model.get_input_embeddings()(IDS[:1])
+    assert torch.equal(model.generate(inputs_embeds=embeddings, max_new_tokens=6), expected[:, 6:])
+    begun = model.generate(IDS[:1], max_new_tokens=2, return_dict_in_generate=True)
+    rest = model.generate(begun.sequences, past_key_values=begun.past_key_values, max_new_tokens=4)
+    assert torch.equal(rest, expected)
+    assistant = random_model("language-model", eos_token_id=None, decoder_layers=1)
+    assert torch.equal(model.generate(IDS[:1], max_new_tokens=6, assistant_model=assistant), expected)
+    assert torch.equal(model.generate(IDS[:1], max_new_tokens=6, prompt_lookup_num_tokens=2), expected)
+
+
+def test_continuous_batching_gives_what_each_prompt_gives_alone():
+    """Prompts of all lengths stand in one row there: their positions say where each begins."""
+    model = random_model("language-model", eos_token_id=None)
+    prompts = [[5, 9, 7, 8, 6, 30], [11, 4, 12]]
+    alone = [model.generate(torch.tensor([prompt]), max_new_tokens=5)[0, len(prompt) :].tolist() for prompt in prompts]
+    settings = GenerationConfig(max_new_tokens=5, do_sample=False, eos_token_id=-1, pad_token_id=0)
+    # Left to itself it takes most of the memory that is free.
+    small = ContinuousBatchingConfig(num_blocks=4, max_batch_tokens=64)
+    found = model.generate_batch(prompts, settings, small, progress_bar=False)
+    assert [found[name].generated_tokens for name in sorted(found)] == alone
