@@ -9,10 +9,10 @@ from contextlib import contextmanager
 from typing import Any
 
 from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook, register_optimizer_step_pre_hook
-from torch.utils.hooks import RemovableHandle
 
 
-def hook_update(number: int, act: Callable[[Optimizer], object], *, before: bool = False) -> RemovableHandle:
+@contextmanager
+def at_update(number: int, act: Callable[[Optimizer], object], *, before: bool = False) -> Iterator[None]:
     """Has `act` called after, or before, the update of that number that any optimizer of this process makes."""
     updates = itertools.count(1)
 
@@ -20,13 +20,8 @@ def hook_update(number: int, act: Callable[[Optimizer], object], *, before: bool
         if next(updates) == number:
             act(optimizer)
 
-    return (register_optimizer_step_pre_hook if before else register_optimizer_step_post_hook)(hook)
-
-
-@contextmanager
-def at_update(number: int, act: Callable[[Optimizer], object], *, before: bool = False) -> Iterator[None]:
-    """Calls `act` as `hook_update` does, in its body."""
-    handle = hook_update(number, act, before=before)
+    register = register_optimizer_step_pre_hook if before else register_optimizer_step_post_hook
+    handle = register(hook)
     try:
         yield
     finally:

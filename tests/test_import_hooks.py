@@ -41,14 +41,6 @@ def test_a_hook_runs_once_after_the_import_of_its_module(module: str):
     assert seen == [1, 2]
 
 
-def test_several_hooks_of_a_module_run_in_order(module: str):
-    seen: list[int] = []
-    for number in (1, 2):
-        after_import(module, lambda imported, number=number: seen.append(number))
-    import_module(module)
-    assert seen == [1, 2]
-
-
 def test_a_hook_does_not_hide_that_its_module_is_missing(module: str):
     seen: list[object] = []
     after_import(f"{module}_which_is_not_there", seen.append)

@@ -1,31 +1,19 @@
 """The folder that `explore` writes: what is in it, what it replays, and what it declines."""
 
-import itertools
 import json
-import re
 from pathlib import Path
 
 import numpy as np
-import pytest
 import torch
 from exploring import run_of
 from refusals import refused
 from torch import nn
 
 from vanilla_transformer.cli import main
-from vanilla_transformer.engine.known import changed_settings
 from vanilla_transformer.errors import ModelError
 from vanilla_transformer.explore import packing
 from vanilla_transformer.explore.computable import family
 from vanilla_transformer.explore.static_site import write_page
-
-WEB = Path(packing.__file__).parent / "web"
-# What the eye makes of linear RGB, after Viénot, Brettel and Mollon 1999.
-COLOUR_SIGHT = {
-    "all three cones": np.eye(3),
-    "no red cones": [[0.11238, 0.88762, 0], [0.11238, 0.88762, 0], [0.00401, -0.00401, 1]],
-    "no green cones": [[0.29275, 0.70725, 0], [0.29275, 0.70725, 0], [-0.02234, 0.02234, 1]],
-}
 
 
 def about(folder: Path) -> dict:
@@ -85,32 +73,6 @@ def test_8_bits_are_the_weights_within_half_a_step():
     np.testing.assert_array_equal(floats[5:9], weights["b"].numpy())
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"])
-@pytest.mark.parametrize("sight", COLOUR_SIGHT)
-def test_the_colour_blind_can_tell_the_colours_of_a_scale_apart(theme: str, sight: str):
-    """Of 0, some and much by their lightness; of the least and the most by what hue is left."""
-    parts = (WEB / "style.css").read_text(encoding="utf-8").split(':root[data-theme="dark"] {\n', 1)
-    colours = dict(re.findall(r"--(\w+): (#[0-9a-f]{6})", parts[theme == "dark"].split("}", 1)[0]))
-
-    def seen(name: str) -> np.ndarray:
-        rgb = np.array([int(colours[name][at : at + 2], 16) / 255 for at in (1, 3, 5)])
-        linear = np.where(rgb <= 0.04045, rgb / 12.92, ((rgb + 0.055) / 1.055) ** 2.4)
-        return np.array(COLOUR_SIGHT[sight]) @ linear
-
-    luminance = [np.array([0.2126, 0.7152, 0.0722]) @ seen(name) + 0.05 for name in ("zero", "some", "much")]
-    assert all(max(pair) / min(pair) > 1.5 for pair in itertools.pairwise(luminance))
-    least, most = seen("least"), seen("most")
-    assert (least[2] - least[0]) * (most[2] - most[0]) < 0 and np.abs(least - most).max() > 0.2
-
-
-def test_weights_of_another_model_are_left_out_and_told(explored, tmp_path):
-    one, remarks = explored("plain"), []
-    run = run_of(nn.Linear(2, 2), tmp_path / "run", [10])
-    write_page(one.model, one.tokenizer, tmp_path / "page", name="p", examples=["a"], run=run, report=remarks.append)
-    assert about(tmp_path / "page")["training"]["steps"] == []
-    assert "Step 10" in remarks[0]
-
-
 def test_models_that_the_page_does_not_compute_are_declined(explored, tmp_path):
     one = explored("classifier")
     with refused(ModelError, "Linear"):
@@ -134,22 +96,3 @@ def test_models_that_the_page_does_not_compute_are_declined(explored, tmp_path):
     finally:
         del one.model.classifier.lora
     assert not (tmp_path / "page").exists()
-
-
-def test_settings_of_generate_that_the_search_lacks_are_told():
-    assert changed_settings({"num_beams": 4, "repetition_penalty": 1.2, "do_sample": False}) == ["repetition_penalty"]
-
-
-@pytest.mark.parametrize(
-    ("options", "named"),
-    [(["--training", "nowhere"], "--training nowhere")],
-)
-def test_options_that_do_not_fit_are_refused(saved, tmp_path, capsys, options: list[str], named: str):
-    assert main(["explore", str(saved), "--output", str(tmp_path / "page"), *options]) == 2
-    assert named in capsys.readouterr().err
-
-
-def test_a_folder_that_is_not_empty_is_refused(saved, tmp_path, capsys):
-    (tmp_path / "mine").write_text("mine")
-    assert main(["explore", str(saved), "--output", str(tmp_path)]) == 2
-    assert str(tmp_path) in capsys.readouterr().err

@@ -10,12 +10,12 @@ from exploring import ask, log_probabilities, values_of
 
 playwright = pytest.importorskip("playwright.sync_api", reason="the package playwright is not installed")
 
-WORDS = ["a dog", "telephone", "two men", "x", "naïve", "in the park", "bus", "</s>", "dogs wait", "more tokens"]
+WORDS = ["a dog", "telephone", "naïve", "</s>", "more tokens"]
 FAMILIES = [
     *("plain", "other", "deep", "language-model", "masked-language-model", "classifier", "tagger"),
     *("recurrent-lstm", "recurrent-gru", "recurrent-2014"),
 ]
-SEARCHES = [(1, 0.0), (2, 0.6), (4, 0.6), (4, 1.0), (8, 0.3)]
+SEARCHES = [(1, 0.0), (4, 0.6), (8, 0.3)]
 
 
 @pytest.fixture
@@ -63,9 +63,7 @@ def test_all_values_of_all_layers_are_the_models(opened, kind: str):
     playwright.expect(page.locator("#state")).to_contain_text("differ by at most")
 
 
-@pytest.mark.parametrize(
-    "kind", ["plain", "other", "deep", "language-model", "recurrent-lstm", "recurrent-gru", "recurrent-2014"]
-)
+@pytest.mark.parametrize("kind", ["plain", "other", "language-model", "recurrent-lstm", "recurrent-gru"])
 def test_search_tree_matches_generate_and_has_the_models_probabilities(opened, kind: str):
     explored, page = opened(kind)
     model, tokenizer = explored.model, explored.tokenizer
@@ -112,23 +110,3 @@ def test_the_explanation_of_a_number_adds_up_to_it(opened, kind: str):
     )
     assert told["worst"] < 1e-4
     assert {"linear", "softmax"} <= set(told["kinds"])
-
-
-def test_the_page_shows_the_computed_numbers(opened):
-    explored, page = opened("plain")
-    page.fill("#text", "two men")
-    source = explored.tokenizer("two men")["input_ids"]
-    picture = page.locator("#encoder-1 .attention figure", has_text="attention weights").first
-    picture.get_by_role("button", name="as a table").click()
-    weights = np.array(values_of(explored.model, source, [1])["model.encoder.layers.0.self_attention.weights"][0])
-    playwright.expect(picture.locator("td")).to_have_count(weights.size)
-    shown = picture.locator("td").all_text_contents()
-    assert [float(one) for one in shown if "⁻" not in one] == pytest.approx(
-        [round(one, 4) for one, text in zip(weights.flatten(), shown, strict=True) if "⁻" not in text], abs=1e-4
-    )
-    page.mouse.move(0, 0)  # What is pointed at is shown too.
-    picture.locator("canvas").focus()
-    for key in ("ArrowDown", "ArrowRight"):
-        page.keyboard.press(key)
-    assert float(page.text_content("#inspector .big")) == pytest.approx(weights[1, 1], abs=1e-5)
-    assert "Section 3.2.1, Eq. 1" in page.text_content("#inspector")

@@ -1,10 +1,8 @@
 """`convert` and `export` from directory to directory: tokenizers, settings of `generate`, and what is refused."""
 
 import json
-from functools import partial
 from pathlib import Path
 
-import ctranslate2
 import pytest
 import sentencepiece
 import torch
@@ -12,16 +10,11 @@ from test_marian_models import opus, random_marian
 from transformers import (
     AutoModelForSeq2SeqLM,
     AutoTokenizer,
-    DataCollatorForSeq2Seq,
     GenerationConfig,
     MarianTokenizer,
-    Seq2SeqTrainer,
-    Seq2SeqTrainingArguments,
 )
 
 from vanilla_transformer import (
-    VanillaTransformerDecoderForCausalLM,
-    VanillaTransformerEncoderForMaskedLM,
     VanillaTransformerForConditionalGeneration,
 )
 from vanilla_transformer.cli import main
@@ -102,38 +95,6 @@ def test_a_converted_model_decodes_with_the_settings_that_it_had(opus_directory,
     assert ours.generate(**inputs, **changes).tolist() == expected.tolist()
 
 
-def test_a_converted_model_goes_on_to_ctranslate2(converted, tmp_path, monkeypatch, capsys):
-    assert main(["export", str(converted), str(tmp_path / "ct2"), "--to", "ctranslate2"]) == 0
-    model, tokenizer = load_model(converted, device="cpu")
-    ids = tokenizer(NEW[:3])["input_ids"]
-    inputs = tokenizer.pad({"input_ids": ids}, return_tensors="pt")
-    expected = model.generate(**inputs, num_beams=1, max_length=12, forced_eos_token_id=None)[:, 1:].tolist()
-    never = [["<pad>"]]
-    # Two threads that wait for one another beside a busy process take a hundred times as long.
-    monkeypatch.setattr(ctranslate2, "Translator", partial(ctranslate2.Translator, intra_threads=1))
-    results = ctranslate2.Translator(str(tmp_path / "ct2")).translate_batch(
-        [tokenizer.convert_ids_to_tokens(row) for row in ids],
-        beam_size=1, max_decoding_length=11, suppress_sequences=never, return_end_token=True,
-    )  # fmt: skip
-    for row, result in zip(expected, results, strict=True):
-        actual = tokenizer.convert_tokens_to_ids(result.hypotheses[0])
-        assert row[: len(actual)] == actual and len(actual) > 0
-    readme = (tmp_path / "ct2" / "README.md").read_text()
-    assert "suppress_sequences=[['<pad>']]" in readme
-    monkeypatch.chdir(tmp_path / "ct2")
-    exec(readme.split("```python\n")[1].split("```")[0], {})
-    assert capsys.readouterr().out.strip()
-
-
-def test_a_converted_model_is_fine_tuned_by_the_trainer_and_not_by_train(converted, tmp_path, capsys):
-    for name in ("a.en", "a.de"):
-        (tmp_path / name).write_text("the cat\n" * 20)
-    pairs = [str(tmp_path / "a.en"), str(tmp_path / "a.de")]
-    assert main(["train", "--from", str(converted), "--train", *pairs, "--output", str(tmp_path / "output")]) == 2
-    assert "has the tokenizer of the model that it was converted from" in capsys.readouterr().err
-    assert not (tmp_path / "output").exists()
-
-
 def test_a_converted_model_comes_back_bit_for_bit(opus_directory, converted, tmp_path, capsys):
     assert main(["convert", str(converted), str(tmp_path / "back")]) == 0
     assert "warning" not in capsys.readouterr().err
@@ -143,47 +104,6 @@ def test_a_converted_model_comes_back_bit_for_bit(opus_directory, converted, tmp
     for name, weight in theirs.state_dict().items():
         assert torch.equal(back.state_dict()[name], weight), name
     assert isinstance(AutoTokenizer.from_pretrained(tmp_path / "back"), MarianTokenizer)
-
-
-def test_a_converted_model_is_fine_tuned_as_any_other(converted, tmp_path):
-    model, tokenizer = load_model(converted, device="cpu")
-    sentences = zip(ENGLISH[:3], GERMAN[:3], strict=True)
-    pairs = [dict(tokenizer(english, text_target=german)) for english, german in sentences]
-    trainer = Seq2SeqTrainer(
-        model=model,
-        args=Seq2SeqTrainingArguments(
-            tmp_path,
-            max_steps=25,
-            learning_rate=3e-3,
-            report_to=[],
-            save_strategy="no",
-            disable_tqdm=True,
-            use_cpu=True,
-        ),
-        train_dataset=pairs,
-        eval_dataset=pairs,
-        data_collator=DataCollatorForSeq2Seq(tokenizer, model=model),
-    )
-    before = trainer.evaluate()["eval_loss"]
-    trainer.train()
-    assert trainer.evaluate()["eval_loss"] < 0.7 * before
-    trainer.save_model(tmp_path / "tuned")
-    inputs = tokenizer(ENGLISH[:3], return_tensors="pt", padding=True)
-    tuned = AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "tuned").eval()
-    # The settings that came from Marian are still there: length penalty, limit, forbidden padding.
-    assert tuned.generation_config.to_diff_dict() == model.generation_config.to_diff_dict()
-    assert tuned.generate(**inputs).tolist() == model.eval().generate(**inputs).tolist()
-
-
-def test_a_converted_model_translates_lines(converted, tmp_path, capsys):
-    text, translations = tmp_path / "in.txt", tmp_path / "out.txt"
-    text.write_text("the cat\n\ntwo men\n")
-    assert main(["translate", str(converted), str(text), "--output", str(translations)]) == 0
-    model, tokenizer = load_model(converted, device="cpu")
-    output = model.generate(**tokenizer(["the cat"], return_tensors="pt"))
-    first = tokenizer.decode(output[0], skip_special_tokens=True)
-    lines = translations.read_text().split("\n")
-    assert lines[0] == first and lines[1] == "" and len(lines) == 4
 
 
 def test_our_model_loads_as_a_marian_model_with_its_tokenizer(spelled_backwards, tmp_path, words, capsys):
@@ -212,23 +132,12 @@ def test_our_model_loads_as_a_marian_model_with_its_tokenizer(spelled_backwards,
     ("words", "sentence"),
     [
         (["convert", "{tmp}/nothing", "{tmp}/out"], "There is no model directory {tmp}/nothing"),
-        (["convert", "{tmp}", "{tmp}/out"], "has no config.json"),
         (
             ["convert", "{tmp}/t5", "{tmp}/out"],
             "is a t5 model, which cannot be converted; supported types: marian, vanilla_transformer",
         ),
-        (["convert", "{tmp}/odd", "{tmp}/out"], "{tmp}/odd cannot be loaded"),
         (["convert", "{model}", "{tmp}"], "{tmp} is not empty"),
-        (["export", "{model}", "{tmp}", "--to", "marian"], "{tmp} is not empty"),
         (["export", "{tmp}/t5", "{tmp}/out", "--to", "onnx"], "of the type t5, not vanilla_transformer"),
-        (
-            ["export", "{model}", "{tmp}/out", "--to", "onnx", "--quantization", "int4"],
-            "is not available for onnx: use float32, i",
-        ),
-        (
-            ["export", "{model}", "{tmp}/out", "--to", "ctranslate2", "--quantization", "int4"],
-            "is not available for ctranslate2: use bfloat16, f",
-        ),
         (
             ["export", "{model}", "{tmp}/out", "--to", "marian", "--quantization", "int8"],
             "is not available for marian: use f",
@@ -236,29 +145,10 @@ def test_our_model_loads_as_a_marian_model_with_its_tokenizer(spelled_backwards,
     ],
 )
 def test_mistakes_get_one_sentence_and_leave_nothing(spelled_backwards, tmp_path, capsys, words, sentence):
-    for name, model_type in (("t5", "t5"), ("odd", "no-such-type")):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "config.json").write_text(json.dumps({"model_type": model_type}))
+    (tmp_path / "t5").mkdir()
+    (tmp_path / "t5" / "config.json").write_text('{"model_type": "t5"}')
     places = {"tmp": str(tmp_path), "model": str(spelled_backwards)}
     assert main([word.format(**places) for word in words]) in (1, 2)
     error = capsys.readouterr().err
     assert error.count("\n") == 1 and sentence.format(**places) in error
     assert not (tmp_path / "out").exists()
-
-
-@pytest.mark.parametrize("kind", [VanillaTransformerDecoderForCausalLM, VanillaTransformerEncoderForMaskedLM])
-def test_models_of_one_stack_are_refused(tmp_path, capsys, kind: type):
-    layers = "decoder_layers" if kind is VanillaTransformerDecoderForCausalLM else "encoder_layers"
-    config = kind.config_class(vocab_size=20, d_model=16, d_ff=32, num_heads=2, **{layers: 1})
-    kind(config).save_pretrained(tmp_path / "model")
-    assert main(["export", str(tmp_path / "model"), str(tmp_path / "out"), "--to", "onnx"]) == 1
-    assert f" {config.model_type}" in capsys.readouterr().err
-    assert not (tmp_path / "out").exists()
-
-
-def test_a_missing_package_is_named(spelled_backwards, tmp_path, capsys, missing):
-    missing("ctranslate2", "onnx", "onnxruntime")
-    assert main(["export", str(spelled_backwards), str(tmp_path / "out"), "--to", "onnx"]) == 2
-    assert (
-        "The package onnx is not installed: run `pip install 'vanilla-transformer[export]'`" in capsys.readouterr().err
-    )

@@ -45,8 +45,6 @@ SETTINGS = {
     "the model's own": {},
     "three of three": {"num_beams": 3, "length_penalty": 1.5, "num_return_sequences": 3},
     "a wide beam": {"num_beams": 8, "length_penalty": 0.0},
-    "long ones preferred": {"length_penalty": -1.0},
-    "as long as the source": {"max_length_beyond_source": 0},
     "four tokens": {"max_new_tokens": 4, "num_return_sequences": 4},
     "greedy": {"num_beams": 1},
 }
@@ -69,11 +67,8 @@ def test_the_graph_gives_generates_sequences_and_scores(onnx_export, spelled_bac
 
 
 OWN = {
-    "a limit": {"max_new_tokens": 3},
     "a length": {"max_length": 4},
-    "a length that trainers write": {"max_length": 20},
     "a limit and a length": {"max_new_tokens": 2, "max_length": 9},
-    "nothing": {"max_length_beyond_source": None},
     "the library's penalty": {"length_penalty_type": "huggingface", "length_penalty": 0.7, "early_stopping": False},
     "the first that end": {"num_beams": 5, "early_stopping": True, "num_return_sequences": 2},
     "forbidden tokens": {"bad_words_ids": [[5]], "suppress_tokens": [6, 7]},

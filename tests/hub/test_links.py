@@ -9,7 +9,6 @@ from hub_server import HubServer
 from refusals import refused
 
 from vanilla_transformer.cli import main
-from vanilla_transformer.hub import push_space
 from vanilla_transformer.links import refuse_links_out
 
 SECRET = "---\nlicense: mit\n---\nThe password is swordfish.\n"
@@ -28,8 +27,7 @@ def model(saved: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(saved, tmp_path / "model"))
 
 
-@pytest.mark.parametrize("name", ["README.md", "recipe.yaml", "tokenizer.json"])
-@pytest.mark.parametrize("options", [[], ["--space"]], ids=" ".join)
+@pytest.mark.parametrize(("name", "options"), [("README.md", []), ("recipe.yaml", ["--space"])])
 def test_push_sends_no_file_of_another_folder(
     ann: HubServer, model: Path, secret: Path, name: str, options: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -40,8 +38,9 @@ def test_push_sends_no_file_of_another_folder(
     assert not ann.repositories and secret.read_text() == SECRET
 
 
-@pytest.mark.parametrize("name", ["chat_template.jinja", "additional_chat_templates/tools.jinja", "config.json"])
-@pytest.mark.parametrize("command", ["marian", "onnx", "ctranslate2", "convert"])
+@pytest.mark.parametrize(
+    ("name", "command"), [("chat_template.jinja", "onnx"), ("config.json", "ctranslate2"), ("config.json", "convert")]
+)
 def test_no_export_carries_the_text_of_another_folder_away(
     ann: HubServer, model: Path, secret: Path, name: str, command: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -53,16 +52,6 @@ def test_no_export_carries_the_text_of_another_folder_away(
     assert main(["convert", str(model), str(output)] if command == "convert" else words) == 1
     assert f"{model / name} is a link to {secret}" in capsys.readouterr().err
     assert not ann.repositories and not output.exists()
-
-
-def test_a_space_is_not_made_of_another_folder(ann: HubServer, tmp_path: Path, secret: Path) -> None:
-    folder = tmp_path / "space"
-    folder.mkdir()
-    (folder / "README.md").write_text("---\nsdk: static\ntags: [vanilla_transformer]\n---\n")
-    (folder / "more").symlink_to(secret.parent, target_is_directory=True)
-    with refused(OSError, "more"):
-        push_space(folder, "ann/page")
-    assert not ann.repositories
 
 
 def test_links_within_a_folder_and_to_the_blobs_of_its_snapshot_are_sent(

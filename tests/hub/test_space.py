@@ -1,7 +1,6 @@
 """Spaces: made, replaced whole, and never instead of somebody else's; and the page of a model in one."""
 
 import os
-import re
 import shutil
 import signal
 import socket
@@ -69,14 +68,6 @@ def test_new_space_has_exactly_the_files_of_the_folder(ann: HubServer, folder: P
     assert "ann/page" not in ann.repositories
 
 
-def test_a_private_space_is_private_and_a_public_one_is_not_taken_for_it(ann: HubServer, folder: Path):
-    push_space(folder, "ann/page", private=True)
-    assert ann.repositories["spaces/ann/page"].private
-    push_space(folder, "ann/open")
-    with refused(PushError, "spaces/ann/open", "public"):
-        push_space(folder, "ann/open", private=True)
-
-
 @pytest.mark.parametrize(
     ("sdk", "card", "reason"),
     [
@@ -92,14 +83,6 @@ def test_a_space_of_somebody_else_or_of_another_kind_is_kept(
     with refused(PushError, "spaces/ann/page", reason):
         push_space(folder, "ann/page")
     assert there.messages == ["mine"]
-
-
-def test_push_space_refuses_a_wrong_token(ann: HubServer, folder: Path, monkeypatch: pytest.MonkeyPatch):
-    with refused(PushError, "token", "spaces/bob/page"):
-        push_space(folder, "bob/page")
-    monkeypatch.delenv("HF_TOKEN")
-    with refused(PushError, "token"):
-        push_space(folder, "ann/page")
 
 
 def test_a_model_is_pushed_with_a_space_that_shows_it(ann: HubServer, model: Path, capsys: pytest.CaptureFixture[str]):
@@ -138,25 +121,6 @@ def test_a_model_is_pushed_with_a_space_that_shows_it(ann: HubServer, model: Pat
         assert str(model.parent).encode() not in files[name] and b"file://" not in files[name]
 
 
-def test_the_space_asks_for_the_gradio_that_the_tests_use():
-    assert f"gradio=={GRADIO}\n" in (ROOT / "constraints.txt").read_text()
-    assert re.search(rf'"gradio>={GRADIO.rpartition(".")[0]},<', (ROOT / "pyproject.toml").read_text())
-
-
-def test_a_private_space_is_told_how_to_read_the_private_model(
-    ann: HubServer, model: Path, capsys: pytest.CaptureFixture[str]
-):
-    assert main(["push", str(model), "ann/tiny", "--space", "--private"]) == 0
-    assert ann.repositories["spaces/ann/tiny"].private and ann.repositories["ann/tiny"].private
-    assert "add a token that may read ann/tiny to its secrets as HF_TOKEN" in capsys.readouterr().err
-
-
-def test_a_space_is_of_the_main_branch(ann: HubServer, model: Path, capsys: pytest.CaptureFixture[str]):
-    assert main(["push", str(model), "ann/tiny", "--space", "--revision", "v2"]) == 2
-    assert "--space shows the model on the branch main" in capsys.readouterr().err
-    assert not ann.repositories
-
-
 def test_a_model_is_pushed_with_a_page_on_which_it_computes(ann: HubServer, model: Path, capsys):
     assert main(["push", str(model), "tiny", "--explore", "--license", "cc-by-4.0"]) == 0
     assert capsys.readouterr().out.split() == [f"{ann.url}/ann/tiny", f"{ann.url}/spaces/ann/tiny-explore"]
@@ -165,12 +129,6 @@ def test_a_model_is_pushed_with_a_page_on_which_it_computes(ann: HubServer, mode
     assert b"connect-src 'self' https://*.hf.co" in files["index.html"]
     head = card_head(files["README.md"].decode())
     assert (head["sdk"], head["models"], head["license"]) == ("static", ["ann/tiny"], "cc-by-4.0")
-
-
-def test_a_static_space_is_of_the_main_branch(ann: HubServer, model: Path, capsys: pytest.CaptureFixture[str]):
-    assert main(["push", str(model), "ann/tiny", "--explore", "--revision", "v2"]) == 2
-    assert "--explore shows the model on the branch main" in capsys.readouterr().err
-    assert not ann.repositories
 
 
 def test_the_app_of_a_space_runs_where_the_package_is_not_installed(

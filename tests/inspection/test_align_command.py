@@ -72,29 +72,16 @@ def test_translations_are_the_same_with_their_alignments_after_them(here, capsys
         assert line.split(" ||| ", 1)[1].rsplit(" ||| ", 1)[0] == expected
 
 
-@pytest.mark.usefixtures("chosen")
-def test_alignments_are_whole_after_resuming(here, capsys):
-    options = [*SETTINGS, "--alignment"]
-    assert main(["translate", "model", "in.en", "--output", "whole", *options]) == 0
-    (here / "out").write_bytes((here / "whole").read_bytes()[:-2])
-    assert main(["translate", "model", "in.en", "--output", "out", *options, "--resume"]) == 0
-    assert (here / "out").read_bytes() == (here / "whole").read_bytes()
-
-
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
         (["align", "model", "in.en", "one"], "in.en has 3 lines and one has 1: they must match."),
-        (["align", "model", "in.en", "in.de", "--output", "one"], "one exists"),
         (["align", "model", "in.en", "in.de", "--choose-heads", *HEADS], "cannot be combined with --alignment-heads"),
-        (["align", "model", "in.en", "in.de", "--alignment-heads", "9:1"], "no head 9:1"),
-        (["align", "model", "empty", "empty", "--choose-heads"], "no line with text on both sides"),
         (["translate", "model", "in.en", "--alignment"], "No alignment heads have been chosen"),
     ],
 )
 def test_align_refuses_impossible_requests_in_one_sentence(here, capsys, words, sentence):
     (here / "one").write_text("one line\n")
-    (here / "empty").write_text("\n")
     assert main(words) in (1, 2)
     error = capsys.readouterr().err
     assert sentence in error and error.count("vanilla-transformer: error") == 1

@@ -5,7 +5,6 @@ import json
 import pytest
 import torch
 from refusals import refused
-from small_models import unigram_tokenizer
 
 from vanilla_transformer import (
     RecurrentEncoderDecoderConfig,
@@ -53,24 +52,6 @@ def test_words_are_linked_where_their_pieces_attend_most(model, tokenizer):
         assert one.pharaoh() == " ".join(f"{i}-{j}" for i, j in one.links)
 
 
-def test_pairs_together_are_aligned_as_each_alone(model, tokenizer):
-    heads = AlignmentHeads(((3, 1),))
-    together = alignments(model, tokenizer, SOURCES, TARGETS, heads=heads)
-    for number, pair in enumerate(zip(SOURCES, TARGETS, strict=True)):
-        (alone,) = alignments(model, tokenizer, *([text] for text in pair), heads=heads)
-        assert alone == together[number]
-
-
-def test_each_piece_begins_in_a_word_of_the_text_though_pieces_spell_another():
-    unigram = unigram_tokenizer(["Zwei Männer warten."] * 9, 270)
-    for text in ("ﬁne  wine \u00b4a\u00b4 12½", "  a\u00a0b ", "日本 ☃ x", "Zwei Männer"):
-        ids = unigram(text)["input_ids"][:-1]
-        words = word_of_each(unigram, ids, text)
-        assert len(words) == len(ids) and words == sorted(words)
-        assert set(words) == set(range(len(text.split())))
-    assert set(word_of_each(unigram, unigram("Zwei xyz")["input_ids"][:-2], "Zwei xyz")) == {0, 1}
-
-
 def test_prediction_difference_is_the_loss_from_masking_a_source_token(model, tokenizer):
     (pair,) = sides(model, tokenizer, SOURCES[1:2], TARGETS[1:2])
     found = prediction_difference(Aligner(model, tokenizer), *pair)
@@ -112,24 +93,6 @@ def test_chosen_heads_beat_each_alone_and_are_saved_with_the_model(model_directo
         assert AlignmentHeads.from_model(copy) == choice.heads == AlignmentHeads.from_text(copy, str(choice.heads))
 
 
-def test_a_head_that_looks_where_the_prediction_comes_from_is_chosen(model, tokenizer, monkeypatch):
-    """Attention that is made to equal the difference in one head, and to be uniform in all others."""
-
-    def planted(aligner, pairs, heads):
-        found = []
-        for pair in pairs:
-            weights = torch.full((len(heads.heads), len(aligner.rows(pair[1])), len(aligner.columns(pair[0]))), 1.0)
-            weights[:, :, 0] += 1
-            if heads.step == "output":
-                weights[heads.heads.index((1, 2))] = 100 * prediction_difference(aligner, *pair)
-            found.append(weights)
-        return found
-
-    monkeypatch.setattr(Aligner, "attention", planted)
-    choice = choose_alignment_heads(model, tokenizer, SOURCES, TARGETS)
-    assert (1, 2) in choice.heads.heads and choice.heads.step == "output" and choice.agreement > 0.99
-
-
 def test_a_recurrent_model_has_one_head_and_needs_no_choice(tokenizer):
     config = RecurrentEncoderDecoderConfig(vocab_size=len(tokenizer), d_model=16, attention="bahdanau")
     model = RecurrentEncoderDecoderForConditionalGeneration(config).eval()
@@ -139,12 +102,6 @@ def test_a_recurrent_model_has_one_head_and_needs_no_choice(tokenizer):
     without = RecurrentEncoderDecoderConfig(vocab_size=len(tokenizer), d_model=16, attention="none")
     with refused(ModelError, "attention", "source"):
         alignments(RecurrentEncoderDecoderForConditionalGeneration(without), tokenizer, ["A"], ["B"])
-
-
-def test_one_text_is_not_taken_for_its_letters(model, tokenizer):
-    for sources, targets in (("ab", ["a", "b"]), (["a", "b"], "ab")):
-        with refused(ValueError, "several texts"):
-            alignments(model, tokenizer, sources, targets)
 
 
 def test_wrong_alignment_heads_are_refused(model, tokenizer):

@@ -4,25 +4,23 @@ import pytest
 
 from vanilla_transformer import VanillaTransformerConfig
 from vanilla_transformer.inspection.paper_tables import (
-    MILLIONS_OF_PARAMETERS,
     TABLE_2,
     is_in_paper,
     most_common_vocabularies,
     table_3,
-    training_steps,
 )
 from vanilla_transformer.inspection.parameters import count_parameters
 
 ROWS = table_3(37_000)
 
 
-@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.preset)
-def test_a_row_has_its_number_with_these_vocabularies_and_no_others(row):
-    low, high = row.vocabularies
-    for vocab_size, agrees in ((low - 1, False), (low, True), (high, True), (high + 1, False)):
-        config = VanillaTransformerConfig.from_preset(row.preset, vocab_size=vocab_size)
-        total = count_parameters(config)["total"]
-        assert (row.millions - 0.5 <= total / 1e6 < row.millions + 0.5) == agrees
+def test_a_row_has_its_number_with_these_vocabularies_and_no_others():
+    for row in ROWS:
+        low, high = row.vocabularies
+        for vocab_size, agrees in ((low - 1, False), (low, True), (high, True), (high + 1, False)):
+            config = VanillaTransformerConfig.from_preset(row.preset, vocab_size=vocab_size)
+            total = count_parameters(config)["total"]
+            assert (row.millions - 0.5 <= total / 1e6 < row.millions + 0.5) == agrees, row.preset
 
 
 def test_one_vocabulary_gives_all_numbers_of_table_3_but_that_of_big():
@@ -32,22 +30,10 @@ def test_one_vocabulary_gives_all_numbers_of_table_3_but_that_of_big():
         assert (round(row.parameters / 1e6) == row.millions) == (row.preset != "big")
 
 
-def test_every_row_has_the_same_span_whatever_vocabulary_it_is_asked_with():
-    assert [row.vocabularies for row in table_3(100)] == [row.vocabularies for row in ROWS]
-
-
-def test_numbers_are_those_of_table_3():
-    assert list(MILLIONS_OF_PARAMETERS.values()) == [65, 58, 60, 36, 50, 80, 28, 168, 53, 90, 213]
-
-
 @pytest.mark.parametrize("preset", ["base", "big"])
 def test_table_2_is_time_times_devices_times_what_one_sustains(preset):
     published = TABLE_2[preset]
     assert f"{published.flops:.1e}" == f"{published.table_2_flops:.1e}"
-
-
-def test_big_trains_three_times_as_long():
-    assert (training_steps("base"), training_steps("table3-E"), training_steps("big")) == (100_000, 100_000, 300_000)
 
 
 def test_our_own_sizes_are_not_the_papers():

@@ -27,8 +27,3 @@ def test_parts_of_base_are_those_of_the_papers_shapes():
         "decoder_norms": layers * 3 * norm,
         "total": 63_045_632,
     }
-
-
-def test_learned_positions_and_separate_embeddings_are_counted():
-    assert count_parameters(CONFIGS["learned positions"])["positions"] == 2 * 16 * 32
-    assert count_parameters(CONFIGS["three embeddings"])["embedding"] == 3 * 50 * 32

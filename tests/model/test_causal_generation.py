@@ -6,7 +6,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from refusals import refused
 from searches import END, PAD, CausalLibrarySearch, Google, Streamed, assert_same
-from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import DynamicCache, GenerationConfig
 
 from vanilla_transformer import VanillaTransformerDecoderConfig, VanillaTransformerDecoderForCausalLM
@@ -124,29 +123,6 @@ def test_greedy_search_and_samples_are_the_librarys(seed, architecture, lengths,
             where = (slice(None), slice(None), slice(tensor.shape[2]))
             tensor, other = (part.transpose(1, 2)[there] for part in (tensor[where], other[where]))
             torch.testing.assert_close(tensor, other, atol=1e-5, rtol=1e-5)
-
-
-class Embedded(TorchDispatchMode):
-    """Notes how many tokens are embedded at a time."""
-
-    def __init__(self):
-        super().__init__()
-        self.counts = []
-
-    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-        if function is torch.ops.aten.embedding.default and len(args[0]) == WORDS:
-            self.counts.append(args[1].numel())
-        return function(*args, **(kwargs or {}))
-
-
-@pytest.mark.parametrize(("lengths", "pieces"), [([200], [199]), ([1100], [1024, 75]), ([600, 3, 1], [1023, 774])])
-@pytest.mark.parametrize("beams", [1, 4])
-def test_a_prompt_is_read_in_as_few_pieces_as_memory_allows(lengths: list[int], pieces: list[int], beams: int):
-    wanted = {**prompts(3, lengths), "num_beams": beams, "max_new_tokens": 3, "min_new_tokens": 3}
-    expected = sharp(3, CausalLibrarySearch).generate(**wanted)
-    with Embedded() as embedded:
-        assert torch.equal(sharp(3).generate(**wanted), expected)
-    assert embedded.counts[: len(pieces)] == pieces and max(embedded.counts[len(pieces) :]) <= beams * len(lengths)
 
 
 INPUTS = prompts(0, [5, 3, 2])

@@ -1,6 +1,4 @@
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -148,47 +146,3 @@ def test_a_saved_pipeline_loads_as_the_packages_own_without_a_question(
     config = json.loads((tmp_path / "config.json").read_text())
     assert set(config["custom_pipelines"]) == {"translation", "text2text-generation"}
     assert (tmp_path / "pipeline_vanilla_transformer.py").is_file()
-
-
-def test_import_adds_registrations_and_changes_none() -> None:
-    script = """
-from transformers import Pipeline, pipelines
-from transformers.models.auto import configuration_auto, modeling_auto, tokenization_auto
-
-class Other(Pipeline): ...
-
-def registered():
-    mappings = {
-        "tasks": pipelines.PIPELINE_REGISTRY.supported_tasks,
-        "aliases": pipelines.PIPELINE_REGISTRY.task_aliases,
-        "configurations": configuration_auto.CONFIG_MAPPING._extra_content,
-        "names": dict.fromkeys(configuration_auto.CONFIG_MAPPING_NAMES),
-        "models": modeling_auto.MODEL_MAPPING._extra_content,
-        "seq2seq models": modeling_auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING._extra_content,
-        "causal models": modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING._extra_content,
-        "tokenizers": tokenization_auto.TOKENIZER_MAPPING._extra_content,
-    }
-    return {name: dict(mapping) for name, mapping in mappings.items()}
-
-pipelines.PIPELINE_REGISTRY.register_pipeline("translation", Other)
-before, removed = registered(), dict(pipelines.REMOVED_TASKS)
-import vanilla_transformer
-after = registered()
-for name, mapping in before.items():
-    assert {key: after[name][key] for key in mapping} == mapping, name
-families = ["VanillaTransformerConfig", "VanillaTransformerEncoderConfig", "VanillaTransformerDecoderConfig"]
-families += ["RecurrentEncoderDecoderConfig"]
-added = {name: [getattr(key, "__name__", key) for key in after[name] if key not in before[name]] for name in after}
-assert {name: keys for name, keys in added.items() if keys} == {
-    "tasks": ["text2text-generation"],
-    "configurations": ["vanilla_transformer", "vanilla_transformer_encoder"]
-    + ["vanilla_transformer_decoder", "recurrent_encoder_decoder"],
-    "models": families,
-    "seq2seq models": ["VanillaTransformerConfig", "RecurrentEncoderDecoderConfig"],
-    "causal models": ["VanillaTransformerDecoderConfig"],
-    "tokenizers": families,
-}, added
-removed.pop("text2text-generation")  # The note that this task is gone is no longer true.
-assert pipelines.REMOVED_TASKS == removed
-"""
-    subprocess.run([sys.executable, "-c", script], check=True)

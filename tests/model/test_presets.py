@@ -108,9 +108,3 @@ def test_a_misspelt_preset_names_the_nearest(wrong, nearest):
 def test_senseless_settings_are_refused_before_memory_is_taken(name, value):
     with refused(ValueError, name):
         VanillaTransformerConfig(**{name: value})
-
-
-def test_an_activation_that_does_not_exist_is_named(tiny_config):
-    tiny_config.activation_function = "rely"
-    with refused(ValueError, "activation_function", "'rely'", "relu"):
-        VanillaTransformerForConditionalGeneration(tiny_config)

@@ -2,30 +2,19 @@
 
 import inspect
 import types
-from collections.abc import Callable
 
 import pytest
 import torch
-import transformers
 from refusals import refused
 from searches import INPUTS, sharp
 from transformers import GenerationMixin
 from transformers.generation import utils as generation_utils
-from transformers.utils import logging as transformers_logging
 
-from vanilla_transformer import registration
 from vanilla_transformer.engine import gate
 from vanilla_transformer.model import generation_vanilla_transformer as generation
 
 HOOKS = ["_beam_search", "_sample", "_maybe_prepare_encoder_kwargs_for_generation"]
 TENSOR_SETTINGS = ["_eos_token_tensor", "_pad_token_tensor"]
-
-
-@pytest.fixture
-def warned(library_log: pytest.LogCaptureFixture) -> Callable[[], list[str]]:
-    """Warnings of the package, each once."""
-    transformers_logging.warning_once.cache_clear()
-    return lambda: [record.getMessage() for record in library_log.records if "vanilla_transformer" in record.name]
 
 
 def renamed(code: types.CodeType, name: str, new: str) -> types.CodeType:
@@ -69,21 +58,6 @@ def test_the_librarys_search_is_used_without_a_name(monkeypatch, name: str):
     if name != "_maybe_prepare_encoder_kwargs_for_generation":
         with refused(ValueError, "int8", name):
             sharp(0).generate(**INPUTS, quantization="int8")
-
-
-def test_a_library_that_takes_no_tasks_from_a_package_says_so_once(monkeypatch, warned):
-    pipelines = transformers.pipelines
-
-    def removed(task: str) -> str:
-        raise KeyError(f"The task {task} has been removed")
-
-    monkeypatch.delattr(pipelines, "REMOVED_TASKS")
-    monkeypatch.setattr(pipelines, "_resolve_deprecated_task", removed)
-    monkeypatch.setattr(pipelines.PIPELINE_REGISTRY, "check_task", pipelines.PIPELINE_REGISTRY.check_task)
-    registration._register_pipelines()
-    registration._register_pipelines()
-    (warning,) = warned()
-    assert "call VanillaTransformerTranslationPipeline(model=..., tokenizer=...) in its place" in warning
 
 
 def test_every_override_of_the_library_is_known():

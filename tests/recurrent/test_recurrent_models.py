@@ -1,12 +1,10 @@
 """Recurrent encoder-decoders: every cell and attention, beside a loop written out, trained, searched and saved."""
 
-import itertools
 import subprocess
 import sys
 
 import pytest
 import torch
-from accelerate import cpu_offload
 from refusals import refused
 from searches import without_engine
 from transformers import AutoConfig, AutoModel, AutoModelForSeq2SeqLM
@@ -16,14 +14,17 @@ from vanilla_transformer import (
     RecurrentEncoderDecoderForConditionalGeneration,
     RecurrentEncoderDecoderModel,
 )
-from vanilla_transformer.recurrent.configuration_recurrent_encoder_decoder import ATTENTIONS, CELLS
+from vanilla_transformer.recurrent.configuration_recurrent_encoder_decoder import ATTENTIONS
 
+# Each attention and each cell, with and without what is fed back and a window.
 KINDS = [
-    *itertools.product(CELLS, ATTENTIONS, [True], [None]),
-    *itertools.product(CELLS, [name for name in ATTENTIONS if name.startswith("luong")], [False], [None, 2]),
     ("lstm", "luong-general", True, 2),
+    ("lstm", "luong-dot", False, None),
+    ("lstm", "none", True, None),
+    ("gru", "bahdanau", True, None),
+    ("gru", "luong-concat", False, 2),
 ]
-SEARCHES = [{"num_beams": 1}, {}, {"num_beams": 3, "num_return_sequences": 2}, {"num_beams": 1, "do_sample": True}]
+SEARCHES = [{"num_beams": 3, "num_return_sequences": 2}, {"num_beams": 1, "do_sample": True}]
 
 
 def make(cell="lstm", attention="luong-general", feeding=True, window=None, **settings):
@@ -161,23 +162,6 @@ def test_the_packages_search_finds_what_the_librarys_does(cell, attention, feedi
     assert ours[0].past_key_values.get_seq_length() == theirs[0].past_key_values.get_seq_length()
 
 
-def test_unsupported_recurrent_searches_are_refused_or_the_librarys(source):
-    model = make()
-    with refused(ValueError, "8-bit"):
-        model.generate(**source, quantization="int8")
-    seen = []
-    handle = model.model.decoder.register_forward_hook(lambda *arguments: seen.append(True))
-    hooked = model.generate(**source, max_new_tokens=4)
-    handle.remove()
-    assert seen and torch.equal(hooked, model.generate(**source, max_new_tokens=4))
-
-
-def test_a_search_stays_within_the_source_and_50():
-    model = make()
-    model.generation_config.eos_token_id = None
-    assert model.generate(torch.tensor([[4, 5, 6]]), num_beams=1).shape == (1, 1 + 3 + 50)
-
-
 def test_a_saved_model_loads_by_the_auto_classes(tmp_path, source, labels):
     model = make("gru", "bahdanau")
     model.save_pretrained(tmp_path)
@@ -226,22 +210,12 @@ def test_the_loss_is_a_mean_over_what_counts_and_smoothed_in_training(source, la
     [
         ({"cell": "rnn"}, "cell lstm gru 'rnn'"),
         ({"attention": "luong"}, "attention none bahdanau luong-dot"),
-        ({"d_model": 15}, "d_model 15"),
         ({"attention": "bahdanau", "attention_window": 3}, "attention='bahdanau'"),
-        ({"num_layers": 0}, "num_layers from 1"),
-        ({"initializer_range": -1.0}, "initializer_range"),
-        ({"dropout": 1.1}, "dropout 0 1"),
     ],
 )
 def test_bad_settings_are_refused_by_name(settings, named):
     with refused(ValueError, *named.split()):
         RecurrentEncoderDecoderConfig(**settings)
-
-
-def test_weights_start_as_luongs_at_his_width():
-    model = make(d_model=1000, num_layers=1, initializer_range=None)
-    largest = max(weight.abs().max().item() for weight in model.parameters())
-    assert model.config.initializer_range == pytest.approx(0.1) and 0.099 < largest <= 0.1001
 
 
 def test_a_decoder_refuses_incomplete_encoder_outputs(source, labels):
@@ -257,34 +231,10 @@ def test_a_decoder_refuses_incomplete_encoder_outputs(source, labels):
         model(**source)
 
 
-@pytest.mark.parametrize("attention", ["none", "bahdanau", "luong-general"])
-def test_weights_may_be_elsewhere_until_they_are_read(attention, source, labels):
-    model = make(attention=attention)
-    expected, found = model(**source, labels=labels).logits, model.generate(**source, max_new_tokens=4)
-    cpu_offload(model, torch.device("cpu"))
-    assert torch.equal(model(**source, labels=labels).logits, expected)
-    assert torch.equal(model.generate(**source, max_new_tokens=4), found)
-
-
-@pytest.mark.parametrize("cell", CELLS)
-@pytest.mark.parametrize("bidirectional", [True, False])
-def test_a_graph_is_exported_with_its_masks(cell, bidirectional, source, labels):
-    model = make(cell, "none" if bidirectional is False else "bahdanau", bidirectional=bidirectional)
+def test_a_graph_is_exported_with_its_masks(source, labels):
+    model = make("lstm", "bahdanau")
     inputs = {**source, "decoder_input_ids": labels, "decoder_attention_mask": torch.ones_like(labels)}
     inputs["decoder_attention_mask"][0, :2] = 0
     program = torch.export.export(model, (), {**inputs, "use_cache": False})
     graph = program.module()
     torch.testing.assert_close(graph(**inputs, use_cache=False).logits, model(**inputs).logits, atol=1e-5, rtol=1e-5)
-
-
-def test_states_of_all_layers_are_refused_by_name(source, labels):
-    with refused(ValueError, "output_hidden_states"):
-        make()(**source, labels=labels, output_hidden_states=True)
-
-
-@pytest.mark.parametrize("name", ["attention_mask", "decoder_attention_mask"])
-def test_a_mask_of_another_length_is_refused(name, source, labels):
-    inputs = {**source, "decoder_input_ids": labels, "decoder_attention_mask": torch.ones_like(labels)}
-    for mask in (torch.ones(3, 9), torch.ones(3, 5)):
-        with refused(ValueError, f"{mask.shape[1]} tokens"):
-            make()(**inputs | {name: mask.long()})

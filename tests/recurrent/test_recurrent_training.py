@@ -13,7 +13,6 @@ from transformers import pipeline
 from vanilla_transformer import RecurrentEncoderDecoderForConditionalGeneration
 from vanilla_transformer.cli import main
 from vanilla_transformer.errors import RecipeError
-from vanilla_transformer.recipe.defaults import RECURRENT_LEARNING_RATE
 from vanilla_transformer.recipe.reading import load_recipe
 from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.recurrent.cost import training_flops
@@ -79,31 +78,6 @@ def test_the_run_learns_and_its_model_is_loaded_by_every_command(trained, capsys
     assert "per = " in capsys.readouterr().out
 
 
-def test_info_shows_its_sizes_its_parts_and_its_run(trained, capsys):
-    assert not main(["info", str(trained)])
-    page = capsys.readouterr().out
-    assert "2 + 2 LSTM layers, bidirectional encoder, attention luong-dot" in " ".join(page.split())
-    assert "decoder recurrence" in page and "dev, per" in page
-    assert not main(["info", str(trained), "--json"])
-    parameters = json.loads(capsys.readouterr().out)["parameters"]
-    model = RecurrentEncoderDecoderForConditionalGeneration.from_pretrained(trained)
-    assert parameters.pop("total") == sum(parameters.values()) == model.num_parameters()
-
-
-def test_the_card_names_the_recurrent_architecture(trained):
-    card = (trained / "README.md").read_text()
-    assert "A recurrent encoder-decoder of LSTMs with the attention luong-dot" in card
-    assert "A Transformer" not in card and "attention-is-all-you-need" not in card
-    assert "parameters: 2+2 layers with d_model 48" in card
-
-
-def test_checkpoints_are_averaged(trained, tmp_path):
-    steps = sorted((trained / "checkpoints").iterdir())[-2:]
-    assert not main(["average", *map(str, steps), "--output", str(tmp_path / "mean")])
-    ours, theirs = ((path / "model.safetensors").read_bytes() for path in (tmp_path / "mean", trained))
-    assert ours == theirs
-
-
 def test_commands_that_do_not_take_recurrent_models_say_so(trained, capsys, tmp_path):
     more = ["--train", str(tmp_path / "a.tsv"), "--output", str(tmp_path / "b")]
     for words, code, said in (
@@ -114,14 +88,7 @@ def test_commands_that_do_not_take_recurrent_models_say_so(trained, capsys, tmp_
         assert said in capsys.readouterr().err
 
 
-def test_a_killed_run_goes_on_to_the_same_weights(recipe, trained, tmp_path, train_until):
-    mine = recipe.with_options(output=str(tmp_path / "model"))
-    train_until(mine, 100)
-    assert (train(mine) / "model.safetensors").read_bytes() == (trained / "model.safetensors").read_bytes()
-
-
-@pytest.mark.parametrize("cell", ["lstm", "gru"])
-@pytest.mark.parametrize("attention", ["none", "bahdanau", "luong-dot", "luong-general", "luong-concat"])
+@pytest.mark.parametrize(("cell", "attention"), [("lstm", "none"), ("lstm", "luong-general"), ("gru", "bahdanau")])
 def test_counted_operations_are_those_of_the_real_model(recipe, cell, attention):
     """Torch counts every product of steps by hand, and none of its fused recurrence, which the encoder is."""
     recipe = recipe.with_options(attention=attention, cell=cell)
@@ -152,14 +119,3 @@ def test_fields_that_do_not_belong_together_are_refused(recipe, tmp_path, change
     with refused(RecipeError, *named.split()):
         train(recipe.with_options(output=str(tmp_path / "model"), **changes))
     assert not list(tmp_path.glob("model/*.safetensors"))
-
-
-def test_a_rate_of_its_own_is_chosen_and_said(recipe, tmp_path, capsys):
-    short = recipe.with_options(
-        output=str(tmp_path / "model"), learning_rate=None, max_steps=2, save_steps=2, metrics=()
-    )
-    train(short)
-    assert load_recipe(tmp_path / "model" / "recipe.yaml").optimization.learning_rate == RECURRENT_LEARNING_RATE
-    log = (tmp_path / "model" / "train.log").read_text()
-    assert "a learning rate of 0.001 after the warm-up, gradients clipped to 5" in log
-    assert "2+2 LSTM layers of width 48 with the attention luong-dot" in log

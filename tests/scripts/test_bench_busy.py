@@ -4,7 +4,6 @@ import os
 import time
 
 import psutil
-import pytest
 
 from scripts.benchmarks import busy
 
@@ -36,11 +35,4 @@ def test_each_cell_is_measured_beside_its_neighbours_in_turn(monkeypatch, capsys
         for variant in variants
     ]
     assert "| train small | 0 | 4.0 (1.0 to 7.0) | 5.0 (2.0 to 8.0) | 6.0 (3.0 to 9.0) |" in capsys.readouterr().out
-    assert not loops()
-
-
-def test_no_neighbour_is_left_when_a_measurement_fails():
-    with pytest.raises(ZeroDivisionError), busy.neighbours(2):
-        assert len(loops()) == 2
-        raise ZeroDivisionError
     assert not loops()

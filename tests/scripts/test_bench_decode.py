@@ -30,11 +30,6 @@ def turn(seconds: float, tokens: int = 100) -> dict:
     return {"seconds": seconds, "tokens": tokens, "call": seconds}
 
 
-def test_ratios_are_those_within_a_turn():
-    theirs, ours = [turn(4.0), turn(9.0), turn(2.0)], [turn(2.0), turn(3.0), turn(2.0)]
-    assert bench.ratio(theirs, ours) == "2.00 (1.00 to 3.00)"
-
-
 def test_table_has_a_row_per_contestant_and_ratios_to_the_others():
     turns = {"ours-int8": [turn(1.0)], "ours-float32": [turn(2.0)], "marian-float32": [turn(8.0)]}
     memory = {name: {"peak": 2_000_000_000, "versions": "some"} for name in turns}
@@ -42,35 +37,6 @@ def test_table_has_a_row_per_contestant_and_ratios_to_the_others():
     assert "| ours-int8 | 100 | 1.000 |  |  |" in lines
     assert "| marian-float32 | 12 | 8.000 | 8.00 (8.00 to 8.00) | 4.00 (4.00 to 4.00) |" in lines
     assert "| ours-int8 | 2.00 GB | some |" in lines
-
-
-class Engine:
-    """Decodes two tokens a row, and remembers what it was asked."""
-
-    def __init__(self) -> None:
-        self.asked: list[tuple[int, int, int | None]] = []
-
-    def decode(self, rows, beam, forced):
-        self.asked.append((len(rows), beam, forced))
-        return 2 * len(rows)
-
-    def translate(self, lines):
-        return 3 * len(lines)
-
-
-def test_a_case_is_decoded_in_so_many_calls_of_so_many_sentences():
-    worker = object.__new__(bench.Worker)
-    worker.engine, worker.rows, worker.lines = Engine(), [[5]] * 9, ["a"] * 9
-    assert worker._measure(bench.Case("four", 4, 4, 30, calls=2))["tokens"] == 16
-    assert worker.engine.asked == [(4, 4, 30), (4, 4, 30)]
-    assert worker._measure(bench.Case("file", 0, 4))["tokens"] == 27
-
-
-def test_too_short_a_file_is_refused(tmp_path):
-    (tmp_path / "text").write_text("one\n\ntwo\n")
-    assert bench.read_lines(str(tmp_path / "text"), 2) == ["one", "two"]
-    with refused(SystemExit, "2 lines", "3"):
-        bench.read_lines(str(tmp_path / "text"), 3)
 
 
 @pytest.mark.parametrize("precision", ["float32", "bfloat16", "int8"])

@@ -1,17 +1,12 @@
 """Trainings side by side: each does what it says, a turn at a time, and the table says what was measured."""
 
-import dataclasses
-import json
-
 import pytest
 from accelerate.state import AcceleratorState
-from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from scripts.benchmarks import train as bench_train
-from scripts.benchmarks import training_contestants
-from scripts.benchmarks.train import Results, measure, plan, prepared, summarise, table
+from scripts.benchmarks.train import Results, prepared, table
 from scripts.benchmarks.training_contestants import CONTESTANTS, OURS, PEAK, TASKS, Turns
-from vanilla_transformer.training.devices import Peak
 
 
 def turn(tokens, seconds, **figures):
@@ -73,7 +68,7 @@ class Parent:
 
 
 def contests():
-    return [(task, name) for name, one in CONTESTANTS.items() if name != "marian-compiled" for task in one.tasks]
+    return [(one.tasks[0], name) for name, one in CONTESTANTS.items() if name != "marian-compiled"]
 
 
 @pytest.mark.parametrize(("task", "name"), contests())
@@ -93,121 +88,8 @@ def test_contestant_takes_the_requested_steps_and_counts_tokens(job, text_job, t
     assert second["flops"] > 0
 
 
-@pytest.mark.parametrize("name", ["marian", "torch-float32", "gpt2", "bert"])
-def test_the_others_train_a_model_of_about_the_size_of_ours(job, text_job, name):
-    [task] = CONTESTANTS[name].tasks
-    sizes, job = {}, text_job.get(task, job)
-    for each in (OURS, name):
-        optimizers = []
-        hook = register_optimizer_step_pre_hook(lambda it, *_, o=optimizers: o.append(it))
-        with pytest.raises(SystemExit):
-            CONTESTANTS[each].train(job, Turns(job, Parent(1, 0)))
-        hook.remove()
-        groups = optimizers[0].param_groups
-        sizes[each] = sum(parameter.numel() for group in groups for parameter in group["params"])
-    # Biases of the projections, norms, learned positions and the head of BERT are all that differs.
-    assert sizes[name] == pytest.approx(sizes[OURS], rel=0.15)
-
-
-@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
-def test_the_peak_is_reckoned_in_the_precision_that_trains(job, precision, monkeypatch):
-    asked = []
-
-    def peak(device, precision):
-        asked.append(precision)
-        return Peak(4e9, "measured")
-
-    monkeypatch.setattr(training_contestants, "device_peak", peak)
-    job = dataclasses.replace(job, recipe=job.recipe.with_options(precision=precision))
-    parent = Parent(1, 0)
-    with pytest.raises(SystemExit):
-        training_contestants.measure_peak(job, parent)
-    assert asked == [precision]
-    assert f"4 GFLOP/s in {precision} (measured)" in bench_train._page(Results({PEAK: parent.answers[1:]}, {}), job)
-
-
-def test_ratios_are_taken_round_by_round_and_rates_over_all():
-    figures = summarise(RESULTS)
-    assert figures["marian"]["ours_against_it"] == {"median": 3.5, "least": 3.0, "most": 4.0}
-    assert figures[OURS]["tokens_per_second"]["median"] == 350
-    assert figures[OURS]["share_of_peak"] == pytest.approx(10e9 / 4.0 / 10e9)
-    assert figures["marian"]["between_steps"] == pytest.approx(0.26)
-    assert figures["marian"]["memory"] == 3 * 10**9
-    assert "marian-compiled" not in figures
-
-
 def test_the_table_has_a_line_for_each_and_says_what_failed():
     lines = table(RESULTS).splitlines()
     assert "3.50 (3.00 to 4.00)" in next(line for line in lines if line.startswith("| MarianMTModel"))
     assert "3.50" not in next(line for line in lines if line.startswith("| this package"))
     assert lines[-1] == "the same with torch.compile: InductorError: no compiler"
-
-
-class Pretended:
-    """A contest without a process; `fails` fails in its second turn, and all note when they had one."""
-
-    order: list[tuple[str, int]] = []
-
-    def __init__(self, name, job, longest_wait):
-        self.name, self.turns = name, 0
-
-    def answer(self):
-        return {}
-
-    def take_turn(self, steps):
-        self.order.append((self.name, steps))
-        self.turns += 1
-        if self.name == "marian" and self.turns == 3:
-            return {"failed": "no memory"}
-        return {"peak": 1.0} if self.name == PEAK else turn(10 * self.turns, 1.0)
-
-    def end(self):
-        self.order.append((self.name, 0))
-
-
-def test_turns_go_round_and_who_fails_has_no_more_of_them(monkeypatch):
-    monkeypatch.setattr(bench_train, "Contest", Pretended)
-    monkeypatch.setattr(Pretended, "order", [])
-    names = [OURS, "marian"]
-    results = measure(names, None, steps=5, warmup_steps=2, repeats=3, longest_wait=1, tell=lambda sentence: None)
-    assert [name for name, steps in Pretended.order if steps == 2] == ["marian", PEAK, OURS]
-    measured = [name for name, steps in Pretended.order if steps == 5]
-    assert measured == [PEAK, OURS, "marian", OURS, "marian", PEAK, PEAK, OURS]
-    assert results.failures == {"marian": "no memory"}
-    assert not results.turns["marian"]
-    assert [each["tokens"] for each in results.turns[OURS]] == [20, 30, 40]
-    assert sorted(name for name, steps in Pretended.order if steps == 0) == sorted([PEAK, *names])
-
-
-def test_a_contestant_that_cannot_train_says_why_in_one_sentence(job, monkeypatch):
-    def fails(job, turns):
-        raise RuntimeError("two\n lines")
-
-    broken = {"marian": training_contestants.Contestant("broken", fails)}
-    monkeypatch.setattr(training_contestants, "CONTESTANTS", broken)
-    parent = Parent()
-    training_contestants.take_part("marian", job, parent)
-    assert parent.answers == [{"failed": "RuntimeError: two lines"}]
-
-
-def test_planning_is_measured_alone(capsys):
-    bench_train.main(["--plan", "20000", "--json"])
-    figures = json.loads(capsys.readouterr().out)
-    assert figures["pairs"] == 20_000
-    assert figures["bytes_of_the_lengths"] == 160_000
-    assert 0.9 < figures["real_target_tokens"] == plan(20_000)["real_target_tokens"] < 1
-    assert figures["peak_memory"] > figures["bytes_of_planning"] >= 0
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        ("train.en", "name two files of text"),
-        ("train.en train.de --task language-modeling", "name one file of text"),
-        ("train.en --task language-modeling --contestants bert", "bert is not for language-modeling: choose"),
-    ],
-)
-def test_contradictory_options_are_refused(words, message, capsys):
-    with pytest.raises(SystemExit):
-        bench_train.main(words.split())
-    assert message in capsys.readouterr().err

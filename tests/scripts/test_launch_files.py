@@ -7,7 +7,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from launching import STEPS, Launch, command, write_recipe
 from torch.distributed.run import parse_args
 
 LAUNCH = Path(__file__).parents[2] / "scripts" / "launch"
@@ -64,13 +63,6 @@ def test_several_machines_meet_at_one_of_them(start):
     assert understood.training_script_args == ["train", *WORDS]
 
 
-@pytest.mark.parametrize("given", [{"MAIN": "gpu-a"}, {"MACHINES": "2"}])
-def test_several_machines_need_a_number_and_a_place_to_meet(given):
-    environment = {"PATH": os.environ["PATH"], **given}
-    result = subprocess.run(["bash", LAUNCH / "machines.sh"], env=environment, capture_output=True, text=True)
-    assert result.returncode != 0 and "machine" in result.stderr.splitlines()[-1]
-
-
 def test_slurm_starts_one_torchrun_a_machine_and_ends_all_with_one(start, tmp_path):
     job = {"SLURM_JOB_ID": "4321", "SLURM_JOB_NODELIST": "first-machine,second-machine", "SLURM_JOB_NUM_NODES": "2"}
     machines = start("slurm.sbatch", WORDS, **job, SLURM_CPUS_PER_TASK="16", PROCESSES="4")
@@ -82,20 +74,6 @@ def test_slurm_starts_one_torchrun_a_machine_and_ends_all_with_one(start, tmp_pa
         assert (understood.rdzv_endpoint, understood.rdzv_id) == ("first-machine:24321", "4321")
         assert understood.training_script_args == ["train", *WORDS]
         assert machine["environment"]["OMP_NUM_THREADS"] == "4"
-
-
-def test_a_dry_run_prints_the_plan_and_ends_before_the_first_step(tmp_path):
-    recipe, output = write_recipe(tmp_path), tmp_path / "model"
-    launch = Launch(3, [*command(recipe, output), "--dry-run"], tmp_path)
-    assert launch.codes() == [0] * 3, launch.printed_by_all()
-    assert [launch.printed(rank) for rank in (1, 2)] == [""] * 2
-    plan = launch.printed(0).splitlines()[-1]
-    assert plan == f"Plan: from step 0 to {STEPS} over 120 pairs, shared by 3 processes, in {output}."
-    assert not (output / "checkpoints").exists()
-
-    again = Launch(1, command(recipe, output, max_steps=STEPS), tmp_path)
-    assert again.codes() == [0] and plan.partition(", shared")[0] in again.printed(0)
-    assert (output / "summary.json").exists()
 
 
 def test_the_file_for_accelerate_is_what_it_reads():

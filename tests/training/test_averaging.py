@@ -27,12 +27,6 @@ def test_the_average_is_the_mean_of_every_weight(tmp_path, tiny_config):
     assert target.get_output_embeddings().weight is target.get_input_embeddings().weight
 
 
-def test_the_average_of_one_checkpoint_is_that_checkpoint(tmp_path, tiny_model):
-    tiny_model.save_pretrained(tmp_path / "one")
-    for name, weight in average_checkpoints([tmp_path / "one"]).items():
-        assert torch.equal(weight, tiny_model.state_dict()[name])
-
-
 def test_small_differences_of_large_numbers_are_not_lost(tmp_path):
     for number in range(20):
         save_file({"w": torch.tensor([1e8 + 8 * (number % 2)])}, tmp_path / f"{number}.safetensors")

@@ -2,7 +2,6 @@
 
 import copy
 import errno
-import json
 import random
 
 import numpy as np
@@ -11,7 +10,6 @@ import torch
 from accelerate import Accelerator
 from faults import failing_disk, small_files
 from refusals import refused
-from safetensors.torch import load_file
 
 from vanilla_transformer.errors import RunError
 from vanilla_transformer.training.checkpoints import (
@@ -85,24 +83,12 @@ def test_a_checkpoint_brings_back_weights_optimizer_schedule_and_random_states(r
     assert (random.random(), np.random.rand(), torch.rand(())) == drawn
 
 
-def test_the_weights_have_their_own_names_when_the_model_is_wrapped(run):
-    run.accelerator._models[:] = [torch.nn.Sequential(run.model)]
-    weights = load_file(run.save(1) / "model.safetensors")
-    assert weights.keys() == {"weight", "bias"}
-    before = run.model.weight.clone()
-    run.step()
-    run.accelerator.load_state(str(run.latest().path))
-    assert torch.equal(run.model.weight, before)
-
-
 @pytest.mark.parametrize(
     ("harm", "reason"),
     [
         (lambda path: (path / "optimizer.bin").write_bytes(b"moments"), "optimizer.bin has 7 bytes instead of"),
         (lambda path: (path / "model.safetensors").unlink(), "model.safetensors cannot be read"),
-        (lambda path: (path / "random_states_0.pkl").unlink(), "random_states_0.pkl cannot be read"),
         (lambda path: (path / "checkpoint.json").unlink(), "its checkpoint.json is missing or damaged"),
-        (lambda path: (path / "checkpoint.json").write_text('{"progress": {"st'), "its checkpoint.json is missing"),
         (lambda path: (path / "checkpoint.json").write_text("[]"), "its checkpoint.json is missing or damaged"),
         (lambda path: path.rename(path.with_name("step-00000013")), "its checkpoint.json is missing or damaged"),
     ],
@@ -131,14 +117,6 @@ def test_unfinished_checkpoints_are_ignored_and_removed(run):
     assert sorted(path.name for path in run.directory.iterdir()) == ["step-00000003", "step-by-step"]
 
 
-def test_progress_of_another_version_is_told_and_not_gone_on_from(run):
-    state = run.save(3, 12) / "checkpoint.json"
-    written = json.loads(state.read_text())
-    written["progress"]["place_in_space"] = 1
-    state.write_text(json.dumps(written))
-    assert run.latest().step == 3 and "step-00000012" in run.said[0]
-
-
 def test_pruning_keeps_the_last_ones_for_the_mean_and_two_to_go_on_from(run):
     for step in (2, 4, 6, 7, 8):
         run.save(step)
@@ -146,13 +124,6 @@ def test_pruning_keeps_the_last_ones_for_the_mean_and_two_to_go_on_from(run):
     assert run.kept() == [(4, False), (6, False), (7, True), (8, True)]
     names = {path.name for path in (run.directory / "step-00000004").iterdir()}
     assert names == {"model.safetensors", "checkpoint.json"} and run.said == []
-
-
-def test_pruning_keeps_those_of_doubled_steps_to_look_back_at(run):
-    for step in range(2, 22, 2):
-        run.save(step)
-        prune_checkpoints(run.directory, save_steps=2, last_step=None, averaged=1, doubling=True)
-    assert run.kept() == [(2, False), (4, False), (8, False), (16, False), (18, True), (20, True)]
 
 
 def test_a_checkpoint_that_a_signal_asked_for_does_not_count_in_the_mean(run):

@@ -1,14 +1,9 @@
 """Recipes whose tokenizer lower-cases what the model reads."""
 
 import pytest
-from datasets import Dataset
 from refusals import refused
 
-from vanilla_transformer.cli import main
-from vanilla_transformer.cli.train import Train
-from vanilla_transformer.errors import RecipeError, RunError
-from vanilla_transformer.evaluation.scoring import evaluate_model
-from vanilla_transformer.recipe.reading import load_recipe
+from vanilla_transformer.errors import RunError
 from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.training.loop import train
 from vanilla_transformer.translation import load_model, translate_lines
@@ -40,29 +35,3 @@ def test_upper_case_sources_are_learned_from_as_lower_case_ones(recipe, tmp_path
     (tmp_path / "upper.tsv").write_text("".join(f"{word.upper()}\t{sounds}\n" for word, sounds in WORDS.items()))
     upper = train(recipe, train=(str(tmp_path / "upper.tsv"),), output=str(tmp_path / "upper"))
     assert (upper / "model.safetensors").read_bytes() == (train(recipe) / "model.safetensors").read_bytes()
-
-
-def test_quickstart_recipe_lowercases_unless_overridden(recipe, tmp_path, capsys):
-    assert load_recipe("cmudict").tokenizer.lowercase and not Recipe().tokenizer.lowercase
-    with pytest.raises(SystemExit):
-        main(["train", "cmudict", "--help-all"])
-    assert "--no-tokenizer-lowercase" in capsys.readouterr().out
-    assert load_recipe(written(tmp_path, recipe.to_yaml())) == recipe
-    with refused(RecipeError, "tokenizer_lowercase"):
-        load_recipe(written(tmp_path, "tokenizer_lowercase: maybe\n"))
-    model = train(recipe)
-    with refused(RecipeError, "tokenizer_lowercase"):
-        train(recipe.with_options(from_model=str(model), vocab_size=None, output=str(tmp_path / "tuned")))
-    assert not Train().recipe.tokenizer.lowercase
-
-
-def written(directory, text):
-    (directory / "recipe.yaml").write_text(text)
-    return directory / "recipe.yaml"
-
-
-def test_references_keep_their_case_as_translations_do(recipe):
-    model, tokenizer = load_model(train(recipe))
-    assert tokenizer.detokenize("HH AH L OW") == "HH AH L OW"
-    dictionary = Dataset.from_dict({"source": ["Hello"], "target": ["HH AH L OW"]})
-    assert evaluate_model(model, tokenizer, dictionary, ["wer"]).references == ["HH AH L OW"]

@@ -59,7 +59,7 @@ def test_rows_come_in_the_order_of_their_indices_and_lengths_are_theirs(parts, t
     ]
 
 
-@pytest.mark.parametrize("weights", [[0.5, 0.3, 0.2], [1, 1, 1], [10, 4, 1], [7, 1, 2], [1, 2, 300]])
+@pytest.mark.parametrize("weights", [[0.5, 0.3, 0.2], [7, 1, 2], [1, 2, 300]])
 def test_each_corpus_has_its_share_of_an_epoch_and_no_pair_is_left_out(parts, tokenizer, weights):
     mixed = MixedCorpus(parts, weights, seed=1)
     assert len(mixed) == sum(mixed.shares)
@@ -72,10 +72,6 @@ def test_each_corpus_has_its_share_of_an_epoch_and_no_pair_is_left_out(parts, to
         times = [there[source] for source, _ in texts(part, tokenizer)]
         assert sum(times) == share
         assert max(times) - min(times) <= 1
-
-
-def test_only_proportions_of_weights_matter(parts):
-    assert MixedCorpus(parts, [0.7, 0.2, 0.1], seed=1).shares == MixedCorpus(parts, [70, 20, 10], seed=1).shares
 
 
 def test_the_seed_decides_which_pairs_come_once_more_and_nothing_else(parts, tokenizer):
@@ -94,11 +90,6 @@ def test_fractional_repetitions_are_redrawn_in_each_epoch(parts, tokenizer):
     assert texts(mixed.of_epoch(5), tokenizer) == texts(mixed.of_epoch(3).of_epoch(5), tokenizer)
     assert texts(mixed.of_epoch(3).of_epoch(0), tokenizer) == texts(mixed, tokenizer)
     assert {mixed.of_epoch(epoch).tokens for epoch in range(3)} == {mixed.tokens}
-
-
-def test_whole_numbers_of_repetitions_are_the_same_in_each_epoch(parts):
-    mixed = MixedCorpus(parts, [10, 8, 2], seed=1)
-    assert mixed.of_epoch(7) is mixed and parts[0].of_epoch(7) is parts[0]
 
 
 def test_weights_that_would_fill_the_memory_are_refused(parts):

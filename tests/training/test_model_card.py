@@ -6,8 +6,6 @@ from typing import Any
 
 import pytest
 import torch
-import yaml
-from faults import small_files
 from huggingface_hub import ModelCard
 from refusals import refused
 
@@ -16,18 +14,16 @@ from vanilla_transformer import (
     VanillaTransformerForConditionalGeneration,
     VanillaTransformerTokenizer,
 )
-from vanilla_transformer.cli import main, program
+from vanilla_transformer.cli import main
 from vanilla_transformer.data.sources import CorpusSpec
 from vanilla_transformer.errors import PushError
 from vanilla_transformer.evaluation import Score
-from vanilla_transformer.recipe.reading import load_recipe, recipe_from
-from vanilla_transformer.recipe.schema import Recipe, in_words
+from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.training.model_card import (
     add_scores,
     card_for_hub,
     is_unmodified,
     set_license,
-    without_local_paths,
     write_model_card,
 )
 from vanilla_transformer.training.summary import Summary
@@ -120,32 +116,6 @@ def test_the_card_of_a_run_says_what_is_known(directory: Path) -> None:
     assert not re.search(r"None|\n\n\n|[{}]{2}", card.text)
 
 
-def test_a_card_leaves_out_unknown_facts(directory: Path) -> None:
-    (directory / "generation_config.json").unlink()
-    write_card(directory, RECIPE.with_options(test=()), scores={}, languages=[None, None])
-    card = card_of(directory)
-    assert card.data.to_dict().keys() == {"library_name", "pipeline_tag", "tags", "datasets"}
-    assert "## Scores" not in card.text and "- No scores are given here." in card.text
-    assert "decodes" not in card.text and " for " not in card.text.splitlines()[3]
-    for name in ("summary.json", "recipe.yaml"):
-        (directory / name).unlink()
-    write_model_card(directory)
-    card = card_of(directory)
-    assert card.data.to_dict().keys() == {"library_name", "pipeline_tag", "tags"}
-    assert re.findall(r"^## (.+)$", card.text, re.MULTILINE) == ["Use", "Model and training", "Limits"]
-    assert "trained from scratch" not in card.text
-
-
-def test_mixed_corpora_are_named_with_their_shares_columns_and_a_base_model(directory: Path) -> None:
-    (directory.parent / "web.tsv").write_text("a\tb\n")
-    words = ("org/pairs:train", "weight=0.75", "+", str(directory.parent / "web.tsv"), "weight=0.25")
-    write_card(directory, RECIPE.with_options(train=words, from_model="org/model"))
-    card = card_of(directory)
-    assert "Trained on org/pairs:train (weight 0.75) + web.tsv (weight 0.25): 29,000 pairs" in card.text
-    assert card.data.datasets == ["org/pairs"] and card.data.base_model == "org/model"
-    assert str(directory.parent) not in card.text
-
-
 def test_an_edited_card_survives_more_training_and_keeps_its_text(directory: Path) -> None:
     write_card(directory)
     write_card(directory, steps=3000)
@@ -156,18 +126,6 @@ def test_an_edited_card_survives_more_training_and_keeps_its_text(directory: Pat
     write_card(directory, steps=4000)
     assert (directory / "README.md").read_text() == card_for_hub(directory, "ann/cat") == edited
     assert "4,000 steps" in (directory / "model_card.md").read_text()
-
-
-def test_the_name_on_the_hub_is_put_where_the_model_is_loaded(directory: Path) -> None:
-    write_card(directory, answers=["Sag."])
-    set_license(directory, "cc-by-4.0")
-    card = card_for_hub(directory, "ann/cat")
-    assert card.count('model="ann/cat"') == 2 and "# ann/cat\n" in card and "translate ann/cat <" in card
-    assert '| Say "cat". | Sag. |' in card and ModelCard(card).data.license == "cc-by-4.0"
-    assert (
-        card.replace("ann/cat", "cat-en-de").partition("<!--")[0]
-        == ((directory / "README.md").read_text().partition("<!--")[0])
-    )
 
 
 def test_evaluate_puts_its_scores_into_the_card(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -210,80 +168,3 @@ def test_what_others_have_put_into_a_card_stays(directory: Path) -> None:
     assert (directory / "README.md").read_bytes().decode().endswith(body)
     with refused(PushError, "mit"):
         set_license(directory, "cc-by-4.0")
-
-
-def test_a_full_disk_leaves_the_card_as_it_is(directory: Path) -> None:
-    write_model_card(directory)
-    before = (directory / "README.md").read_bytes()
-    with small_files(256), refused(OSError, "README.md", "File too large"):
-        add_scores(directory, CorpusSpec(("test.en", "test.de")), [BLEU], {})
-    assert (directory / "README.md").read_bytes() == before
-    assert not list(directory.glob(".partial-*"))
-
-
-def test_the_card_shows_examples_and_says_what_its_metrics_count(directory: Path) -> None:
-    scores = {"test": [Score("wer", 31.5, "s"), Score("unheard_of", 1.0, "s")]}
-    recipe = RECIPE.with_options(train=("cmudict:train",), test=("cmudict:test",), examples=("a|b", "<c>"))
-    write_card(directory, recipe, ["x", "two\nlines"], scores=scores)
-    card = card_of(directory)
-    assert [(one["text"], one["output"]["text"]) for one in card.data.widget] == [("a|b", "x"), ("<c>", "two\nlines")]
-    assert "| a&#124;b | x |\n| &lt;c&gt; | two<br>lines |\n" in card.text
-    assert "- wer: word error rate" in card.text and "- unheard_of" not in card.text
-    assert "CMU Pronouncing Dictionary" in card.text and "BSD" in card.text
-
-
-def test_a_card_of_an_unregistered_task_names_no_pipeline(directory: Path) -> None:
-    text = RECIPE.to_yaml().replace("task: translation", "task: of-nobody")
-    (directory / "recipe.yaml").write_text(text)
-    add_scores(directory, CorpusSpec(("test.tsv",)), [BLEU], {})
-    card = card_of(directory)
-    assert card.data.get("pipeline_tag") is None and "pipeline(" not in card.text
-    assert card.data.eval_results[0].task_type == "other"
-
-
-@pytest.mark.parametrize(
-    ("train", "shown"),
-    [
-        (["/home/ann/train.en", "/home/ann/train.de"], "train.en train.de"),
-        (["a/b.en", "a/b.de", "weight=2", "+", "../c.tsv", "weight=1"], "b.en b.de weight=2 + c.tsv weight=1"),
-        (["data/b.jsonl.gz", "source_column=en", "target_column=de"], "b.jsonl.gz source_column=en target_column=de"),
-        (["/home/ann/corpus:train"], "corpus:train"),
-        (["org/corpus:de-en:train"], "org/corpus:de-en:train"),
-        (["cmudict:train"], "cmudict:train"),
-    ],
-)
-def test_no_place_on_this_machine_is_in_a_recipe_for_others(tmp_path: Path, train: list[str], shown: str) -> None:
-    places = {"output": str(tmp_path), "tokenizer": str(tmp_path / "tokenizer"), "dev": str(tmp_path)}
-    recipe = without_local_paths(Recipe.of(train=tuple(train), **places))
-    assert in_words(recipe.data.train) == shown
-    assert (recipe.run.output, recipe.tokenizer.name, recipe.data.dev) == (
-        None,
-        "tokenizer",
-        (CorpusSpec((tmp_path.name,)),),
-    )
-    assert without_local_paths(Recipe.of(tokenizer="org/model")).tokenizer.name == "org/model"
-
-
-def test_top_level_card_is_the_one_this_version_writes():
-    """`make card` writes it; a changed recipe, template or option makes it stale."""
-    root = Path(__file__).parents[2]
-    text = (root / "model_card.md").read_text("utf-8")
-    card = ModelCard(text)
-    assert card.data.pipeline_tag == "translation" and card.data.library_name == "transformers"
-    template = (root / "vanilla_transformer" / "training" / "model_card.md").read_text("utf-8")
-    sections = re.findall(r"^## .+$", template, re.MULTILINE)
-    if card.data.get("widget") is None:
-        sections.remove("## Examples")
-    assert re.findall(r"^## .+$", text, re.MULTILINE) == sections
-    (root / re.search(r"!\[Learning curves\]\((.+)\)", text)[1]).read_bytes()
-    recipe = recipe_from(yaml.safe_load(re.search(r"```yaml\n(.*?)```", text, re.DOTALL)[1]))
-    shipped = load_recipe("cmudict")
-    left_to_choose = {name for name, value in shipped.options.items() if value is None}
-    for name, value in shipped.options.items():
-        if name not in left_to_choose | {"max_steps", "output", "precision"}:
-            assert recipe[name] == value, name
-    assert recipe.optimization.max_steps == 5500 and "--max-steps 5500" in (root / "Makefile").read_text("utf-8")
-    scores = {result.metric_type: result for result in card.data.eval_results if result.dataset_split == "test"}
-    assert f"{scores['wer'].metric_value:.1f}" in (root / "docs/measured.md").read_text("utf-8")
-    [asked] = re.findall(r"`vanilla-transformer (.+?) <", text)
-    assert program._parse(asked.split()) is not None

@@ -10,7 +10,7 @@ import pytest
 import torch
 from refusals import refused
 
-from vanilla_transformer.data.batching import Step, StepPlan, share
+from vanilla_transformer.data.batching import StepPlan, share
 from vanilla_transformer.data.token_corpus import PreparedCorpus
 from vanilla_transformer.model.configuration_vanilla_transformer import VanillaTransformerConfig
 from vanilla_transformer.tasks import get_task
@@ -75,69 +75,6 @@ def test_steps_begin_at_any_position_of_an_epoch(corpus, plan, done):
     assert [fed.epoch for fed in found] == [1] * (len(steps) - done) + [2]
     for fed, step in zip(found, expected, strict=True):
         assert_same(fed, [COLLATE(corpus.rows(rows), None) for rows in step.batches])
-
-
-def test_steps_count_their_tokens_with_and_without_padding(corpus, plan):
-    for fed, step in zip(local_steps(lambda rows: plan, corpus, COLLATE, Progress()), plan.epoch(0), strict=False):
-        sides = [lengths[rows] for rows in step.batches for lengths in corpus.lengths.values()]
-        assert (fed.real_tokens, fed.all_tokens) == (
-            sum(map(sum, sides)),
-            sum(len(side) * max(side) for side in sides),
-        )
-
-
-def test_an_epoch_is_let_go_before_the_next_is_planned(corpus):
-    """The batches of an epoch are views of one array of all its pairs, so that one of them keeps all."""
-    alive, at_planning = set(), []
-
-    class Order(np.ndarray):
-        def __array_finalize__(self, other):
-            self.owner = getattr(other, "owner", None)
-
-    class Owner:
-        def __init__(self, epoch):
-            alive.add(epoch)
-            self.epoch = epoch
-
-        def __del__(self):
-            alive.discard(self.epoch)
-
-    class Plan:
-        seed = 1
-
-        def real_and_all_tokens(self, batch):
-            return len(batch), len(batch)
-
-        def epoch(self, epoch):
-            at_planning.append(set(alive))
-            order = np.arange(40).view(Order)
-            order.owner = Owner(epoch)
-            return [Step((order[:20], order[20:]), 1)] * 2
-
-    kept = list(islice(local_steps(lambda rows: Plan(), corpus, COLLATE, Progress()), 7))
-    assert len(kept) == 7
-    assert at_planning == [set()] * 4
-
-
-def test_prefetching_keeps_items_and_their_order():
-    assert list(prefetch(iter(range(100)), ahead=3)) == list(range(100))
-
-
-def test_prefetching_makes_no_more_items_ahead_than_asked():
-    made, enough = [], threading.Event()
-
-    def items():
-        for number in count():
-            made.append(number)
-            if number == 3:
-                enough.set()
-            yield number
-
-    with closing(prefetch(items(), ahead=2)) as ready:
-        assert next(ready) == 0
-        # One is taken, two wait, and a fourth has no place yet.
-        assert enough.wait(30)
-        assert made == [0, 1, 2, 3]
 
 
 def test_an_error_comes_in_the_place_of_its_item():

@@ -19,7 +19,7 @@ from safetensors.torch import load_file
 
 from vanilla_transformer.errors import RecipeError
 from vanilla_transformer.recipe.schema import Recipe
-from vanilla_transformer.training import loop, processes, setup
+from vanilla_transformer.training import loop, processes
 from vanilla_transformer.training.processes import processes_for
 
 LOST = r"error: Another process of this run is missing, has died or hangs: .* from the last checkpoint\. \("
@@ -104,33 +104,6 @@ def signalled(rank, by):
         update(self, *arguments)
 
     loop.TrainingLoop._update = acting_update
-
-
-@pytest.mark.parametrize("deed", ["other_recipe", "other_text"])
-def test_processes_that_do_not_mean_the_same_run_are_told_so(recipe, tmp_path, deed):
-    launch = Launch(2, command(recipe, tmp_path / "model"), tmp_path, deed=globals()[deed])
-    assert launch.codes() == [2, 2], launch.printed_by_all()
-    name = {"other_recipe": "seed '2', the main process '1'", "other_text": "tokens of train"}[deed]
-    assert f"Process 1 has the {name}" in launch.printed(0), launch.printed_by_all()
-    assert not (tmp_path / "model" / "checkpoints").exists()
-
-
-def other_recipe(rank):
-    if rank == 1:
-        facts = setup._facts
-        setup._facts = lambda inputs, run: facts(inputs, run) | {"seed": "2"}
-
-
-def other_text(rank):
-    if rank == 1:
-        gather = setup.gather_inputs
-
-        def gather_others(*arguments):
-            inputs = gather(*arguments)
-            inputs.train.tokens = inputs.train.tokens[::-1]
-            return inputs
-
-        setup.gather_inputs = gather_others
 
 
 class Program:
@@ -224,21 +197,12 @@ def test_torchrun_starts_a_run_again_after_an_accident(recipe, undisturbed, tmp_
     assert (output / "model.safetensors").read_bytes() == (undisturbed / "model.safetensors").read_bytes()
 
 
-def test_a_mistake_is_said_once(recipe, tmp_path):
-    program = Program(tmp_path, command(recipe, tmp_path / "model", processes=2, vocab_size=3))
-    assert program.code() == 1
-    assert program.said.read_text().count("error: vocab_size must be at least 260") == 1, program.said.read_text()
-
-
 @pytest.mark.parametrize(
     "environment",
     [
         {"ACCELERATE_MIXED_PRECISION": "no", "MASTER_ADDR": "127.0.0.1"},
         {"WORLD_SIZE": "4", "RANK": "1"},
-        {"ACCELERATE_USE_FSDP": "true", "LOCAL_RANK": "0"},
         {},
-        {"ACCELERATE_MIXED_PRECISION": "no"},
-        {"MASTER_ADDR": "127.0.0.1"},
     ],
 )
 def test_a_process_that_was_to_have_others_and_cannot_find_them_is_refused(monkeypatch, environment):
@@ -261,19 +225,3 @@ def test_processes_that_share_cores_are_for_a_cpu_without_a_launcher(monkeypatch
     assert processes_for(Recipe.of(output="nowhere")) == 1
     with refused(RecipeError, "torchrun --nproc-per-node"):
         processes_for(two)
-
-
-@pytest.mark.parametrize(
-    ("threads", "gigabytes", "expected"),
-    [(1, 64, 1), (2, 64, 2), (2, 3, 1), (3, 64, 1), (4, 64, 2), (5, 64, 2), (64, 64, 2), (64, 4, 2), (64, 3, 1)],
-)
-def test_processes_use_most_of_the_threads_and_fit_into_memory(
-    monkeypatch, accelerators, threads, gigabytes, expected
-):
-    accelerators(0)
-    monkeypatch.setattr(sys, "platform", "linux")
-    monkeypatch.setenv("OMP_NUM_THREADS", str(threads))
-    memory = psutil.virtual_memory()._replace(total=gigabytes << 30)
-    monkeypatch.setattr(psutil, "virtual_memory", lambda: memory)
-    for steps, number in ((None, expected), (1000, expected), (999, 1)):
-        assert processes_for(Recipe.of(output="nowhere", max_steps=steps)) == number

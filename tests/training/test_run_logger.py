@@ -28,16 +28,8 @@ def test_records_of_steps_that_are_made_again_are_forgotten(logger):
         b'{"step": 4, "lo',
         b'{"step": 4, "loss": "\xff"}',
         b'{"step": "4"}',
-        b'{"step": true}',
-        b'{"loss": 4}',
-        b'{"step": 4, "loss": null}',
         b'{"step": 4, "loss": NaN}',
-        b'{"step": 4, "loss": -Infinity}',
-        b'{"step": 4, "loss": 1e999}',
-        b"[4]",
-        b"4",
         b"[" * 99_999,
-        b'{"step": ' + b"4" * 9_999 + b"}",
     ],
 )
 def test_a_line_that_is_no_record_is_dropped_and_counted(logger, line):
@@ -52,9 +44,3 @@ def test_a_line_that_is_no_record_is_dropped_and_counted(logger, line):
 def test_a_figure_that_is_no_number_is_left_out(logger):
     logger.log_metrics({"step": 4, "loss": float("nan"), "dev_loss": float("inf"), "seconds": 1.0}, "step 4")
     assert logger.read_metrics()[-1] == {"step": 4, "seconds": 1.0}
-
-
-def test_without_a_log_there_is_nothing_to_forget(tmp_path):
-    logger = RunLogger(tmp_path / "metrics.jsonl", tmp_path / "train.log", enabled=True)
-    logger.truncate_after(3)
-    assert logger.read_metrics() == [] and not list(tmp_path.iterdir())

@@ -7,7 +7,6 @@ import torch
 from refusals import refused
 from safetensors.torch import load_file
 from small_models import SIZES, write_reversed
-from transformers import MarianConfig, MarianMTModel
 
 from vanilla_transformer import (
     VanillaTransformerEncoderConfig,
@@ -15,7 +14,6 @@ from vanilla_transformer import (
     VanillaTransformerForConditionalGeneration,
     VanillaTransformerTokenizer,
 )
-from vanilla_transformer.cli import main
 from vanilla_transformer.errors import RecipeError
 from vanilla_transformer.recipe.reading import load_recipe
 from vanilla_transformer.recipe.schema import Recipe
@@ -85,20 +83,6 @@ def test_a_run_starts_from_the_weights_and_the_tokenizer_of_a_model(further, tmp
     )
 
 
-def test_a_further_run_has_its_own_learning_rate_and_prints_it(further, tmp_path):
-    directory = train(further.with_options(output=str(tmp_path / "model")))
-    assert load_recipe(directory / "recipe.yaml").optimization.learning_rate == 7.9e-4  # (16 · 100,000)^-½
-    assert "a learning rate of 0.00079 after the warm-up" in (directory / "train.log").read_text()
-
-
-def test_killed_run_resumes_exactly(further, tmp_path, train_until):
-    undisturbed = train(further.with_options(output=str(tmp_path / "undisturbed")))
-    mine = further.with_options(output=str(tmp_path / "model"))
-    train_until(mine, 6)
-    expected, found = weights(undisturbed), weights(train(mine))
-    assert all(torch.equal(found[name], weight) for name, weight in expected.items())
-
-
 @pytest.mark.parametrize(
     ("asked", "named"),
     [
@@ -112,22 +96,6 @@ def test_killed_run_resumes_exactly(further, tmp_path, train_until):
 def test_options_that_contradict_the_starting_model_are_refused(further, asked, named):
     with refused(RecipeError, *named.split()):
         recipe_of_start(further.with_options(**asked), TRANSLATION)
-
-
-def test_another_family_is_refused(further):
-    classify = get_task("text-classification")
-    mine = Recipe.of(task=classify.name, from_model=further.start.model)
-    with refused(RecipeError, "vanilla_transformer", "text-classification"):
-        recipe_of_start(mine, classify)
-
-
-def test_a_marian_model_is_to_be_converted_first(tmp_path):
-    config = MarianConfig(
-        vocab_size=9, d_model=16, encoder_layers=1, decoder_layers=1, pad_token_id=0, decoder_start_token_id=0
-    )
-    MarianMTModel(config).save_pretrained(tmp_path)
-    with refused(RecipeError, "Marian", "`vanilla-transformer convert`"):
-        recipe_of_start(Recipe.of(from_model=str(tmp_path)), TRANSLATION)
 
 
 def test_a_classifier_takes_the_encoder_of_a_masked_language_model(tmp_path):
@@ -153,9 +121,3 @@ def test_a_classifier_takes_the_encoder_of_a_masked_language_model(tmp_path):
     mine = mine.with_options(labels=("a", "b"))
     _, origin = build_model(recipe_of_start(mine, task), task)
     assert origin is not None and "new: classifier.bias, classifier.weight" in origin
-
-
-def test_the_option_is_called_from(capsys):
-    with pytest.raises(SystemExit):
-        main(["train", "--help"])
-    assert "--from MODEL" in capsys.readouterr().out

@@ -139,41 +139,6 @@ def test_greedy_takes_the_likeliest_by_the_mean_and_forward_gives_it(source):
         read = sequences[:, : place + 1]
 
 
-def test_members_keep_their_hypotheses_apart_while_sentences_leave(source):
-    """Alone and in a batch, whatever ends first."""
-    ensemble = EnsembleForConditionalGeneration([transformer(0), recurrent(1)])
-    together, _ = searched(ensemble, source, {})
-    for row in range(10):
-        length = int(source["attention_mask"][row].sum())
-        alone, _ = searched(ensemble, {name: part[row : row + 1, :length] for name, part in source.items()}, {})
-        assert together[row, : alone.shape[1]].tolist() == alone[0].tolist()
-
-
-def test_eight_bits_are_those_of_each_member(source):
-    models = [transformer(0, d_model=32), transformer(1, d_model=32)]
-    ensemble = EnsembleForConditionalGeneration(models)
-    for search in SEARCHES[:2]:
-        same = searched(EnsembleForConditionalGeneration(models[:1]), source, {**search, "quantization": "int8"})
-        assert torch.equal(same[0], searched(models[0], source, {**search, "quantization": "int8"})[0])
-    assert searched(ensemble, source, {"quantization": "int8"})[1] is not None
-    with ensemble.frozen():
-        expected = searched(ensemble, source, {"quantization": "int8"})[1]
-    with ensemble.frozen("int8"):
-        assert torch.equal(searched(ensemble, source, {})[1], expected)
-    with refused(ValueError, "RecurrentEncoderDecoderForConditionalGeneration", "8-bit"):
-        searched(EnsembleForConditionalGeneration([models[0], recurrent(1)]), source, {"quantization": "int8"})
-
-
-def test_the_shortest_positions_of_any_member_end_all(source):
-    short = transformer(1, positional_encoding="learned", max_position_embeddings=9)
-    ensemble = EnsembleForConditionalGeneration([transformer(0), short])
-    assert ensemble.generate(**source, num_beams=1).shape[1] <= 10
-    tokenizer = VanillaTransformerTokenizer.train(["a b"], vocab_size=260)
-    wide = [transformer(0, 260), transformer(1, 260, positional_encoding="learned", max_position_embeddings=9)]
-    (found,) = translate_lines(EnsembleForConditionalGeneration(wide), tokenizer, ["a" * 30])
-    assert found.truncated
-
-
 @pytest.mark.parametrize(
     ("models", "named"),
     [
@@ -197,15 +162,6 @@ def test_the_shortest_positions_of_any_member_end_all(source):
 def test_models_that_cannot_form_an_ensemble_are_refused(models, named):
     with refused(ValueError, *named.split()):
         EnsembleForConditionalGeneration(models)
-
-
-def test_an_ensemble_refuses_options_of_the_librarys_search(source):
-    ensemble = EnsembleForConditionalGeneration([transformer(0), transformer(1)])
-    for asked in ({"output_scores": True, "return_dict_in_generate": True}, {"use_cache": False}):
-        with refused(ValueError, next(iter(asked)), "single model"):
-            ensemble.generate(**source, **asked)
-    with refused(ValueError, "ensemble", "saved"):
-        ensemble.save_pretrained("nowhere")
 
 
 def test_pipeline_translates_with_an_ensemble():
@@ -272,27 +228,13 @@ def test_minimum_bayes_risk_chooses_among_the_beam(run, directories):
     assert [line.split(" ||| ")[1] for line in out.splitlines()] == [text for texts in expected for text in texts]
 
 
-def test_minimum_bayes_risk_of_an_ensemble_is_the_same_when_scored(run, directories):
-    options = ["--mbr", "chrf", "--num-beams", 4, *FLOAT32]
-    code, out, err = run("translate", "one", "two", "in", *options)
-    assert code == 0, err
-    code, _, err = run("evaluate", "one", "two", "--data", "in", "out", *options, "--output", "scored")
-    assert code == 0 and (directories / "scored").read_text() == out, err
-
-
 @pytest.mark.parametrize(
     ("words", "message"),
     [
         ("translate one three in", "one and three have different vocabularies"),
-        ("translate one three in", "one has 260 entries and the other 261"),
         ("translate one split in", "they split text in different ways"),
-        ("translate one two in --alignment", "--alignment reads the attention of one model"),
         ("translate one two in --precision int8", "which has no 8-bit weights"),
-        ("evaluate one two --data in out --card", "--card is for a single model"),
-        ("translate one two in --output two/config.json", "a file of the model two"),
         ("translate one in --mbr bleu --num-beams 1", "--mbr needs --num-beams 2"),
-        ("translate one in --mbr bleu --num-beams 4 --nbest 5", "--mbr needs --num-beams 5"),
-        ("translate one in --mbr bleu --alignment", "--mbr cannot be combined with --alignment"),
     ],
 )
 def test_impossible_options_are_refused_in_one_sentence(run, words, message):

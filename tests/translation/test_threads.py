@@ -44,13 +44,6 @@ def test_one_at_a_time_otherwise(threads, parts, device):
     assert list(places) == [(part, here, threads) for part in parts]
 
 
-@pytest.mark.parametrize(("number", "small", "expected"), [(1, False, 1), (100_000, True, 1)])
-def test_one_part_waits_for_no_busy_core_and_a_small_one_for_none(cores, number, small, expected):
-    cores(number)
-    assert list(run_in_threads(lambda _: torch.get_num_threads(), [0], CPU, small)) == [expected]
-    assert torch.get_num_threads() == 2
-
-
 def test_a_failing_part_ends_the_others():
     done = []
 
