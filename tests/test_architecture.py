@@ -27,6 +27,7 @@ LAYERS = [
         "cores",
         "fingerprints",
         "limits",
+        "options",
         "links",
         "malloc",
     ),

@@ -42,7 +42,7 @@ from scripts.experiments.runs import cells, command, say
 from vanilla_transformer.data.batching import StepPlan
 from vanilla_transformer.data.sources import parse_corpora
 from vanilla_transformer.recipe.defaults import device_facts
-from vanilla_transformer.recipe.schema import Recipe, ResolvedRecipe
+from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.training.devices import peak_memory
 from vanilla_transformer.training.inputs import gather_inputs
 from vanilla_transformer.training.run_directory import RunDirectory
@@ -270,7 +270,7 @@ def prepared(arguments: argparse.Namespace, directory: Path) -> Job:
         device = torch.accelerator.current_accelerator() or torch.device("cpu")
         precision = "bfloat16" if device_facts(device, 1).bfloat16 else "float32"
     resolved = recipe.with_options(vocab_size=vocab_size, precision=precision, metrics=())
-    return Job(ResolvedRecipe.from_recipe(resolved), directory, arguments.threads)
+    return Job(resolved, directory, arguments.threads)
 
 
 def _arguments(words: Sequence[str] | None) -> argparse.Namespace:

@@ -34,7 +34,7 @@ from transformers import (
 from vanilla_transformer import VanillaTransformerConfig, VanillaTransformerTokenizer
 from vanilla_transformer.data.preparation import StoredCorpus
 from vanilla_transformer.data.token_corpus import PreparedCorpus
-from vanilla_transformer.recipe.schema import ResolvedRecipe
+from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.tasks import Batch, Task, task_for
 from vanilla_transformer.training.checkpoints import Progress
 from vanilla_transformer.training.devices import describe_device, device_peak, peak_memory
@@ -52,7 +52,7 @@ IGNORED_LABEL = -100
 class Job:
     """A complete recipe, its tokenized text, and a folder for files to write."""
 
-    recipe: ResolvedRecipe
+    recipe: Recipe
     directory: Path
     threads: int
 

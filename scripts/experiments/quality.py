@@ -13,7 +13,6 @@ from tyro.conf import OmitArgPrefixes, Positional, arg
 
 from scripts.experiments.runs import Experiment, ExperimentError, Run, cells, command, write
 from scripts.experiments.table3 import Spread
-from vanilla_transformer.cli.train import RecipeOptions, options_of, recipe_of
 from vanilla_transformer.data.batching import Step, StepPlan
 from vanilla_transformer.recipe.reading import load_recipe
 from vanilla_transformer.recipe.schema import Recipe
@@ -84,7 +83,7 @@ class Quality:
     """Runs of each row, with seeds from --seed on."""
     jobs: int = 1
     """Runs at a time, which share the cores or OMP_NUM_THREADS."""
-    options: Annotated[RecipeOptions, arg(name="")] = RecipeOptions()
+    recipe: Annotated[Recipe, arg(name="")] = Recipe()
 
 
 def main(words: Sequence[str]) -> None:
@@ -92,7 +91,7 @@ def main(words: Sequence[str]) -> None:
     default = Quality()
     if words and not words[0].startswith("-"):
         recipe = load_recipe(words[0]).with_options(test=(), examples=())
-        default = Quality(words[0], options=options_of(recipe))
+        default = Quality(words[0], recipe=recipe)
     options = tyro.cli(
         Quality,
         prog="scripts.experiments.quality",
@@ -111,7 +110,7 @@ def main(words: Sequence[str]) -> None:
     if experiment.has_diverged(first):
         raise ExperimentError("The first run diverged: give a smaller --learning-rate-scale or more --warmup-steps.")
     chosen = load_recipe(experiment.model(first) / "recipe.yaml")
-    tokenizer = base.tokenizer.name or str(experiment.model(first))
+    tokenizer = base.tokenizer.tokenizer or str(experiment.model(first))
     base = chosen.with_options(tokenizer=tokenizer, output=None)
     runs = {
         name: [
@@ -128,7 +127,7 @@ def main(words: Sequence[str]) -> None:
 
 
 def _checked(options: Quality) -> Recipe:
-    recipe = recipe_of(options.options)
+    recipe = options.recipe
     if recipe.run.output is None:
         raise ExperimentError("There is no place for the runs and the table: name a directory as --output.")
     if not recipe.data.dev:

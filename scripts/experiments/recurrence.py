@@ -26,8 +26,6 @@ from tyro.conf import OmitArgPrefixes, Positional, arg
 
 from scripts.experiments.runs import Experiment, ExperimentError, Run, cells, command, write
 from scripts.experiments.table3 import LOWER_IS_BETTER, Spread
-from vanilla_transformer.cli.train import RecipeOptions, options_of
-from vanilla_transformer.cli.train import recipe_of as as_recipe
 from vanilla_transformer.recipe.reading import load_recipe
 from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.tasks import task_for
@@ -81,7 +79,7 @@ class Recurrence:
     """Runs of each architecture, with seeds from --seed on."""
     jobs: int = 1
     """Runs at a time, which share the cores or OMP_NUM_THREADS."""
-    options: Annotated[RecipeOptions, arg(name="")] = RecipeOptions()
+    recipe: Annotated[Recipe, arg(name="")] = Recipe()
 
 
 @dataclass(frozen=True)
@@ -106,7 +104,7 @@ def main(words: Sequence[str]) -> None:
     """Trains the missing runs, and writes the table and the pictures into the output directory."""
     default = Recurrence()
     if words and not words[0].startswith("-"):
-        default = Recurrence(words[0], options=options_of(load_recipe(words[0]).with_options(examples=())))
+        default = Recurrence(words[0], recipe=load_recipe(words[0]).with_options(examples=()))
     options = tyro.cli(
         Recurrence,
         prog="scripts.experiments.recurrence",
@@ -126,7 +124,7 @@ def main(words: Sequence[str]) -> None:
     train([first], lambda run: None)
     if experiment.has_diverged(first):
         raise ExperimentError("The Transformer diverged: give a smaller --learning-rate-scale or more --warmup-steps.")
-    tokenizer = base.tokenizer.name or str(experiment.model(first))
+    tokenizer = base.tokenizer.tokenizer or str(experiment.model(first))
     chosen = load_recipe(experiment.model(first) / "recipe.yaml").with_options(tokenizer=tokenizer, output=None)
     recipes = {name: recipe_of(name, chosen, options.layers) for name in options.architectures}
     runs = {
@@ -145,7 +143,7 @@ def main(words: Sequence[str]) -> None:
 
 
 def _checked(options: Recurrence) -> Recipe:
-    recipe = as_recipe(options.options)
+    recipe = options.recipe
     if recipe.run.output is None:
         raise ExperimentError("There is no place for the runs and the table: name a directory as --output.")
     if not recipe.data.dev:

@@ -13,7 +13,6 @@ import tyro
 from tyro.conf import OmitArgPrefixes, Positional, arg
 
 from scripts.experiments.runs import Experiment, ExperimentError, Run, cells, command, say, write
-from vanilla_transformer.cli.train import RecipeOptions, options_of, recipe_of
 from vanilla_transformer.recipe.reading import load_recipe
 from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.training.run_directory import output_path
@@ -81,7 +80,7 @@ class Table3:
     """Runs of each row, with seeds from --seed on."""
     jobs: int = 1
     """Runs at a time, which share the cores or OMP_NUM_THREADS."""
-    options: Annotated[RecipeOptions, arg(name="")] = options_of(Recipe.of(average_checkpoints=1))
+    recipe: Annotated[Recipe, arg(name="")] = Recipe.of(average_checkpoints=1)
 
 
 @dataclass(frozen=True)
@@ -139,7 +138,7 @@ def main(words: Sequence[str]) -> None:
     if experiment.has_diverged(first):
         raise ExperimentError("The base itself diverged: give a smaller --learning-rate-scale or more --warmup-steps.")
     chosen = load_recipe(experiment.model(first) / "recipe.yaml")
-    tokenizer = base.tokenizer.name or str(experiment.model(first))
+    tokenizer = base.tokenizer.tokenizer or str(experiment.model(first))
     around = chosen.with_options(tokenizer=tokenizer, output=None)
     recipes = {"base": around, **_scaled(rows, around)}
     runs = {
@@ -157,11 +156,11 @@ def _defaults(words: Sequence[str]) -> Table3:
     if not words or words[0].startswith("-"):
         return Table3()
     recipe = load_recipe(words[0]).with_options(average_checkpoints=1, test=(), examples=())
-    return Table3(words[0], options=options_of(recipe))
+    return Table3(words[0], recipe=recipe)
 
 
 def _checked(options: Table3) -> Recipe:
-    recipe = recipe_of(options.options)
+    recipe = options.recipe
     if recipe.run.output is None:
         raise ExperimentError("There is no place for the runs and the table: name a directory as --output.")
     if not recipe.data.dev:

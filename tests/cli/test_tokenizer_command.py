@@ -1,4 +1,4 @@
-"""`vanilla-transformer tokenizer train` on text that is split into sub-words already."""
+"""`vanilla-transformer tokenizer` on text that is split into sub-words already."""
 
 import pytest
 
@@ -15,7 +15,7 @@ def text(tmp_path):
 
 def test_split_text_is_learned_whole_without_a_size_and_decoded_to_words(text, tmp_path, capsys):
     output = str(tmp_path / "tokenizer")
-    assert main(["tokenizer", "train", str(text), "--algorithm", "presplit", "--output", output]) == 0
+    assert main(["tokenizer", str(text), "--algorithm", "presplit", "--output", output]) == 0
     assert "269 vocabulary entries" in capsys.readouterr().err
     tokenizer = VanillaTransformerTokenizer.from_pretrained(output)
     assert tokenizer.tokenize("gras ist grün .")[0] == "Ġgras"
@@ -25,7 +25,7 @@ def test_split_text_is_learned_whole_without_a_size_and_decoded_to_words(text, t
 @pytest.mark.parametrize("algorithm", ["bpe", "character"])
 def test_words_that_are_learned_from_in_pieces_are_told(tmp_path, capsys, algorithm):
     (tmp_path / "text").write_text(f"short {'x' * 1001} {'y' * 999}\n{'z' * 5000}\n" + "a b\n" * 9)
-    words = ["tokenizer", "train", str(tmp_path / "text"), "--vocab-size", "260", "--algorithm", algorithm]
+    words = ["tokenizer", str(tmp_path / "text"), "--vocab-size", "260", "--algorithm", algorithm]
     assert main([*words, "--output", str(tmp_path / "tokenizer")]) == 0
     told = (
         "2 words are longer than 1,000 characters, and split into parts of that length for training."
@@ -37,7 +37,7 @@ def test_words_that_are_learned_from_in_pieces_are_told(tmp_path, capsys, algori
 def test_lower_cased_text_is_learned_from_and_read(tmp_path):
     (tmp_path / "text").write_text("HELLO World\n" * 9)
     output = str(tmp_path / "tokenizer")
-    words = ["tokenizer", "train", str(tmp_path / "text"), "--vocab-size", "267", "--lowercase", "--output", output]
+    words = ["tokenizer", str(tmp_path / "text"), "--vocab-size", "267", "--lowercase", "--output", output]
     assert main(words) == 0
     tokenizer = VanillaTransformerTokenizer.from_pretrained(output)
     one, other = tokenizer.tokenize("Hello"), tokenizer.tokenize("hello")
@@ -45,7 +45,7 @@ def test_lower_cased_text_is_learned_from_and_read(tmp_path):
 
 
 def test_other_algorithms_need_a_size(text, tmp_path, capsys):
-    code = main(["tokenizer", "train", str(text), "--output", str(tmp_path / "tokenizer")])
+    code = main(["tokenizer", str(text), "--output", str(tmp_path / "tokenizer")])
     assert code == 2
     assert "--vocab-size is required with --algorithm bpe" in capsys.readouterr().err
     assert not (tmp_path / "tokenizer").exists()
@@ -53,7 +53,7 @@ def test_other_algorithms_need_a_size(text, tmp_path, capsys):
 
 def test_unwritable_output_is_refused_before_learning(text, tmp_path, capsys, monkeypatch):
     (tmp_path / "empty").touch()  # Which nothing can be learned from.
-    words = ["tokenizer", "train", str(tmp_path / "empty"), "--vocab-size", "300", "--output"]
+    words = ["tokenizer", str(tmp_path / "empty"), "--vocab-size", "300", "--output"]
     assert main([*words, str(text / "tokenizer")]) == 2
     assert f"cannot be created: {text} is a file" in capsys.readouterr().err
     monkeypatch.setattr("os.access", lambda path, mode: path != tmp_path)

@@ -136,7 +136,7 @@ def test_a_recipe_without_text_says_where_to_read_of_it(name):
 def test_the_papers_numbers_are_the_recipes(name):
     recipe = resolved(name, DEVICES[-1])
     big, french = name.endswith("big"), "en-fr" in name
-    assert (recipe.tokenizer.algorithm, recipe.tokenizer.vocab_size) == (
+    assert (recipe.tokenizer.tokenizer_algorithm, recipe.tokenizer.vocab_size) == (
         ("wordpiece", 32_000) if french else ("bpe", 37_000)
     )
     assert recipe.optimization.max_steps == (300_000 if big else 100_000)
@@ -272,7 +272,7 @@ def test_paper_recipes_train_average_and_score_on_wmt_like_text(name, stand_in, 
     assert (decoding.num_beams, decoding.length_penalty) == (4, 0.6)
     tokenizer = AutoTokenizer.from_pretrained(directory)
     kind = json.loads(tokenizer.backend_tokenizer.to_str())["model"]["type"]
-    assert kind == {"bpe": "BPE", "wordpiece": "WordPiece"}[given.tokenizer.algorithm]
+    assert kind == {"bpe": "BPE", "wordpiece": "WordPiece"}[given.tokenizer.tokenizer_algorithm]
     assert "language:\n- en\n- " in (directory / "README.md").read_text()
 
 

@@ -1,18 +1,33 @@
+"""A setting has one name, one type and one set of limits: in YAML, in Python and on the command line."""
+
 import dataclasses
-import pickle
 import subprocess
 import sys
 
 import pytest
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 from refusals import refused
 
-from vanilla_transformer.cli.arguments import help_of
-from vanilla_transformer.data.sources import CorpusSpec
+from vanilla_transformer.cli.program import parse
 from vanilla_transformer.errors import RecipeError
 from vanilla_transformer.recipe.reading import load_recipe
 from vanilla_transformer.recipe.schema import Recipe, places
+
+WORDS = st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=1).filter(lambda text: text[0] != "-")
+VALUES = {
+    "examples": st.lists(WORDS, min_size=1).map(tuple),
+    "labels": st.lists(WORDS, min_size=1).map(tuple),
+    "text_column": WORDS.filter(lambda text: text != "None"),
+    "learning_rate_scale": st.floats(0, 1e9),
+    "adam_epsilon": st.floats(0, 1, exclude_min=True),
+    "max_steps": st.integers(1, 10**12),
+    "seed": st.integers(0, 2**31 - 1),
+    "tokenizer_lowercase": st.booleans(),
+    "positional_encoding": st.sampled_from(["sinusoidal", "learned"]),
+    "train": st.just(("a.en", "a.de", "weight=0.7", "+", "b.tsv", "weight=2", "text_column=1:30")),
+}
 
 
 def written(tmp_path, text):
@@ -31,114 +46,60 @@ def test_reading_recipes_needs_no_torch():
     assert not {"torch", "transformers", "numpy"} & set(modules)
 
 
-def test_a_written_recipe_is_read_back_the_same(tmp_path):
-    recipe = Recipe.of(
-        train=("a.en", "a.de"),
-        adam_epsilon=1e-9,
-        max_grad_norm=1.0,
-        vocab_size=8000,
-        examples=("Grüße: 'ja'\n", "no", "1e-9"),
-        positional_encoding="learned",
-        output="out",
-    )
-    assert load_recipe(written(tmp_path, recipe.to_yaml())) == recipe
+@given(st.fixed_dictionaries({}, optional=VALUES))
+def test_python_yaml_and_the_command_line_make_the_same_recipe(tmp_path_factory, settings):
+    recipe = Recipe.of(**settings)
+    folder = tmp_path_factory.mktemp("recipe")
+    assert load_recipe(written(folder, recipe.to_yaml())) == recipe
+    assert load_recipe(written(folder, yaml.safe_dump(recipe.given()))) == recipe
+    words = []
+    for name, value in settings.items():
+        option = f"--{name.replace('_', '-')}"
+        if isinstance(value, bool):
+            words += [option if value else f"--no-{option[2:]}"]
+        else:
+            words += [option, *(value if isinstance(value, tuple) else [str(value)])]
+    assert parse(["train", *words]).recipe == recipe
 
 
-@given(st.lists(st.text()), st.floats(0, 1e9), st.integers(0, 2**31 - 1))
-def test_any_text_and_number_survives_yaml(tmp_path_factory, examples, scale, seed):
-    recipe = Recipe.of(examples=tuple(examples), learning_rate_scale=scale, seed=seed)
-    assert load_recipe(written(tmp_path_factory.mktemp("recipe"), recipe.to_yaml())) == recipe
-
-
-@pytest.mark.parametrize("block", Recipe().blocks.values(), ids=Recipe().blocks)
-def test_every_field_says_what_it_is(block):
-    described = help_of(type(block))
-    assert list(described) == [field.name for field in dataclasses.fields(block)]
-    assert all(text[0].isalpha() and text.endswith(".") for text in described.values())
-
-
-def test_every_option_has_one_place():
-    fields = [field for block in Recipe().blocks.values() for field in dataclasses.fields(block)]
+def test_every_setting_has_one_place_and_stands_in_the_help(capsys):
+    fields = [field.name for block in Recipe().blocks.values() for field in dataclasses.fields(block)]
     assert len(places()) == len(fields) == len(Recipe().options) - 1
+    with pytest.raises(SystemExit):
+        parse(["train", "--help"])
+    shown = capsys.readouterr().out
+    assert not [name for name in Recipe().options if f"--{name.replace('_', '-')} " not in shown.replace(",", " ")]
 
 
-def test_a_flat_recipe_and_one_in_blocks_are_the_same(tmp_path):
-    flat = """
-task: translation
-train: [a.en, a.de]
-tokenizer: there
-tokenizer_sides: target
-vocab_size: 300
-from_model: general
-max_steps: 30
-output: model
-"""
-    blocks = """
-data:
-  train: [a.en, a.de]
-tokenizer:
-  name: there
-  sides: target
-  vocab_size: 300
-start:
-  model: general
-optimization:
-  max_steps: 30
-run:
-  output: model
-"""
+def test_settings_stand_in_their_blocks_or_outside(tmp_path):
+    flat = "train: [a.en, a.de]\ntokenizer: there\nvocab_size: 300\nfrom_model: general\n"
+    blocks = "data:\n  train: [a.en, a.de]\ntokenizer:\n  tokenizer: there\n  vocab_size: 300\nstart:\n"
+    blocks += "  from_model: general\n"
     assert load_recipe(written(tmp_path, flat)) == load_recipe(written(tmp_path, blocks))
-
-
-def test_unused_blocks_are_omitted_and_disabled_options_written():
-    text = Recipe.of(metrics=(), max_steps=3).to_yaml()
-    assert "metrics: []" in text and "max_steps: 3" in text
-    assert "recurrent:" not in text
-
-
-def test_an_empty_block_has_its_defaults(tmp_path):
     assert load_recipe(written(tmp_path, "optimization:\ntokenizer:\nrecurrent:\nseed: 1\n")) == Recipe()
+    text = Recipe.of(metrics=(), max_steps=3).to_yaml()
+    assert "metrics: []" in text and "max_steps: 3" in text and "recurrent:" not in text
 
 
-def test_options_given_as_blocks_are_told_where_they_belong():
-    with refused(RecipeError, "Recipe.of(seed=1, max_steps=3)"):
-        Recipe(seed=1, max_steps=3)
-    assert pickle.loads(pickle.dumps(Recipe.of(seed=2))) == Recipe.of(seed=2)
+@pytest.mark.parametrize("word", ["1:30", "on", "no", "1e-4", "007", "2001-01-01", "0x10", "1_000", "=", "<<"])
+def test_text_stays_text(tmp_path, word):
+    recipe = load_recipe(written(tmp_path, f"output: {word}\nlabels: [{word}, 'null']\n"))
+    assert (recipe.run.output, recipe.classification.labels) == (word, (word, "null"))
 
 
-@pytest.mark.parametrize(
-    ("text", "named"),
-    [
-        ("optimization:\n  max_stops: 3\n", "'max_stops' optimization 'max_steps'"),
-        ("tokenizer:\n  tokenizer_sides: target\n", "'tokenizer_sides' tokenizer"),
-        ("data: a.tsv\n", "data"),
-        ("max_steps: 3\noptimization:\n  max_steps: 4\n", "max_steps twice"),
-        ("optimization:\n  max_steps: many\n", "max_steps 'many'"),
-    ],
-)
-def test_a_block_that_cannot_be_read_is_refused(tmp_path, text, named):
-    with refused(RecipeError, "mine.yaml", *named.split()):
-        load_recipe(written(tmp_path, text))
+def test_numbers_are_read_as_the_field_has_them(tmp_path):
+    recipe = load_recipe(written(tmp_path, "adam_epsilon: 1e-9\nlearning_rate_scale: 2\nmax_steps: '010'\n"))
+    found = recipe.optimization
+    assert (found.adam_epsilon, found.learning_rate_scale, found.max_steps) == (1e-9, 2.0, 10)
+    assert type(Recipe.of(learning_rate=1).optimization.learning_rate) is float
 
 
-def test_numbers_that_yaml_takes_for_text_and_single_files_are_understood(tmp_path):
-    recipe = load_recipe(written(tmp_path, "adam_epsilon: 1e-9\nlearning_rate_scale: 2\ntrain: pairs.tsv\n"))
-    assert recipe.optimization.adam_epsilon == 1e-9
-    assert recipe.optimization.learning_rate_scale == 2.0
-    assert recipe.data.train == (CorpusSpec(("pairs.tsv",)),)
-
-
-def test_the_recipe_of_a_saved_model_may_have_fields_that_there_are_not(tmp_path):
-    known = "optimization:\n  batch_tokens: 4096\nseed: 3\n"
-    file = written(tmp_path, f"unheard:\n  of: 1\nof: 2\n{known}model:\n  unheard: 3\n")
+def test_the_recipe_of_a_saved_model_may_have_settings_that_there_are_not(tmp_path):
+    unknown = "unheard:\n  of: 1\nof: 2\nstart:\n  model: a\ntokenizer:\n  algorithm: presplit\nmodel:\n  unheard: 3\n"
+    file = written(tmp_path, f"{unknown}optimization:\n  batch_tokens: 4096\nseed: 3\n")
     assert load_recipe(file, lenient=True) == Recipe.of(batch_tokens=4096, seed=3)
     with refused(RecipeError, "unheard"):
         load_recipe(file)
-
-
-def test_a_misspelt_field_is_refused_with_file_and_nearest_field(tmp_path):
-    with refused(RecipeError, "mine.yaml", "'bach_tokens'", "'batch_tokens'"):
-        load_recipe(written(tmp_path, "bach_tokens: 4096\n"))
 
 
 @pytest.mark.parametrize(
@@ -146,63 +107,51 @@ def test_a_misspelt_field_is_refused_with_file_and_nearest_field(tmp_path):
     [
         ("max_steps: many", "max_steps 'many'"),
         ("max_steps: true", "max_steps True"),
-        ("max_steps: 1.5", "max_steps 1.5"),
-        ("max_steps: 0", "max_steps 0"),
-        ("max_steps: 9223372036854775808", "max_steps 9223372036854775808"),
-        ("dropout: 1.0", "dropout 1.0"),
-        ("max_length_beyond_source: -1", "max_length_beyond_source -1"),
-        ("num_beams: 2147483648", "num_beams 2147483648"),
-        ("length_penalty: .nan", "length_penalty nan"),
-        ("length_penalty: 1e9", "length_penalty 1000000000.0"),
-        ("dropout: .nan", "dropout nan"),
-        ("learning_rate: .inf", "learning_rate inf"),
+        ("max_steps: 1.5", "max_steps '1.5'"),
+        ("max_steps: 1:30", "max_steps '1:30'"),
+        ("max_steps: 0", "max_steps '0'"),
+        ("max_steps: [3]", "max_steps ['3']"),
+        ("max_steps: 9223372036854775808", "max_steps '9223372036854775808'"),
+        ("max_length:", "max_length None"),
+        ("dropout: 1.0", "dropout '1.0'"),
+        ("dropout: nan", "dropout 'nan'"),
+        ("dropout: " + "1" * 400, "dropout"),
+        ("learning_rate: inf", "learning_rate 'inf'"),
         ("learning_rate: 0", "learning_rate"),
-        ("adam_epsilon: 0", "adam_epsilon"),
-        ("max_grad_norm: .nan", "max_grad_norm nan"),
-        ("seed: 1.5", "seed 1.5"),
-        ("seed: '1'", "seed '1'"),
+        ("num_beams: 2147483648", "num_beams '2147483648'"),
+        ("max_length_beyond_source: -1", "max_length_beyond_source '-1'"),
         ("seed: 1\nseed: 2", "seed line 2"),
         ("train:\n- corpus: a.tsv\n  tag: AA\n  tag: BB\n", "tag line 4"),
-        ("learning_rate_scale: fast", "learning_rate_scale 'fast'"),
         ("precision: float16", "precision auto float32 bfloat16 'float16'"),
-        ("train: 3", "train 3"),
+        ("tokenizer_lowercase: maybe", "tokenizer_lowercase 'maybe'"),
+        ("tokenizer_lowercase: yes", "tokenizer_lowercase 'yes'"),
         ("output: [a]", "output ['a']"),
+        ("labels: {a: 1}", "labels"),
+        ("bach_tokens: 4096", "'bach_tokens' 'batch_tokens'"),
+        ("optimization:\n  max_stops: 3\n", "'max_stops' optimization 'max_steps'"),
+        ("model:\n  max_steps: 3\n", "'max_steps' model"),
+        ("data: a.tsv\n", "data"),
+        ("max_steps: 3\noptimization:\n  max_steps: 4\n", "max_steps twice"),
+        ("a0: &a0 [x, x]\ntrain: *a0", "*a0"),
+        ("- a\n- b\n", "setting"),
+        ("1: 2", "setting"),
+        ("just words", "setting"),
+        ("", "setting"),
+        ("a: [", "YAML"),
+        ("{a: " * 3000, "YAML"),
+        ("seed: !!timestamp x", "YAML"),
+        ("seed: !!int ''", "YAML"),
     ],
 )
-def test_a_wrong_value_is_refused_with_its_field(tmp_path, line, named):
-    with refused(RecipeError, *named.split()):
+def test_what_cannot_be_read_is_refused_with_its_file_and_setting(tmp_path, line, named):
+    with refused(RecipeError, "mine.yaml", *named.split()):
         load_recipe(written(tmp_path, line))
 
 
-def test_aliases_that_would_grow_without_end_are_refused_at_once(tmp_path):
-    lines = ["a0: &a0 [x, x]", *(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]" for n in range(1, 12))]
-    with refused(RecipeError, "mine.yaml", "*a0"):
-        load_recipe(written(tmp_path, "\n".join([*lines, "train: *a11"])))
+def test_a_recipe_that_is_not_there_is_refused_with_the_nearest(tmp_path, monkeypatch):
+    with refused(RecipeError, "'cmudikt'", "'cmudict'"):
+        load_recipe("cmudikt")
 
-
-@pytest.mark.parametrize("text", ["- a\n- b\n", "just words", "a: [", ""])
-def test_a_file_that_is_no_recipe_is_refused(tmp_path, text):
-    with refused(RecipeError, "mine.yaml"):
-        load_recipe(written(tmp_path, text))
-
-
-@pytest.mark.parametrize(
-    ("text", "named"),
-    [
-        ("{a: " * 3000, "YAML"),
-        ("seed: !!timestamp x", "YAML"),
-        ("seed: 2001-99-99", "YAML"),
-        ("seed: " + "1" * 5000, "YAML"),
-        ("seed: !!int ''", "YAML"),
-        ("dropout: " + "1" * 400, "dropout"),
-    ],
-)
-def test_broken_yaml_is_named_with_its_file(tmp_path, text, named):
-    with refused(RecipeError, "mine.yaml", *named.split()):
-        load_recipe(written(tmp_path, text))
-
-
-def test_directory_or_unreadable_file_as_recipe_is_refused(tmp_path, monkeypatch):
     def closed(*_, **__):
         raise PermissionError(13, "Permission denied")
 
@@ -210,8 +159,3 @@ def test_directory_or_unreadable_file_as_recipe_is_refused(tmp_path, monkeypatch
     monkeypatch.setattr("pathlib.Path.read_text", closed)
     with refused(RecipeError, "mine.yaml", "Permission denied"):
         load_recipe(file)
-
-
-def test_an_unknown_recipe_is_refused_with_the_nearest_and_all_others():
-    with refused(RecipeError, "'cmudikt'", "'cmudict'"):
-        load_recipe("cmudikt")

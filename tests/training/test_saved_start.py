@@ -59,26 +59,26 @@ def weights(directory) -> dict[str, torch.Tensor]:
 
 def test_a_run_starts_from_the_weights_and_the_tokenizer_of_a_model(further, tmp_path):
     model, origin = build_model(recipe_of_start(further, TRANSLATION), TRANSLATION)
-    source = VanillaTransformerForConditionalGeneration.from_pretrained(further.start.model).state_dict()
+    source = VanillaTransformerForConditionalGeneration.from_pretrained(further.start.from_model).state_dict()
     assert all(torch.equal(weight, source[name]) for name, weight in model.state_dict().items())
     count = f"{model.num_parameters():,}"
-    assert f"Starts from {further.start.model}: {count} of {count} parameters are taken; none is new." == origin
+    assert f"Starts from {further.start.from_model}: {count} of {count} parameters are taken; none is new." == origin
     directory = train(further.with_options(output=str(tmp_path / "model"), learning_rate=1e-9))
     assert origin in (directory / "train.log").read_text()
     for name, weight in weights(directory).items():
         torch.testing.assert_close(weight, source[name], atol=1e-6, rtol=0)
     kept = load_recipe(directory / "recipe.yaml")
-    assert kept.start.model == kept.tokenizer.name == further.start.model
+    assert kept.start.from_model == kept.tokenizer.tokenizer == further.start.from_model
     assert (kept.model.d_model, kept.model.dropout, kept.tokenizer.vocab_size, kept.optimization.warmup_steps) == (
         16,
         0.2,
         275,
         1,
     )
-    files = [(place / "tokenizer.json").read_text() for place in (directory, tmp_path / further.start.model)]
+    files = [(place / "tokenizer.json").read_text() for place in (directory, tmp_path / further.start.from_model)]
     assert files[0] == files[1]
     assert (
-        f"trained from {Path(further.start.model).name} by vanilla_transformer"
+        f"trained from {Path(further.start.from_model).name} by vanilla_transformer"
         in (directory / "README.md").read_text()
     )
 

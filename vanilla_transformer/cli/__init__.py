@@ -1,5 +1,13 @@
 """The command `vanilla-transformer`."""
 
-from vanilla_transformer.cli.program import main
+import sys
+from collections.abc import Sequence
 
-__all__ = ["main"]
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the command in `argv` and returns the exit code: 1 for an error, 2 for a usage error, 130 for Ctrl-C."""
+    try:
+        from vanilla_transformer.cli.program import main as run
+    except KeyboardInterrupt:
+        return 130
+    return run(list(sys.argv[1:] if argv is None else argv))

@@ -1,15 +1,8 @@
 """Types and checks shared by the options of several commands."""
 
-import ast
-import dataclasses
-import inspect
 import os
-import sys
-from contextlib import suppress
-from functools import cache
-from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from tyro.conf import FlagCreatePairsOff, Positional, arg
 
@@ -51,33 +44,3 @@ def refuse_full_directory(output: Path) -> None:
         raise RecipeError(f"{output} cannot be created: {there} is a file.")
     if not os.access(there, os.W_OK | os.X_OK):
         raise RecipeError(f"{output} cannot be written: {there} is read-only.")
-
-
-@cache
-def _classes_of(module: str) -> dict[str, ast.ClassDef]:
-    tree = ast.parse(inspect.getsource(sys.modules[module]))
-    return {node.name: node for node in tree.body if isinstance(node, ast.ClassDef)}
-
-
-def help_of(kind: type) -> dict[str, str]:
-    """Returns the text below each field of a dataclass, in one line; none for a class that no module defines."""
-    written = _classes_of(kind.__module__).get(kind.__name__)
-    return {
-        ast.unparse(field.target): " ".join(doc.value.value.split())
-        for field, doc in pairwise(written.body if written else [])
-        if isinstance(field, ast.AnnAssign)
-        and isinstance(doc, ast.Expr)
-        and isinstance(doc.value, ast.Constant)
-        and isinstance(doc.value.value, str)
-    }
-
-
-def join_help(kind: Any) -> None:
-    """Gives each option of a command its text in one line, for tyro to wrap: it breaks lines where the source does."""
-    for base in kind.__mro__[:-1]:
-        with suppress(OSError, TypeError):  # A module may come without its source.
-            for name, text in help_of(base).items():
-                base.__annotations__[name] = Annotated[base.__annotations__[name], arg(help=text)]
-        for hint in vars(base).get("__annotations__", {}).values():
-            if dataclasses.is_dataclass(group := getattr(hint, "__origin__", hint)):
-                join_help(group)

@@ -1,4 +1,4 @@
-"""`vanilla-transformer tokenizer train`: train a sub-word tokenizer."""
+"""`vanilla-transformer tokenizer`: train a sub-word tokenizer."""
 
 import sys
 from collections.abc import Iterator
@@ -16,7 +16,7 @@ from vanilla_transformer.errors import RecipeError
 
 
 @dataclass(frozen=True)
-class TokenizerTrain:
+class Tokenizer:
     """Train a sub-word tokenizer on text files, with one vocabulary for both languages (section 5.1)."""
 
     files: Annotated[tuple[Path, ...], Positional, arg(metavar="FILE [FILE ...]", help_behavior_hint="")]

@@ -11,7 +11,7 @@ from vanilla_transformer.data.columns import TextForm
 from vanilla_transformer.engine.cpu import has_bfloat16_products
 from vanilla_transformer.errors import RecipeError
 from vanilla_transformer.recipe.learning_rate import paper_learning_rate
-from vanilla_transformer.recipe.schema import Recipe, ResolvedRecipe
+from vanilla_transformer.recipe.schema import Recipe
 
 
 class Architecture(Protocol):
@@ -120,21 +120,15 @@ def choose_vocab_size(recipe: Recipe, task: Architecture, rows: int) -> tuple[in
     """Chooses the vocabulary size, on which all other counts depend, and explains it in a sentence."""
     if recipe.tokenizer.vocab_size is not None:
         return recipe.tokenizer.vocab_size, []
-    if recipe.tokenizer.algorithm == "presplit":
+    if recipe.tokenizer.tokenizer_algorithm == "presplit":
         sentence = f"Vocabulary: every piece that the text is split into, or the {MOST_PIECES:,} most frequent."
         return MOST_PIECES, [sentence]
     size = _size_preset(task, rows).vocab_size
     return size, [f"Vocabulary: {size:,} entries, for {rows:,} {task.form.unit}."]
 
 
-def resolve(
-    recipe: Recipe, task: Architecture, corpus: CorpusFacts, device: DeviceFacts
-) -> tuple[ResolvedRecipe, list[str]]:
-    """Fills every field that a recipe leaves open, and explains each choice in a sentence.
-
-    Raises:
-        RecipeError: It names no output.
-    """
+def resolve(recipe: Recipe, task: Architecture, corpus: CorpusFacts, device: DeviceFacts) -> tuple[Recipe, list[str]]:
+    """Fills every field that a recipe leaves open, and explains each choice in a sentence."""
     metrics = task.metrics if recipe.evaluation.metrics is None else recipe.evaluation.metrics
     # The number of processes is that of the started ones, whatever an earlier run's recipe says.
     recipe = recipe.with_options(vocab_size=corpus.vocab_size, metrics=metrics, processes=device.processes)
@@ -161,10 +155,10 @@ def resolve(
         )
     if recipe.model.architecture == "recurrent":
         fill(*_choose_recurrent(recipe))
-    if recipe.start.model is not None:
+    if recipe.start.from_model is not None:
         fill(*_choose_fine_tuning(recipe))
     fill(*_choose_intervals(recipe, corpus, steps, batch_tokens))
-    return ResolvedRecipe.from_recipe(recipe), sentences
+    return recipe, sentences
 
 
 def with_cells(recipe: Recipe) -> Recipe:
@@ -257,7 +251,7 @@ def _choose_length(
     recipe: Recipe, task: Architecture, corpus: CorpusFacts, device: DeviceFacts, batch_tokens: int
 ) -> tuple[int, int, float, str]:
     epochs = _size_preset(task, corpus.pairs).epochs
-    if recipe.start.model is not None:
+    if recipe.start.from_model is not None:
         epochs = min(epochs, FINE_TUNING_EPOCHS)
     tokens = max(corpus.tokens)
     steps_per_epoch = math.ceil(tokens / (batch_tokens * SHARE_OF_REAL_TOKENS))
@@ -276,7 +270,7 @@ def _choose_length(
     warmup, scale = _paper_warmup(steps)
     if recipe.model.architecture == "recurrent":
         warmup, scale = min(max(steps // 10, 1), RECURRENT_WARMUP), 1.0
-    if recipe.start.model is not None:
+    if recipe.start.from_model is not None:
         warmup, scale = min(max(steps // 10, 1), FINE_TUNING_WARMUP), 1.0
     if recipe.optimization.warmup_steps is not None:
         scale = 1.0  # A given warm-up is used in Eq. 3 unscaled, as in the paper.

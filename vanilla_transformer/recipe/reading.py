@@ -1,8 +1,8 @@
-"""Recipes by name or from YAML files, in blocks or as options with flat names."""
+"""Recipes by name or from YAML files."""
 
-import dataclasses
 import importlib.resources
 import math
+import re
 from collections.abc import Mapping
 from importlib.resources.abc import Traversable
 from pathlib import Path
@@ -13,7 +13,6 @@ import yaml
 from vanilla_transformer.data.columns import COLUMN_SETTINGS
 from vanilla_transformer.data.sources import may_have_columns
 from vanilla_transformer.errors import RecipeError
-from vanilla_transformer.recipe.blocks import option_of
 from vanilla_transformer.recipe.schema import Recipe, places
 from vanilla_transformer.suggestions import did_you_mean
 
@@ -34,40 +33,26 @@ def load_recipe(name_or_path: str | Path, *, lenient: bool = False) -> Recipe:
             f"Recipes that come with the package: {', '.join(sorted(shipped)) or 'none'}."
         )
     try:
-        return recipe_from(_read_yaml(file), lenient=lenient)
+        values = _read_yaml(file)
+        return Recipe.of(**(_known(values) if lenient else values))
     except RecipeError as error:
         raise RecipeError(f"{file}: {error}") from None
 
 
-def recipe_from(values: Mapping[Any, Any], *, lenient: bool = False) -> Recipe:
-    """Returns the recipe of these blocks; a key that is no block is an option, as all were in flat recipes.
-
-    Args:
-        values: The blocks.
-        lenient: Whether to leave out blocks and fields that there are not.
-
-    Raises:
-        RecipeError: There is no such block or option, or one is given twice or cannot have that value.
-    """
-    blocks = Recipe().blocks
-    options: dict[str, Any] = {}
+def _known(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the settings that there are, in their blocks."""
+    known: dict[str, Any] = {}
     for name, value in values.items():
-        found = {str(name): value}
-        if name in blocks and isinstance(value, Mapping | None):
-            fields = {field.name: option_of(field) for field in dataclasses.fields(blocks[name])}
-            for field in value or ():
-                if field not in fields and not lenient:
-                    hint = did_you_mean(str(field), fields) or f": there are {', '.join(fields)}."
-                    raise RecipeError(f"{str(field)!r} is not a field of {name}{hint}")
-            found = {fields[field]: one for field, one in (value or {}).items() if field in fields}
-        elif name in blocks and name != "tokenizer":
-            raise RecipeError(f"{name} must hold lines of the form `field: value`, not {value!r}.")
-        elif lenient and name not in ("task", *places()):
-            continue
-        for option in found.keys() & options.keys():
-            raise RecipeError(f"{option} is given twice, in a block and outside.")
-        options |= found
-    return Recipe.of(**options)
+        if isinstance(value, Mapping):
+            inner = {
+                setting: one
+                for setting, one in value.items()
+                if name in Recipe().blocks and places().get(setting) == name
+            }
+            known |= {name: inner} if inner else {}
+        elif name in ("task", *places()):
+            known[name] = value
+    return known
 
 
 def named_recipe(name_or_path: str | Path, options: Mapping[str, Any]) -> Recipe:
@@ -91,7 +76,7 @@ def named_recipe(name_or_path: str | Path, options: Mapping[str, Any]) -> Recipe
     data, steps, its_steps = recipe.data, recipe.optimization, named.optimization
     if data.train != named.data.train and not any(map(may_have_columns, (*data.train, *data.dev, *data.test))):
         left += COLUMN_SETTINGS
-    if recipe.tokenizer.name != named.tokenizer.name:
+    if recipe.tokenizer.tokenizer != named.tokenizer.tokenizer:
         left.append("vocab_size")
     fewer = steps.max_steps != its_steps.max_steps and (steps.max_steps or math.inf) <= (its_steps.warmup_steps or 0)
     if fewer and steps.warmup_steps == its_steps.warmup_steps:
@@ -111,7 +96,12 @@ def shipped_recipes() -> dict[str, Traversable]:
 
 
 class _RecipeLoader(yaml.SafeLoader):
-    """Reads plain values without aliases, which could grow without end, or repeated keys, which would lose a value."""
+    """Reads each plain value as text, which the type of its setting reads: no number is taken for another.
+
+    Refuses aliases, which could grow without end, and repeated keys, which would lose a value.
+    """
+
+    yaml_implicit_resolvers: dict[str, Any] = {}
 
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
         """Refuses an alias."""
@@ -131,6 +121,10 @@ class _RecipeLoader(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
 
+_RecipeLoader.add_implicit_resolver("tag:yaml.org,2002:null", re.compile(r"(~|null)?\Z"), ["~", "n", ""])
+_RecipeLoader.add_implicit_resolver("tag:yaml.org,2002:bool", re.compile(r"(true|false)\Z"), ["t", "f"])
+
+
 def _read_yaml(file: Traversable) -> dict[str, Any]:
     try:
         values = yaml.load(file.read_text(encoding="utf-8"), _RecipeLoader)
@@ -139,6 +133,6 @@ def _read_yaml(file: Traversable) -> dict[str, Any]:
     # Malformed numbers and dates make the reader fail with errors of its own.
     except (yaml.YAMLError, ValueError, RecursionError, AttributeError, LookupError, TypeError) as error:
         raise RecipeError(f"{file} is not valid YAML: {' '.join(str(error).split())}.") from None
-    if not isinstance(values, dict):
-        raise RecipeError(f"{file} must hold lines of the form `field: value`.")
+    if not isinstance(values, dict) or not all(isinstance(name, str) for name in values):
+        raise RecipeError(f"{file} must hold lines of the form `setting: value`.")
     return values

@@ -1,16 +1,16 @@
-"""The recipe: all settings of a training run, in blocks, or as options with flat names."""
+"""The recipe: all settings of a training run, in blocks; each setting has one name, which no other block has."""
 
 import dataclasses
-import types
-import typing
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, Literal, Self
+from typing import Any, Self
 
 import yaml
 
 from vanilla_transformer.data.sources import CorpusSpec, parse_corpora, to_words
 from vanilla_transformer.errors import CorpusError, RecipeError
+from vanilla_transformer.options import converted
 from vanilla_transformer.recipe.blocks import (
     Block,
     Classification,
@@ -23,8 +23,6 @@ from vanilla_transformer.recipe.blocks import (
     Run,
     Start,
     Tokenizer,
-    checked_type,
-    option_of,
 )
 from vanilla_transformer.suggestions import did_you_mean
 
@@ -33,12 +31,13 @@ from vanilla_transformer.suggestions import did_you_mean
 class Recipe:
     """Settings of a training run as given; the others are chosen from the data and the device, and printed.
 
-    `Recipe.of(train=("a.en", "a.de"), max_steps=300)` takes them by the names of options, as on the command line, and
+    `Recipe.of(train=("a.en", "a.de"), max_steps=300)` takes them by name, as on the command line, and
     `recipe["max_steps"]` returns one.
     """
 
     task: str = "translation"
-    """Task to train for."""
+    """Task to train for: translation, language-modeling, masked-language-modeling, text-classification or
+    token-classification; programs may register others."""
     data: Data = Data()
     tokenizer: Tokenizer = Tokenizer()
     start: Start = Start()
@@ -50,40 +49,33 @@ class Recipe:
     decoding: Decoding = Decoding()
     run: Run = Run()
 
-    def __new__(cls, *_: Any, **blocks: Any) -> Self:
-        """Refuses options by name, which are the arguments of `of`."""
-        if options := [f"{name}={value!r}" for name, value in blocks.items() if name not in cls.__dataclass_fields__]:
-            raise RecipeError(f"A recipe consists of blocks, not options: write `Recipe.of({', '.join(options)})`.")
-        return super().__new__(cls)
-
     def __post_init__(self) -> None:
-        checked_type("task", self.task, str)
+        object.__setattr__(self, "task", converted("task", self.task, str))
 
     @classmethod
-    def of(cls, **options: Any) -> Self:
-        """Returns a recipe with these options.
+    def of(cls, **settings: Any) -> Self:
+        """Returns a recipe with these settings.
 
         Raises:
-            RecipeError: There is no such option, or it cannot have that value.
+            RecipeError: There is no such setting, or it cannot have that value.
         """
-        return cls().with_options(**options)
+        return cls().with_options(**settings)
 
-    def with_options(self, **options: Any) -> Self:
-        """Returns the recipe overridden by these options.
+    def with_options(self, **settings: Any) -> Self:
+        """Returns the recipe overridden by these settings; a block may be a mapping of its own.
 
         Raises:
-            RecipeError: There is no such option, or it cannot have that value.
+            RecipeError: There is no such setting, or it is given twice, or cannot have that value.
         """
-        blocks: dict[str, Any] = {}
-        task = options.pop("task", self.task)
-        for option, value in options.items():
-            if option not in places():
-                hint = did_you_mean(option, ["task", *places()]) or "."
-                raise RecipeError(f"{option!r} is not a field of a recipe{hint}")
-            block, field = places()[option]
-            blocks.setdefault(block, {})[field] = value
-        blocks = {name: dataclasses.replace(self.blocks[name], **fields) for name, fields in blocks.items()}
-        return dataclasses.replace(self, task=task, **blocks)
+        changes: dict[str, dict[str, Any]] = {}
+        for block, name, value in _placed(settings):
+            if name in changes.setdefault(block, {}):
+                raise RecipeError(f"{name} is given twice, in {block} and outside.")
+            changes[block][name] = value
+        blocks: dict[str, Any] = {
+            name: dataclasses.replace(self.blocks[name], **fields) for name, fields in changes.items() if name
+        }
+        return dataclasses.replace(self, **changes.get("", {}), **blocks)
 
     @property
     def blocks(self) -> dict[str, Block]:
@@ -92,25 +84,27 @@ class Recipe:
 
     @property
     def options(self) -> dict[str, Any]:
-        """Returns all settings by the names of options."""
-        blocks = self.blocks
+        """Returns all settings by name."""
         return {"task": self.task} | {
-            option: getattr(blocks[block], field) for option, (block, field) in places().items()
+            name: value for block in self.blocks.values() for name, value in vars(block).items()
         }
 
-    def __getitem__(self, option: str) -> Any:
-        """Returns the setting of that option."""
-        return self.options[option]
+    def __getitem__(self, name: str) -> Any:
+        """Returns the setting of that name."""
+        return self.options[name]
 
     def used(self, *names: str) -> list[str]:
-        """Returns the options among these, or in blocks of these names, that differ from their defaults."""
+        """Returns the settings among these, or in blocks of these names, that differ from their defaults."""
         mine, default = self.options, Recipe().options
-        options = [option for option, (block, _) in places().items() if block in names or option in names]
-        return [option for option in options if mine[option] != default[option]]
+        return [
+            name
+            for name, block in places().items()
+            if (block in names or name in names) and mine[name] != default[name]
+        ]
 
     def given(self) -> dict[str, Any]:
-        """Returns the options that are set, in plain YAML types."""
-        return {option: _plain(value) for option, value in self.options.items() if value is not None}
+        """Returns the settings that are not None, in plain YAML types."""
+        return {name: _plain(value) for name, value in self.options.items() if value is not None}
 
     def to_yaml(self) -> str:
         """Returns the recipe as YAML that `load_recipe` reads back; None stands for a value to be chosen.
@@ -135,94 +129,30 @@ class Recipe:
 _ALWAYS = ("data", "tokenizer", "model", "optimization", "evaluation", "decoding", "run")
 
 
+def _placed(settings: Mapping[str, Any]) -> Iterator[tuple[str, str, Any]]:
+    """Yields the block, "" for the recipe itself, the name and the value of each setting."""
+    blocks = Recipe().blocks
+    for name, value in settings.items():
+        known = {"task", *places()}
+        if name in blocks and (isinstance(value, Mapping) or name not in places()):
+            if not isinstance(value, Mapping | None):
+                raise RecipeError(f"{name} must hold lines of the form `setting: value`, not {value!r}.")
+            for inner, one in (value or {}).items():
+                if places().get(inner) != name:
+                    known = {setting for setting, block in places().items() if block == name}
+                    hint = did_you_mean(str(inner), known) or f": there are {', '.join(sorted(known))}."
+                    raise RecipeError(f"{str(inner)!r} is not a setting of {name}{hint}")
+                yield name, inner, one
+        elif name not in known:
+            raise RecipeError(f"{str(name)!r} is not a setting of a recipe{did_you_mean(str(name), known) or '.'}")
+        else:
+            yield places().get(name, ""), name, value
+
+
 @cache
-def places() -> dict[str, tuple[str, str]]:
-    """Returns the block and the field of each option."""
-    return {
-        option_of(field): (name, field.name)
-        for name, block in Recipe().blocks.items()
-        for field in dataclasses.fields(block)
-    }
-
-
-@dataclass(frozen=True, kw_only=True)
-class ResolvedTokenizer(Tokenizer):
-    """The tokenizer with its vocabulary size chosen."""
-
-    vocab_size: int
-
-
-@dataclass(frozen=True, kw_only=True)
-class ResolvedModel(Model):
-    """The chosen sizes; `Task.config` gives them with their types."""
-
-    preset: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class ResolvedOptimization(Optimization):
-    """The chosen steps."""
-
-    batch_tokens: int
-    batches_per_step: int
-    max_steps: int
-    warmup_steps: int
-    learning_rate_scale: float
-    precision: Literal["float32", "bfloat16"]
-
-
-@dataclass(frozen=True, kw_only=True)
-class ResolvedEvaluation(Evaluation):
-    """The chosen evaluations."""
-
-    eval_steps: int
-    metrics: tuple[str, ...]
-
-
-@dataclass(frozen=True, kw_only=True)
-class ResolvedRun(Run):
-    """The chosen directory and checkpoints."""
-
-    output: str
-    save_steps: int
-
-
-@dataclass(frozen=True, kw_only=True)
-class ResolvedRecipe(Recipe):
-    """Settings of a training run with nothing left to choose, as made by `resolve`.
-
-    A field that is still None is off: no tokenizer to take, no limit to a gradient, no patience.
-    """
-
-    tokenizer: ResolvedTokenizer
-    model: ResolvedModel
-    optimization: ResolvedOptimization
-    evaluation: ResolvedEvaluation
-    run: ResolvedRun
-
-    @classmethod
-    def from_recipe(cls, recipe: Recipe) -> "ResolvedRecipe":
-        """Returns a recipe with nothing left to choose, such as the recipe.yaml of a run that has begun.
-
-        Raises:
-            RecipeError: A choice is still open.
-        """
-        kinds = {
-            field.name: field.type
-            for field in dataclasses.fields(cls)
-            if isinstance(field.type, type) and issubclass(field.type, Block)
-        }
-        open_options = [
-            option_of(field)
-            for name, kind in kinds.items()
-            for field in dataclasses.fields(kind)
-            if (value := getattr(recipe.blocks[name], field.name)) == "auto"
-            or (value is None and types.NoneType not in typing.get_args(field.type))
-        ]
-        if open_options:
-            raise RecipeError(f"The recipe does not set {', '.join(open_options)}: give the recipe.yaml of a run.")
-        blocks: dict[str, Any] = {name: kind(**vars(recipe.blocks[name])) for name, kind in kinds.items()}
-        return cls(**vars(recipe) | blocks)
+def places() -> dict[str, str]:
+    """Returns the block of each setting."""
+    return {field.name: name for name, block in Recipe().blocks.items() for field in dataclasses.fields(block)}
 
 
 def in_words(value: Any) -> str:

@@ -56,7 +56,7 @@ class Translation(Task):
 
     def vocabulary_columns(self, recipe: Recipe) -> tuple[str, ...]:
         """Returns both sides, or one, as the recipe says."""
-        return self.columns if recipe.tokenizer.sides == "both" else (recipe.tokenizer.sides,)
+        return self.columns if recipe.tokenizer.tokenizer_sides == "both" else (recipe.tokenizer.tokenizer_sides,)
 
     def ids(self, tokenizer: PreTrainedTokenizerFast) -> int:
         """Returns the size of the vocabulary."""

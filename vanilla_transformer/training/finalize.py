@@ -16,7 +16,7 @@ from vanilla_transformer.cores import own_threads
 from vanilla_transformer.errors import RunError
 from vanilla_transformer.evaluation.metrics import Score
 from vanilla_transformer.progress import progress_bar
-from vanilla_transformer.recipe.schema import ResolvedRecipe
+from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.tasks import task_for
 from vanilla_transformer.training.averaging import load_average
 from vanilla_transformer.training.checkpoints import (
@@ -41,7 +41,7 @@ SCORED_SHARE, LEAST_SCORED = 1 / 40, 200
 
 
 def finalize(
-    recipe: ResolvedRecipe,
+    recipe: Recipe,
     run: RunDirectory,
     inputs: Inputs,
     model: PreTrainedModel,
@@ -72,7 +72,7 @@ def finalize(
 
 
 def _load_mean_of_checkpoints(
-    recipe: ResolvedRecipe, run: RunDirectory, model: torch.nn.Module, progress: Progress, logger: RunLogger
+    recipe: Recipe, run: RunDirectory, model: torch.nn.Module, progress: Progress, logger: RunLogger
 ) -> list[int]:
     """Section 6.1: loads the mean of the last checkpoints into the model, and returns their steps."""
     checkpoints = checkpoints_to_average(
@@ -92,7 +92,7 @@ def _load_mean_of_checkpoints(
 def _score(
     name: str,
     corpus: "Dataset",
-    recipe: ResolvedRecipe,
+    recipe: Recipe,
     inputs: Inputs,
     model: PreTrainedModel,
     progress: Progress,
@@ -130,7 +130,7 @@ def _all_cores(device: torch.device) -> Iterator[None]:
 
 
 def _summarise(
-    recipe: ResolvedRecipe,
+    recipe: Recipe,
     inputs: Inputs,
     model: PreTrainedModel,
     progress: Progress,

@@ -68,7 +68,7 @@ def gather_inputs(recipe: Recipe, run: RunDirectory, say: Callable[[str], None])
     parts = prepare_train(corpora, train, tokenizer, recipe, run.prepared, say)
     prepared = parts[0] if len(parts) == 1 else mix(corpora, parts, recipe, say)
     languages = corpus_languages(corpora[0], cache_dir=cache) if task.form.parallel else (None, None)
-    if recipe.tokenizer.algorithm == "character":
+    if recipe.tokenizer.tokenizer_algorithm == "character":
         unseen = (describe_unseen_characters(recipe, train, name, held) for name, held in streams.items())
         for sentence in filter(None, unseen):
             say(sentence)
@@ -145,12 +145,12 @@ def _tokenizer(
     streams = list(corpora)
     there = run.tokenizer_config.exists()
     # Checkpoints belong to the present tokenizer; until there are some, a tokenizer named by the recipe is preferred.
-    named = recipe.tokenizer.name is not None and not has_checkpoints(run.checkpoints)
-    if there and not named and (recipe.tokenizer.name is not None or _vocabulary_is_of(streams, run)):
+    named = recipe.tokenizer.tokenizer is not None and not has_checkpoints(run.checkpoints)
+    if there and not named and (recipe.tokenizer.tokenizer is not None or _vocabulary_is_of(streams, run)):
         tokenizer = load_own_tokenizer(run.path)
-    elif recipe.tokenizer.name is not None:
-        tokenizer = load_own_tokenizer(recipe.tokenizer.name)
-        check_tokenizer(tokenizer, recipe.tokenizer.name, task_for(recipe).special_tokens)
+    elif recipe.tokenizer.tokenizer is not None:
+        tokenizer = load_own_tokenizer(recipe.tokenizer.tokenizer)
+        check_tokenizer(tokenizer, recipe.tokenizer.tokenizer, task_for(recipe).special_tokens)
         if not (there and _is_same(tokenizer, load_own_tokenizer(run.path))):
             save_tokenizer(tokenizer, run)
     else:

@@ -24,7 +24,7 @@ from vanilla_transformer.errors import DivergenceError, RecipeError, RunError
 from vanilla_transformer.malloc import keep_freed_memory
 from vanilla_transformer.recipe.defaults import duration
 from vanilla_transformer.recipe.reading import named_recipe
-from vanilla_transformer.recipe.schema import Recipe, ResolvedRecipe
+from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.tasks import Batch, RowRandom, task_for
 from vanilla_transformer.training.checkpoints import (
     Checkpoint,
@@ -118,7 +118,7 @@ class TrainingLoop:
 
     def __init__(
         self,
-        recipe: ResolvedRecipe,
+        recipe: Recipe,
         accelerator: Accelerator,
         corpus: PreparedCorpus,
         dev: PreparedCorpus | None,

@@ -149,7 +149,7 @@ def _head(directory: Path, summary: Summary | None, answers: Sequence[str]) -> M
         facts = {
             "language": [re.split("[_-]", language)[0] for language in summary.languages if language],
             "datasets": [name for name in map(_dataset_id, parts) if name],
-            "base_model": _hub_id(recipe.start.model),
+            "base_model": _hub_id(recipe.start.from_model),
             "metrics": sorted({result.metric_type for result in results}),
             "widget": [{"text": text, "output": {"text": answer}} for text, answer in asked],
         }
@@ -183,7 +183,7 @@ def _rendered(
                 part: " + ".join(_name(corpus) for corpus in recipe.data.corpora(part))
                 for part in ("train", "dev", "test")
             },
-            "start": "" if recipe.start.model is None else _names((recipe.start.model,))[0],
+            "start": "" if recipe.start.from_model is None else _names((recipe.start.from_model,))[0],
             "built_in": any(part.partition(":")[0] == CMUDICT for part in parts),
             "weights": describe_weights(summary.averaged_steps),
             "published": without_local_paths(recipe).to_yaml().strip(),
@@ -299,7 +299,7 @@ def without_local_paths(recipe: Recipe) -> Recipe:
         tuple(dataclasses.replace(corpus, parts=_names(corpus.parts)) for corpus in corpora)
         for corpora in (recipe.data.train, recipe.data.dev, recipe.data.test)
     )
-    tokenizer = _names((recipe.tokenizer.name,))[0] if recipe.tokenizer.name is not None else None
+    tokenizer = _names((recipe.tokenizer.tokenizer,))[0] if recipe.tokenizer.tokenizer is not None else None
     places = {"train": train, "dev": dev, "test": test, "tokenizer": tokenizer, "output": None}
     return Recipe.of(**recipe.options | places)
 

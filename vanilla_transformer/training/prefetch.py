@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from vanilla_transformer.data.batching import StepPlan, share
 from vanilla_transformer.data.token_corpus import PreparedCorpus, Rows
-from vanilla_transformer.recipe.schema import ResolvedRecipe
+from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.tasks import Batch, RowRandom, task_for
 from vanilla_transformer.training.checkpoints import Progress
 
@@ -114,7 +114,7 @@ def prefetch(items: Iterator[Item], ahead: int) -> Generator[Item]:
         room.release()
 
 
-def make_plan(corpus: PreparedCorpus, recipe: ResolvedRecipe) -> StepPlan:
+def make_plan(corpus: PreparedCorpus, recipe: Recipe) -> StepPlan:
     """Returns the recipe's batches for a corpus."""
     return StepPlan(
         *corpus.lengths.values(),

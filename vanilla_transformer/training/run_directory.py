@@ -10,7 +10,7 @@ from vanilla_transformer.atomic_files import PARTIAL, atomic_write_text
 from vanilla_transformer.data.columns import COLUMN_SETTINGS
 from vanilla_transformer.errors import RecipeError, RunError
 from vanilla_transformer.recipe.reading import load_recipe
-from vanilla_transformer.recipe.schema import Recipe, ResolvedRecipe, in_words
+from vanilla_transformer.recipe.schema import Recipe, in_words
 from vanilla_transformer.training.checkpoints import has_checkpoints
 from vanilla_transformer.training.summary import SUMMARY, read_summary
 
@@ -127,7 +127,7 @@ class RunDirectory:
         """Writes the recipe that the run follows."""
         atomic_write_text(self.path / RECIPE, recipe.to_yaml())
 
-    def go_on(self, recipe: ResolvedRecipe) -> None:
+    def go_on(self, recipe: Recipe) -> None:
         """Takes the directory for training by a recipe; a finished run is then unfinished again."""
         self.summary.unlink(missing_ok=True)
         self.keep(recipe)
@@ -180,7 +180,7 @@ class RunDirectory:
                 "cannot be continued: name another directory."
             )
         # A tokenizer named by path may have changed since.
-        if recipe.tokenizer.name or any(recipe[name] != kept[name] for name in _TOKENIZER_FIELDS):
+        if recipe.tokenizer.tokenizer or any(recipe[name] != kept[name] for name in _TOKENIZER_FIELDS):
             self.tokenizer_config.unlink(missing_ok=True)
         self.keep(recipe)
         return recipe

@@ -31,12 +31,12 @@ def recipe_of_start(recipe: Recipe, task: Task) -> Recipe:
         RecipeError: The recipe contradicts the model, or the task cannot start from it; the message says how.
         OSError, ValueError: There is no such model, or its files cannot be used.
     """
-    if recipe.start.model is None:
+    if recipe.start.from_model is None:
         return recipe
-    path = recipe.start.model
+    path = recipe.start.from_model
     for option in recipe.used("tokenizer_algorithm", "tokenizer_sides", "tokenizer_lowercase", "architecture"):
         raise RecipeError(f"{option} is for a model that is trained from scratch: leave it out, or leave out --from.")
-    if recipe.tokenizer.name not in (None, path):
+    if recipe.tokenizer.tokenizer not in (None, path):
         raise RecipeError(f"The weights of {path} need its own tokenizer: leave --tokenizer out.")
     config = _config(path)
     there = {file.name for file in Path(path).iterdir()} if Path(path).is_dir() else set()
@@ -99,19 +99,19 @@ def _preset_of(config: VanillaTransformerBaseConfig) -> str | None:
 def build_model(recipe: Recipe, task: Task) -> tuple[PreTrainedModel, str]:
     """Builds the model that a run begins with, and describes the parts taken from a saved one."""
     model = task.build(recipe)
-    if recipe.start.model is None:
+    if recipe.start.from_model is None:
         return model, ""
-    saved, config = load_config(recipe.start.model, its_weights=False), copy.deepcopy(model.config)
+    saved, config = load_config(recipe.start.from_model, its_weights=False), copy.deepcopy(model.config)
     for name in deciding_fields(saved):
         # Besides the sizes, a recipe may choose a field anew.
         if name in _SIZES or recipe.options.get(name) is None:
             setattr(config, name, getattr(saved, name))
     # A head for other labels is new.
-    loaded, report = load_reported(type(model), recipe.start.model, config, torch.float32)
+    loaded, report = load_reported(type(model), recipe.start.from_model, config, torch.float32)
     if model.can_generate():
         loaded.generation_config = model.generation_config
     new = {*report["missing_keys"], *(name for name, *_ in report["mismatched_keys"])}
-    sentence = _in_words(recipe.start.model, loaded, new, report["unexpected_keys"])
+    sentence = _in_words(recipe.start.from_model, loaded, new, report["unexpected_keys"])
     has_head = any(not name.startswith("model.") and name not in new for name, _ in loaded.named_parameters())
     if has_head and saved.id2label != config.id2label:
         before, now = (

@@ -10,7 +10,7 @@ from accelerate import Accelerator
 
 from vanilla_transformer.errors import RecipeError
 from vanilla_transformer.recipe.defaults import CorpusFacts, check_sizes, device_facts, resolve, with_cells
-from vanilla_transformer.recipe.schema import Recipe, ResolvedRecipe, in_words
+from vanilla_transformer.recipe.schema import Recipe, in_words
 from vanilla_transformer.tasks import task_for
 from vanilla_transformer.training.checkpoints import Checkpoint, latest_checkpoint
 from vanilla_transformer.training.inputs import Inputs, gather_inputs
@@ -36,7 +36,7 @@ class RunContext:
     `checkpoint` is the one from which it continues.
     """
 
-    recipe: ResolvedRecipe
+    recipe: Recipe
     run: RunDirectory
     inputs: Inputs
     checkpoint: Checkpoint | None
@@ -118,7 +118,7 @@ def _errors_in_log(logger: RunLogger) -> Iterator[None]:
         raise
 
 
-def _resolve(inputs: Inputs, accelerator: Accelerator, logger: RunLogger) -> ResolvedRecipe:
+def _resolve(inputs: Inputs, accelerator: Accelerator, logger: RunLogger) -> Recipe:
     """Makes the choices still open, and reports them."""
     corpus = CorpusFacts(
         pairs=len(inputs.train),

@@ -9,9 +9,10 @@ from accelerate import Accelerator
 from accelerate.tracking import LOGGER_TYPE_TO_CLASS, GeneralTracker, TensorBoardTracker, get_available_trackers
 
 from vanilla_transformer.errors import RecipeError
-from vanilla_transformer.recipe.schema import ResolvedRecipe, in_words
+from vanilla_transformer.recipe.schema import Recipe, in_words
 from vanilla_transformer.suggestions import did_you_mean
 from vanilla_transformer.training.processes import TRACKER_FILES
+from vanilla_transformer.training.run_directory import output_path
 
 PROJECT = "vanilla-transformer"
 
@@ -36,7 +37,7 @@ def make_trackers(names: Sequence[str], output: Path) -> list[str | GeneralTrack
     return [own.get(name, name) for name in dict.fromkeys(names)]
 
 
-def start_trackers(accelerator: Accelerator, recipe: ResolvedRecipe) -> None:
+def start_trackers(accelerator: Accelerator, recipe: Recipe) -> None:
     """Starts the trackers with the settings of the run, with lists written as words.
 
     Weights & Biases and Trackio resume the run of this directory, if there is one.
@@ -45,7 +46,7 @@ def start_trackers(accelerator: Accelerator, recipe: ResolvedRecipe) -> None:
     words = {name: in_words(value) for name, value in settings.items() if isinstance(value, list)}
     resumed = {}
     if accelerator.is_main_process and {"wandb", "trackio"} & {*recipe.run.trackers}:
-        output = Path(recipe.run.output)
+        output = output_path(recipe)
         name, run_id = output.absolute().name, _run_id(output)
         resumed = {
             "wandb": {"name": name, "id": run_id, "dir": str(output / TRACKER_FILES), "resume": "allow"},

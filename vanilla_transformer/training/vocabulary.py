@@ -17,7 +17,7 @@ from vanilla_transformer.tokenizer.learning import count_long_words, describe_lo
 # Sub-words depend on counts: more sentences than this hardly change them.
 MOST_ROWS_FOR_THE_VOCABULARY = 1_000_000
 # Advice on getting a tokenizer with these special tokens.
-_ADVICE = {SpecialTokens(): "`vanilla-transformer tokenizer train` makes one that can."}
+_ADVICE = {SpecialTokens(): "`vanilla-transformer tokenizer` makes one that can."}
 # Number of characters that a sentence lists.
 _MOST_SHOWN = 10
 
@@ -72,7 +72,7 @@ def learn_tokenizer(
     if len(sample) < rows:
         unit = task.form.unit
         say(f"The vocabulary is learned from {len(sample):,} of the {rows:,} {unit}, sampled evenly.")
-    if recipe.tokenizer.algorithm not in ("character", "presplit"):
+    if recipe.tokenizer.tokenizer_algorithm not in ("character", "presplit"):
         long_words = count_long_words(_sentences(sample, recipe))
         if long_words:
             say(describe_long_words(long_words))
@@ -87,9 +87,9 @@ def learn_tokenizer(
 
 
 def _learn(recipe: Recipe, sample: Sequence[Row], vocab_size: int) -> VanillaTransformerTokenizer:
-    special, algorithm = asdict(task_for(recipe).special_tokens), recipe.tokenizer.algorithm
+    special, algorithm = asdict(task_for(recipe).special_tokens), recipe.tokenizer.tokenizer_algorithm
     texts = _sentences(sample, recipe)
-    lowercase = recipe.tokenizer.lowercase
+    lowercase = recipe.tokenizer.tokenizer_lowercase
     return VanillaTransformerTokenizer.train(texts, vocab_size, algorithm=algorithm, lowercase=lowercase, **special)
 
 
@@ -100,7 +100,7 @@ def _sentences(sample: Sequence[Row], recipe: Recipe) -> Iterator[str]:
         for column, name in columns:
             for row in sample[start : start + 1000]:
                 text = row[column].replace(BETWEEN_WORDS, " ") if task.form.tagged else row[column]
-                yield lowercased(text) if recipe.tokenizer.lowercase and name != "target" else text
+                yield lowercased(text) if recipe.tokenizer.tokenizer_lowercase and name != "target" else text
 
 
 def describe_unseen_characters(

@@ -1,0 +1,106 @@
+"""Types of settings, each with its limits: the same in Python, in YAML and on the command line.
+
+A type is `tyro`'s: it reads words, recognises values, and describes itself in the help and in errors.
+"""
+
+from functools import cache
+from typing import TYPE_CHECKING, Annotated, Any
+
+from tyro.conf import arg
+from tyro.constructors import (
+    ConstructorRegistry,
+    PrimitiveConstructorSpec,
+    PrimitiveTypeInfo,
+    UnsupportedTypeAnnotationError,
+)
+
+from vanilla_transformer.errors import RecipeError
+
+# Python counts no further than a machine word, and no run comes as far as this.
+MAX = 10**15
+Spec = PrimitiveConstructorSpec[Any]
+
+
+def _known_default(default: str) -> str:
+    """Returns the default for the help; the help itself explains one that is chosen later."""
+    return "" if default in ("None", "") else f"(default: {default})"
+
+
+HINT = arg(help_behavior_hint=_known_default)
+
+
+def number(kind: type[int] | type[float], least: float, below: float = MAX, *, above: bool = False) -> Spec:
+    """Returns the type of a number of that kind, or None: at least `least`, or above it, and below `below`."""
+    words = f"{least}{'<' if above else '<='}{kind.__name__.upper()}" + (f"<{below}" if below < MAX else "")
+
+    def is_instance(value: Any) -> bool:
+        return value is None or (type(value) is kind and least <= value < below and not (above and value == least))
+
+    def read(given: list[str]) -> Any:
+        value: Any
+        try:
+            value = None if given == ["None"] else kind(given[0])
+        except ValueError:
+            value = given[0]
+        if not is_instance(value):
+            raise ValueError(f"must be {words}, not {given[0]!r}")
+        return value
+
+    return PrimitiveConstructorSpec(1, words, read, is_instance, lambda value: [str(value)])
+
+
+def _are_texts(value: Any) -> bool:
+    return value is None or (isinstance(value, tuple) and all(isinstance(text, str) for text in value))
+
+
+_COUNT = number(int, 1)
+_SHARE = number(float, 0, 1)
+_POSITIVE = number(float, 0, above=True)
+_TEXTS = PrimitiveConstructorSpec("*", "[TEXT [TEXT ...]]", tuple, _are_texts, lambda value: list(value or ()))
+
+Count = Annotated[int, _COUNT, HINT]
+OptionalCount = Annotated[int | None, _COUNT, HINT]
+Share = Annotated[float, _SHARE, HINT]
+OptionalShare = Annotated[float | None, _SHARE, HINT]
+Positive = Annotated[float, _POSITIVE, HINT]
+OptionalPositive = Annotated[float | None, _POSITIVE, HINT]
+_NUMBER = number(float, 0)
+OptionalNumber = Annotated[float | None, _NUMBER, HINT]
+OptionalText = Annotated[str | None, arg(metavar="TEXT", help_behavior_hint=_known_default)]
+Texts = Annotated[tuple[str, ...], _TEXTS, HINT]
+OptionalTexts = Annotated[tuple[str, ...] | None, _TEXTS, HINT]
+if TYPE_CHECKING:
+    # `resolve` chooses them: what trains by a recipe reads numbers.
+    ChosenCount = int
+    ChosenNumber = float
+    ChosenTexts = tuple[str, ...]
+else:
+    ChosenCount, ChosenNumber, ChosenTexts = OptionalCount, OptionalNumber, OptionalTexts
+
+
+@cache
+def _spec(hint: Any) -> Spec:
+    """Returns tyro's reading of a type."""
+    spec = ConstructorRegistry.get_primitive_spec(PrimitiveTypeInfo.make(hint, set()))
+    assert not isinstance(spec, UnsupportedTypeAnnotationError), hint
+    return spec
+
+
+def converted(name: str, value: Any, hint: Any) -> Any:
+    """Returns a value in the type of its setting: text and numbers are read as the words of a command line are.
+
+    Raises:
+        RecipeError: It cannot have that value.
+    """
+    spec = _spec(hint)
+    if value is not None and spec.is_instance(value) is True:
+        return value
+    words = value if isinstance(value, list | tuple) and spec.nargs == "*" else [value]
+    if all(type(word) in (str, int, float) for word in words):
+        given = [str(word) for word in words]
+        if spec.choices is None or {*given} <= {*spec.choices}:
+            try:
+                return spec.instance_from_str(given)
+            except ValueError as error:
+                raise RecipeError(f"{name} {error}.") from None
+    raise RecipeError(f"{name} must be {spec.metavar}, not {value!r}.")
