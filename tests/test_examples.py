@@ -35,7 +35,6 @@ from vanilla_transformer.evaluation.metrics import METRICS
 from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.training.loop import train
 from vanilla_transformer.translation import load_model
-from vanilla_transformer.translation.lines import Hypothesis, Translation
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 DIGITS = {"one": "1", "two": "2", "three": "3", "four": "4"}
@@ -151,50 +150,14 @@ def test_requests_that_arrive_together_are_translated_together_over_http(text, c
     assert capsys.readouterr().out.endswith(f"http://localhost:{made[0].server_port}\n")
 
 
-@pytest.fixture
-def translations(monkeypatch):
-    """Stands in for a model: each line has the given translation, or is spelled in capitals."""
-
-    def translations(program, known):
-        def translate(model, tokenizer, lines, **search):
-            for line in lines:
-                text, tokens, truncated = known.get(line, (line.upper() + "s", len(line.split()), False))
-                ids = tuple(range(len(line.split())))
-                yield Translation((Hypothesis(text, None, tokens),), truncated, ids)
-
-        monkeypatch.setattr(program, "load_model", lambda name: (None, None))
-        monkeypatch.setattr(program, "translate_lines", translate)
-
-    return translations
-
-
-FAULTY = {
-    "says nothing": (" ", 2, False),
-    "is cut": ("WIRD GEKÜRZT", 2, True),
-    "rambles on": ("UND UND UND UND UND UND UND", 7, False),
-}
-
-
-def test_text_is_translated_back_and_what_teaches_nothing_is_left_out(tmp_path, translations, capsys):
-    program, (text, source, target) = example("back_translation"), (tmp_path / name for name in ("t", "en", "de"))
-    translations(program, FAULTY | {"ein Hund 7": ("a hund ein 7", 4, False)})
-    text.write_text("\n".join(["eine Katze", "", *FAULTY, "eine Katze", "ein Hund 7", "zwei"]) + "\n")
-    program.main(["model", *map(str, (text, source, target))])
-    assert source.read_text() == "EINE KATZEs\nZWEIs\n" and target.read_text() == "eine Katze\nzwei\n"
-    said = capsys.readouterr().err
-    assert said.startswith("2 pairs of 8 lines; left out: 2 empty or repeated, 1 without a translation, 1 too long")
-    assert said.endswith("1 of very different lengths, 1 copied\n")
-    with pytest.raises(FileExistsError):
-        program.main(["model", *map(str, (text, source, target))])
-
-
-def test_a_teachers_translations_are_pairs_for_a_student(tmp_path, translations, capsys):
-    program, (text, source, target) = example("distillation"), (tmp_path / name for name in ("t", "en", "de"))
-    translations(program, FAULTY | {"Tom": ("Tom", 1, False)})
-    text.write_text("\n".join(["a cat", *FAULTY, "a cat", "Tom"]) + "\n")
-    program.main(["teacher", *map(str, (text, source, target))])
-    assert source.read_text() == "a cat\nTom\n" and target.read_text() == "A CATs\nTom\n"
-    assert capsys.readouterr().err.startswith("2 pairs of 6 lines; left out: 1 empty or repeated, 1 without")
+@pytest.mark.parametrize("options", [[], ["--sample"]])
+def test_pairs_are_written_by_a_model(text, options):
+    files = [str(text / "text.words"), str(text / "text.digits")]
+    train(Recipe.of(train=files, output=str(text / "model"), max_steps=2, max_length_beyond_source=3, **SIZES))
+    program = example("back_translation") if options else example("distillation")
+    program.main([str(text / "model"), files[0], str(text / "one"), str(text / "other"), *options])
+    one, other = ((text / part).read_text().splitlines() for part in ("one", "other"))
+    assert len(one) == len(other) and set(other if options else one) <= set(Path(files[0]).read_text().splitlines())
 
 
 def test_a_text_is_translated_in_parts_by_two_processes_of_which_one_is_killed(text, capsys):

@@ -18,34 +18,12 @@ from vanilla_transformer import (
     VanillaTransformerForConditionalGeneration,
 )
 from vanilla_transformer.cli import main
-from vanilla_transformer.recipe.schema import Recipe
-from vanilla_transformer.training.loop import train
 
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):
     """A directory with a random model, and nothing of a run."""
     return save_translator(tmp_path_factory.mktemp("model"))
-
-
-@pytest.fixture(scope="module")
-def finished(tmp_path_factory):
-    """The directory of a finished run of four steps."""
-    directory = tmp_path_factory.mktemp("finished")
-    (directory / "train.en").write_text("one two\nthree four five\n" * 30)
-    (directory / "train.de").write_text("two one\nfive four three\n" * 30)
-    corpus = (str(directory / "train.en"), str(directory / "train.de"))
-    recipe = Recipe.of(
-        train=corpus,
-        dev=corpus,
-        vocab_size=260,
-        **SIZES,
-        max_steps=4,
-        batch_tokens=100,
-        metrics=(),
-        output=str(directory / "run"),
-    )
-    return train(recipe)
 
 
 @pytest.fixture

@@ -64,34 +64,6 @@ def test_transition_scores_agree_with_teacher_forcing(model, search: dict):
             torch.testing.assert_close(found.sequences_scores[row], total, atol=1e-5, rtol=0)
 
 
-@pytest.mark.parametrize(
-    "warp", [{"temperature": 0.7, "top_k": 0}, {"temperature": 1.0, "top_k": 3}, {"top_k": 0, "top_p": 0.6}]
-)
-def test_samples_follow_the_warped_distribution(model, warp: dict):
-    torch.manual_seed(1)
-    found = model.generate(
-        input_ids=SOURCE[:1],
-        do_sample=True,
-        num_return_sequences=4000,
-        max_new_tokens=1,
-        return_dict_in_generate=True,
-        output_scores=True,
-        **warp,
-    )
-    p = (forced(model, found.sequences[:1], torch.tensor([0]))[0, 0] / warp.get("temperature", 1.0)).softmax(-1)
-    if warp["top_k"]:
-        p = p * (p >= p.topk(warp["top_k"]).values[-1])
-    if "top_p" in warp:
-        ordered = p.sort(descending=True)
-        kept = ordered.values.cumsum(0) - ordered.values < warp["top_p"]
-        p = p * torch.zeros(WORDS, dtype=torch.bool).scatter(0, ordered.indices, kept)
-    p = p / p.sum()
-    torch.testing.assert_close(found.scores[0][0].softmax(-1), p, atol=1e-5, rtol=0)
-    shares = torch.bincount(found.sequences[:, 1], minlength=WORDS) / 4000
-    assert shares[p == 0].sum() == 0
-    assert (shares - p).abs().max() < 4 * 0.5 / 4000**0.5  # Four standard deviations at most.
-
-
 class Collected(BaseStreamer):
     """Keeps what it is given."""
 

@@ -17,7 +17,7 @@ from accelerate.utils import set_seed
 from faults import at_update, small_files
 from refusals import refused
 from safetensors.torch import load_file
-from small_models import write_reversed
+from small_models import small_recipe, write_reversed
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from vanilla_transformer import (
@@ -28,7 +28,6 @@ from vanilla_transformer import (
 from vanilla_transformer.data.corpus import read_corpus
 from vanilla_transformer.data.preparation import prepare_corpus
 from vanilla_transformer.errors import DivergenceError, RunError
-from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.tasks import get_task
 from vanilla_transformer.training.checkpoints import latest_checkpoint
 from vanilla_transformer.training.loop import train
@@ -45,26 +44,17 @@ PROCESSES.set_forkserver_preload(["vanilla_transformer.training.loop"])
 def recipe(tmp_path_factory):
     """Thirty steps of a model that learns to say numbers in the other order, with dropout, over two epochs."""
     directory = tmp_path_factory.mktemp("pairs")
-    return Recipe.of(
+    return small_recipe(
+        directory,
         train=write_reversed(directory, "train", 300, seed=0),
-        dev=write_reversed(directory, "dev", 20, seed=1),
         vocab_size=280,
-        preset="tiny",
-        d_model=16,
-        d_ff=32,
-        num_heads=2,
-        encoder_layers=1,
-        decoder_layers=1,
         dropout=0.2,
-        batch_tokens=180,
-        batches_per_step=2,
         max_steps=30,
         warmup_steps=20,
         save_steps=3,
         eval_steps=10,
         log_steps=4,
         average_checkpoints=3,
-        metrics=(),
     )
 
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from refusals import refused
 from safetensors.torch import load_file
-from small_models import SIZES, write_reversed
+from small_models import small_recipe
 
 from vanilla_transformer import (
     VanillaTransformerEncoderConfig,
@@ -27,29 +27,17 @@ TRANSLATION = get_task("translation")
 @pytest.fixture(scope="module")
 def recipe(tmp_path_factory) -> Recipe:
     directory = tmp_path_factory.mktemp("pairs")
-    return Recipe.of(
-        train=write_reversed(directory, "train", 120, seed=0),
-        dev=write_reversed(directory, "dev", 10, seed=1),
-        vocab_size=275,
-        dropout=0.2,
-        batch_tokens=180,
-        batches_per_step=2,
-        max_steps=8,
-        warmup_steps=4,
-        save_steps=2,
-        eval_steps=4,
-        average_checkpoints=2,
-        metrics=(),
-        output=str(directory / "general"),
-        **SIZES,
-    )
+    steps = {"max_steps": 8, "eval_steps": 4, "average_checkpoints": 2}
+    return small_recipe(directory, dropout=0.2, output=str(directory / "general"), **steps)
 
 
 @pytest.fixture(scope="module")
 def further(recipe) -> Recipe:
     """A recipe that trains the first run's model further and leaves open all that the model decides."""
     general = str(train(recipe))
-    left = dict.fromkeys(("vocab_size", "d_model", "d_ff", "num_heads", "encoder_layers", "decoder_layers", "dropout"))
+    left = dict.fromkeys(
+        ("preset", "vocab_size", "d_model", "d_ff", "num_heads", "encoder_layers", "decoder_layers", "dropout")
+    )
     return recipe.with_options(from_model=general, warmup_steps=None, **left)
 
 

@@ -1,10 +1,9 @@
 import importlib.util
 import json
-import random
 
 import pytest
+from small_models import small_recipe
 
-from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.training.loop import train
 
 
@@ -16,36 +15,10 @@ def needs(package):
 @pytest.fixture
 def run(tmp_path):
     """Trains a model that hardly learns, in `my-model`, and returns the directory."""
-    draw = random.Random(0)
-    text = "".join(" ".join(draw.choices(["one", "two", "three"], k=4)) + "\n" for _ in range(40))
-    pairs = tuple(str(tmp_path / f"pairs.{side}") for side in ("en", "de"))
-    for path in pairs:
-        with open(path, "w") as file:
-            file.write(text)
 
     def call(*trackers, max_steps=4):
-        recipe = Recipe.of(
-            train=pairs,
-            dev=pairs,
-            vocab_size=264,
-            preset="tiny",
-            d_model=16,
-            d_ff=16,
-            num_heads=2,
-            encoder_layers=1,
-            decoder_layers=1,
-            batch_tokens=100,
-            batches_per_step=2,
-            max_steps=max_steps,
-            warmup_steps=4,
-            log_steps=2,
-            eval_steps=2,
-            save_steps=2,
-            metrics=("chrf",),
-            output=str(tmp_path / "my-model"),
-            trackers=trackers,
-        )
-        return train(recipe)
+        often = {"log_steps": 2, "eval_steps": 2, "max_steps": max_steps, "metrics": ("chrf",)}
+        return train(small_recipe(tmp_path, output=str(tmp_path / "my-model"), trackers=trackers, **often))
 
     return call
 
@@ -67,5 +40,5 @@ def test_tensorboard_gets_all_metrics_under_the_outputs_name(run):
         figures = {event.step: event.value for event in events.Scalars(name)}
         assert figures == recorded(directory, name) and list(figures) == [2, 4, 6, 8]
     settings = [path.read_text() for path in (directory / "trackers" / "my-model").rglob("hparams.yml")]
-    assert all("vocab_size: 264" in text for text in settings)
+    assert all("vocab_size: 275" in text for text in settings)
     assert {4, 8} == {steps for steps in (4, 8) for text in settings if f"max_steps: {steps}\n" in text}

@@ -1,25 +1,20 @@
-"""Training without the features that only Linux has, with a message about what is missing."""
+"""Locks and rights of a run's directory."""
 
 import os
 
 import pytest
 from refusals import refused
+from small_models import small_recipe
 
 from vanilla_transformer.cli import main
 from vanilla_transformer.errors import RunError
-from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.training.loop import train
 from vanilla_transformer.training.run_directory import LOCK, RunDirectory
 
 
 @pytest.fixture
 def recipe(tmp_path):
-    for name in ("pairs.en", "pairs.de"):
-        (tmp_path / name).write_text("one two\nthree\nfour five six\n" * 4)
-    shape = {"d_model": 8, "d_ff": 8, "num_heads": 1, "encoder_layers": 1, "decoder_layers": 1}
-    steps = {"batch_tokens": 40, "batches_per_step": 2, "warmup_steps": 4, "save_steps": 2, "max_steps": 4}
-    pairs = (str(tmp_path / "pairs.en"), str(tmp_path / "pairs.de"))
-    return Recipe.of(train=pairs, vocab_size=264, preset="tiny", metrics=(), **shape, **steps)
+    return small_recipe(tmp_path)
 
 
 def test_a_lock_is_gone_with_the_run_and_one_left_behind_keeps_nobody_out(recipe, tmp_path):
