@@ -210,9 +210,8 @@ def test_targets_need_not_be_named(tiny_model, kind):
     assert any(p.requires_grad for p in model.parameters())
 
 
-@pytest.mark.parametrize("order", ["vanilla_transformer, peft", "peft, vanilla_transformer"])
-def test_targets_are_known_whatever_is_imported_first(order):
-    seen = f"import sys, {order}; from peft.utils import constants; " + (
+def test_targets_are_known_though_the_package_is_imported_before_peft():
+    seen = "import vanilla_transformer; from peft.utils import constants; " + (
         "print(constants.TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING['vanilla_transformer'])"
     )
     found = subprocess.run([sys.executable, "-c", seen], capture_output=True, text=True, check=True)
