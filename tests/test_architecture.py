@@ -269,6 +269,6 @@ def test_decoding_needs_nothing_of_the_training_extra():
     assert heavy.isdisjoint(imported)
     loaded = {name.split(".")[1] for name in imported if name.startswith("vanilla_transformer.")}
     assert loaded == {
-        *("cores", "engine", "errors", "import_hooks", "limits", "model", "network", "plain_text"),
+        *("engine", "errors", "import_hooks", "limits", "model", "network", "plain_text"),
         *("recurrent", "registration", "translation"),
     }

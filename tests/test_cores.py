@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from vanilla_transformer.cores import free_threads, own_threads, prepare_threads, usable_cores
+from vanilla_transformer.cores import own_threads, prepare_threads, usable_cores
 
 HALF = max(1, usable_cores() // 2)
 
@@ -63,24 +63,6 @@ def test_processes_share_the_cores_unless_omp_num_threads_is_set(monkeypatch, en
     assert own_threads() == expected
     prepare_threads()
     assert os.environ["OMP_NUM_THREADS"].partition(",")[0] == str(expected) and own_threads() == expected
-
-
-@pytest.mark.parametrize(
-    ("load", "threads", "expected"),
-    [
-        ("0.00 0.00 0.00 1/80 7", 4, 4),
-        ("0.00 0.00 0.00 2/80 7", 4, 3),
-        ("0.00 0.00 0.00 9/80 7", 4, 1),
-        ("nothing", 4, 4),
-        (None, 4, 4),
-    ],
-)
-def test_threads_get_the_cores_that_nothing_runs_on_now(cores, tmp_path, load, threads, expected):
-    cores(4)
-    if load is not None:
-        (tmp_path / "proc").mkdir()
-        (tmp_path / "proc/loadavg").write_text(load)
-    assert free_threads(threads, tmp_path) == expected
 
 
 @pytest.mark.parametrize(("words", "spins"), [(["train"], 5_000), (["translate"], 20_000)])

@@ -48,19 +48,6 @@ def usable_cores(root: Path = _ROOT) -> int:
     return max(1, math.ceil(min([cores, *_quotas(root)])))
 
 
-def free_threads(threads: int, root: Path = _ROOT) -> int:
-    """Returns how many of `threads` have a core to themselves at this moment, at least one; all if that is unknown.
-
-    Where one of them shares its core with another program, the others wait for it at each product.
-    """
-    try:
-        running = int((root / "proc/loadavg").read_text().split()[3].partition("/")[0])
-    except (OSError, ValueError, IndexError):
-        return threads
-    # The calling thread is one of those that run. Those of the whole machine are counted, so its cores are, too.
-    return max(1, min(threads, (os.cpu_count() or 1) - running + 1))
-
-
 def _quotas(root: Path) -> Iterator[float]:
     """Yields the processor quotas, in cores, of the control groups around this process."""
     try:

@@ -20,6 +20,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from vanilla_transformer.cores import usable_cores
 
@@ -33,7 +34,13 @@ VARIANTS = {
 }
 SMALL = {"preset": "tiny", "encoder-layers": 3, "decoder-layers": 3, "batch-tokens": 2048}
 BASE = {"preset": "base", "batch-tokens": 4096}
-WORKLOADS = ("train small", "train base", "one sentence", "32 sentences")
+_LAYERS = {"encoder_layers": 3, "decoder_layers": 3}
+SIZES: dict[str, dict[str, Any]] = {
+    "small": {"vocab_size": 2000, "d_model": 128, "d_ff": 512, "num_heads": 4, **_LAYERS},
+    "base": {"vocab_size": 37_000},
+}
+DECODERS = ("ours-float32", "ours-int8", "ctranslate2-float32", "ctranslate2-int8")
+WORKLOADS = ("train small", "train base", "decode small", "decode base")
 # Seconds within which the first steps must be done; a slower run counts as standing still.
 LONGEST_START = 240.0
 # An endless loop that ends with the benchmark, however that ends.
@@ -49,31 +56,35 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--neighbours", nargs="+", type=int, default=None)
     parser.add_argument("--rounds", type=int, default=None)
     parser.add_argument("--seconds", type=float, default=None, help="of each measurement, after its start")
-    parser.add_argument("--decode", nargs=2, metavar=("MODEL", "SENTENCES"), help=argparse.SUPPRESS)
     arguments = parser.parse_args(argv)
-    if arguments.decode:
-        decode(arguments.decode[0], int(arguments.decode[1]), arguments.seconds)
-        return
     quick = arguments.quick
     workloads = arguments.workloads or [name for name in WORKLOADS if not quick or "base" not in name]
-    counts = [0, 1] if quick else [0, 1, 2, 4]
+    counts = [0, 1] if quick else [0, 1, 2, 5]
     counts = counts if arguments.neighbours is None else arguments.neighbours
     rounds, seconds = arguments.rounds or (1 if quick else 5), arguments.seconds or (15.0 if quick else 60.0)
-    print(f"{processor()}; {rounds} rounds of {seconds:.0f} s; tokens/s in training, sentences/s in decoding\n")
+    print(f"{processor()}; {rounds} rounds of {seconds:.0f} s; tokens/s\n")
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         write_text(folder)
-        if any("sentence" in workload for workload in workloads):
-            make_model(folder)
+        training = [workload for workload in workloads if workload.startswith("train")]
+        for size in [workload.split()[1] for workload in workloads if workload not in training]:
+            model = make_model(size, folder)
+            for count in counts:
+                with neighbours(count):
+                    print(
+                        f"## decode {size}, {count} neighbours\n{decode(model, folder / 'train.en', rounds)}",
+                        flush=True,
+                    )
+        if not training:
+            return
         print(f"| | neighbours | {' | '.join(VARIANTS)} |\n|---|---|{'---|' * len(VARIANTS)}")
-        for workload in workloads:
-            variants = [name for name in VARIANTS if name != "processes" or workload.startswith("train")]
+        for workload in training:
             for count in counts:
                 found: dict[str, list[float]] = {variant: [] for variant in VARIANTS}
                 with neighbours(count):
                     for _ in range(rounds):
-                        for variant in variants:
-                            found[variant].append(measure(workload, variant, folder, seconds))
+                        for variant, (variables, processes) in VARIANTS.items():
+                            found[variant].append(train(workload, environment(variables), processes, folder, seconds))
                 cells = [described(values) for values in found.values()]
                 print(f"| {workload} | {count} | {' | '.join(cells)} |", flush=True)
 
@@ -92,8 +103,6 @@ def processor() -> str:
 
 def described(values: list[float]) -> str:
     """Formats the median and the range."""
-    if not values:
-        return ""
     spread = f" ({min(values):,.1f} to {max(values):,.1f})" if len(values) > 1 else ""
     return f"{statistics.median(values):,.1f}{spread}"
 
@@ -135,11 +144,19 @@ def command(workload: str, folder: Path, output: Path, processes: int) -> list[s
     return [sys.executable, "-m", "vanilla_transformer", "train", *text, *words]
 
 
-def make_model(folder: Path) -> None:
-    """Trains a small model for a single step."""
-    words = command("train small", folder, folder / "model", 1)
-    words[words.index("--max-steps") + 1] = "1"
-    subprocess.run(words, check=True, capture_output=True, env=environment({}))
+def make_model(size: str, folder: Path) -> Path:
+    """Saves a model with random weights, and a tokenizer of the text."""
+    from vanilla_transformer import (
+        VanillaTransformerConfig,
+        VanillaTransformerForConditionalGeneration,
+        VanillaTransformerTokenizer,
+    )
+
+    model = VanillaTransformerForConditionalGeneration(VanillaTransformerConfig(**SIZES[size]))
+    model.save_pretrained(folder / size)
+    lines = (folder / "train.en").read_text().splitlines()
+    VanillaTransformerTokenizer.train(lines, vocab_size=SIZES["small"]["vocab_size"]).save_pretrained(folder / size)
+    return folder / size
 
 
 def environment(variables: dict[str, str]) -> dict[str, str]:
@@ -149,17 +166,11 @@ def environment(variables: dict[str, str]) -> dict[str, str]:
     return {**kept, "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path]), **variables}
 
 
-def measure(workload: str, variant: str, folder: Path, seconds: float) -> float:
-    """Measures tokens or sentences per second, in a new process."""
-    variables, processes = VARIANTS[variant]
-    if workload.startswith("train"):
-        return train(workload, environment(variables), processes, folder, seconds)
-    sentences = "1" if workload == "one sentence" else "32"
-    words = [sys.executable, "-m", "scripts.benchmarks.busy", "--decode", str(folder / "model"), sentences]
-    run = subprocess.run(
-        [*words, "--seconds", str(seconds)], capture_output=True, text=True, env=environment(variables), check=True
-    )
-    return float(run.stdout.split()[-1])
+def decode(model: Path, text: Path, rounds: int) -> str:
+    """Returns a table of one sentence at a time by this package and by CTranslate2, each in a process of its own."""
+    words = [sys.executable, "-m", "scripts.benchmarks.decode", str(model), str(text), "--contestants", *DECODERS]
+    words += ["--case", "1 sentence", "tokens each", "--singles", "4", "--repeats", str(rounds)]
+    return subprocess.run(words, check=True, stdout=subprocess.PIPE, text=True, env=environment({}), cwd=ROOT).stdout
 
 
 def train(workload: str, variables: dict[str, str], processes: int, folder: Path, seconds: float) -> float:
@@ -190,27 +201,6 @@ def records(metrics: Path) -> list[float]:
         return []
     lines = metrics.read_text().splitlines(keepends=True)
     return [json.loads(line)["tokens_per_second"] for line in lines if line.endswith("\n")]
-
-
-def decode(model_name: str, sentences: int, seconds: float) -> None:
-    """Prints how many sentences per second a model translates as the commands do, `sentences` at a time."""
-    from vanilla_transformer.cores import prepare_threads
-
-    prepare_threads()
-    from vanilla_transformer.cli.decoding import Decoding
-    from vanilla_transformer.translation import translate_lines
-
-    model, tokenizer = Decoding().load(model_name)
-    draw = random.Random(1)
-    lines = [" ".join(draw.choices(["one", "two", "three", "four"], k=12)) for _ in range(sentences)]
-    list(translate_lines(model, tokenizer, lines, max_length_beyond_source=10))
-    times: list[float] = []
-    end = time.perf_counter() + seconds
-    while time.perf_counter() < end:
-        start = time.perf_counter()
-        list(translate_lines(model, tokenizer, lines, max_length_beyond_source=10))
-        times.append(time.perf_counter() - start)
-    print(sentences / statistics.median(times))
 
 
 if __name__ == "__main__":

@@ -57,7 +57,7 @@ def main() -> None:
         return
     with tempfile.TemporaryDirectory() as work:
         export(arguments.model, Path(work))
-        chosen = [case for case in cases(arguments) if arguments.case is None or arguments.case in case.name]
+        chosen = [case for case in cases(arguments) if all(part in case.name for part in arguments.case)]
         command = [sys.executable, __file__, arguments.model, arguments.source, "--lines", str(arguments.lines)]
         command += ["--threads", str(arguments.threads), "--device", arguments.device]
         command += ["--early-stopping"] * arguments.early_stopping
@@ -388,7 +388,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("model", help="directory that `vanilla-transformer train` made")
     parser.add_argument("source", help="file of sentences, plain or .gz")
     parser.add_argument("--contestants", nargs="+", choices=CONTESTANTS, default=CONTESTANTS, metavar="NAME")
-    parser.add_argument("--case", help="only the cases whose name has this in it")
+    parser.add_argument("--case", nargs="+", default=(), help="only the cases whose name has all of these in it")
     parser.add_argument("--sentences", type=int, default=32, help="in a batch")
     parser.add_argument("--singles", type=int, default=8, help="sentences that are decoded one by one")
     parser.add_argument("--lines", type=int, default=1000, help="of the file")

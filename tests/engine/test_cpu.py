@@ -8,10 +8,12 @@ from pathlib import Path
 
 import pytest
 import torch
+from searches import INPUTS, sharp
 from torch import nn
 
 from vanilla_transformer import VanillaTransformerForConditionalGeneration
 from vanilla_transformer.engine import cpu
+from vanilla_transformer.engine.decoder import Decoder
 from vanilla_transformer.engine.linear import PackedWeights
 
 TESTS = Path(__file__).parents[1]
@@ -85,11 +87,6 @@ def test_multiplications_that_would_be_emulated_are_computed_in_float32(processo
     assert cpu.computing_dtype(torch.float64, here) == torch.float64
 
 
-def test_bfloat16_is_multiplied_where_the_processor_can(processor):
-    processor(bfloat16=True)
-    assert cpu.computing_dtype(torch.bfloat16, torch.device("cpu")) == torch.bfloat16
-
-
 @pytest.mark.parametrize("known", ["_is_mkldnn_bf16_supported", "_is_avx512_bf16_supported"])
 def test_bfloat16_needs_processor_and_library(monkeypatch, known: str):
     monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: known == "_is_avx512_bf16_supported")
@@ -119,3 +116,32 @@ def test_16_bit_models_decode_in_float32_where_16_bits_are_emulated(
     found = rounded.generate(**inputs)
     assert set(asked) == {torch.float32}
     assert torch.equal(found, rounded.float().generate(**inputs))
+
+
+@pytest.mark.parametrize(
+    ("load", "own", "threads", "expected"),
+    [("1/80", "RS", 4, 4), ("3/80", "RRR", 4, 4), ("2/80", "RS", 4, 3), ("2/80", "RS", 2, 2), ("9/80", "RR", 4, 1)],
+)
+def test_threads_get_the_cores_that_no_other_program_uses(cores, tmp_path, load, own, threads, expected):
+    cores(4)
+    (tmp_path / "loadavg").write_text(f"9.00 9.00 9.00 {load} 7")
+    for number, state in enumerate(own):
+        (tmp_path / f"self/task/{number}").mkdir(parents=True)
+        (tmp_path / f"self/task/{number}/stat").write_text(f"{number} (a (b) c) {state} 1 2")
+    assert cpu.free_threads(threads, tmp_path) == expected
+    assert cpu.free_threads(threads, tmp_path / "elsewhere") == threads
+
+
+@pytest.mark.parametrize(("size", "free", "expected"), [(16, 2, 1), (512, 2, 2), (512, 1, 1)])
+def test_a_call_has_the_threads_that_it_can_use_and_gives_them_back(monkeypatch, size: int, free: int, expected: int):
+    model, seen = sharp(0, vocab_size=40_000, d_model=size), []
+    monkeypatch.setattr(cpu, "free_threads", lambda threads: min(threads, free))
+    monkeypatch.setattr(Decoder, "start", lambda *_: seen.append(torch.get_num_threads()) or 1 / 0)
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        with pytest.raises(ZeroDivisionError):
+            model.generate(**INPUTS)
+        assert (seen, torch.get_num_threads()) == ([expected], 2)
+    finally:
+        torch.set_num_threads(before)

@@ -14,7 +14,6 @@ from refusals import refused
 from searches import INPUTS, sentences, sharp
 
 from vanilla_transformer.engine import opened
-from vanilla_transformer.engine.decoder import Decoder
 from vanilla_transformer.translation.ensemble import EnsembleForConditionalGeneration
 
 ASKED = {**INPUTS, "max_new_tokens": 8}
@@ -133,19 +132,17 @@ def test_a_fork_while_a_block_is_packed_can_decode():
     model = sharp(0)
     packing, forked = threading.Event(), threading.Event()
 
-    class Slow(Decoder):
-        def __init__(self, *arguments):
-            packing.set()
-            forked.wait(20)
-            super().__init__(*arguments)
+    def slow(model):
+        packing.set()
+        forked.wait(20)
 
     with model.frozen() as held:
-        thread = threading.Thread(target=held._part, args=(Slow,))
+        thread = threading.Thread(target=held._part, args=(slow,))
         thread.start()
         packing.wait(20)
         child = os.fork()
         if child == 0:
-            held._part(type("Other", (), {"__init__": lambda self, model: None}))
+            held._part(lambda model: None)
             os._exit(7)
         status = os.waitpid(child, 0)[1] if in_a_thread(lambda: _ended(child)) else None
         forked.set()
@@ -212,11 +209,9 @@ def test_packed_weights_find_nearly_the_same(dtype, beams):
         torch.testing.assert_close(inside.sequences_scores, outside.sequences_scores, atol=2e-2, rtol=1e-2)
 
 
-@pytest.mark.parametrize(
-    "asked", [{"num_beams": 1}, {"num_beams": 4}, {"num_beams": 1, "return_dict_in_generate": True}]
-)
-def test_changing_a_found_translation_changes_no_later_one(kind, asked):
+@pytest.mark.parametrize("num_beams", [1, 4])
+def test_a_found_translation_can_be_changed(kind, num_beams):
     model = sharp(0)
     with model.frozen():
-        found = model.generate(**ASKED, **asked)
-    (found if isinstance(found, torch.Tensor) else found.sequences)[0, 0] = 7
+        found = model.generate(**ASKED, num_beams=num_beams)
+    found[0, 0] = 7

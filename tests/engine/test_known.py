@@ -18,6 +18,7 @@ from vanilla_transformer import (
     VanillaTransformerDecoderForCausalLM,
     VanillaTransformerForConditionalGeneration,
 )
+from vanilla_transformer.engine import known
 from vanilla_transformer.engine.known import unknown
 from vanilla_transformer.model import modeling_vanilla_transformer as modeling
 
@@ -75,9 +76,7 @@ def test_every_field_of_every_configuration_is_on_the_list():
     added = {field.name for config in configs for field in fields(config)} - {
         field.name for field in fields(PreTrainedConfig)
     }
-    from vanilla_transformer.engine.known import _ANY_VALUE
-
-    assert not added - _ANY_VALUE
+    assert not added - known.FIELDS
     model = sharp(0)
     model.config.relative_positions = 16
     assert "relative_positions" in (unknown(model) or "")
@@ -160,19 +159,14 @@ def test_a_global_hook_is_declined(ways_taken):
         ("model.decoder.layers.1.self_attention.out_proj", nn.LayerNorm(16)),
         ("model.decoder.layers.0.feed_forward_norm", nn.Linear(16, 16)),
         ("model.encoder.layers.0.feed_forward", nn.Linear(16, 16)),
+        ("model.encoder.layers.0", sharp(0).model.decoder.layers[1]),
+        ("model.decoder.layers.0.self_attention.q_proj", type("Adapter", (nn.Linear,), {})(16, 16, bias=False)),
     ],
 )
-def test_a_known_module_in_anothers_place_is_declined(ways_taken, place, other):
+def test_another_module_in_a_known_place_is_declined(place, other):
     model = sharp(0)
     model.set_submodule(place, other)
     assert place in unknown(model)
-    assert_equal_or_declined(model, ways_taken, must_decline=True)
-
-
-def test_a_layer_of_the_other_stack_is_declined():
-    model = sharp(0)
-    model.model.encoder.layers[0] = copy.deepcopy(model.model.decoder.layers[1])
-    assert "a layer of model.encoder" in unknown(model)
 
 
 def eps(model):
@@ -184,15 +178,6 @@ def eps(model):
 def activation(model):
     for layer in model.model.decoder.layers:
         layer.feed_forward.activation = nn.GELU()
-
-
-def transposed_in_place(model):
-    model.model.decoder.layers[0].self_attention.q_proj.weight.data.t_()
-
-
-def cut_lm_head(model):
-    model.config.tie_word_embeddings = False
-    model.lm_head.weight = nn.Parameter(model.lm_head.weight[:-20].detach().clone())
 
 
 def bias_on_values_alone(model):
@@ -217,17 +202,7 @@ def causality(model):
     model.model.decoder.layers[0].self_attention.is_causal = False
 
 
-EDITS = [
-    eps,
-    activation,
-    transposed_in_place,
-    cut_lm_head,
-    bias_on_values_alone,
-    max_norm,
-    norm_without_bias,
-    width_of_heads,
-    causality,
-]
+EDITS = [eps, activation, bias_on_values_alone, max_norm, norm_without_bias, width_of_heads, causality]
 
 
 @pytest.mark.parametrize("edit", EDITS)

@@ -15,14 +15,10 @@ from vanilla_transformer.engine.linear import Weights
 from vanilla_transformer.engine.search import (
     IMPOSSIBLE,
     BeamSearch,
-    Candidates,
     Hypotheses,
     Limits,
     best_continuations,
-    ends,
-    log_probabilities,
     may_improve,
-    update_finished,
 )
 from vanilla_transformer.model.generation_vanilla_transformer import GoogleLengthPenalty
 
@@ -47,13 +43,6 @@ def hypotheses(scores: list[list[float]], lengths: list[list[int]] | None = None
     tensor = torch.tensor(scores)
     counts = torch.zeros_like(tensor, dtype=torch.long) if lengths is None else torch.tensor(lengths)
     return Hypotheses(tensor, torch.zeros(*tensor.shape, 2, capacity, dtype=torch.long), counts)
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_log_probabilities_are_those_of_the_logits(dtype: torch.dtype):
-    logits = (10 * torch.randn(5, 131)).to(dtype)
-    expected = logits.double().log_softmax(-1)
-    torch.testing.assert_close(log_probabilities(logits.clone()).double(), expected, atol=1e-5, rtol=1e-6)
 
 
 @settings(max_examples=150, deadline=None)
@@ -84,14 +73,6 @@ def test_best_continuations_are_those_of_a_full_sort(seed, count, width, types, 
     torch.testing.assert_close(picked, found.scores)
 
 
-def test_end_tokens_and_limits_end_hypotheses():
-    tokens = torch.tensor([[5, END, 7], [END, 5, 6]])
-    candidates = Candidates(torch.zeros(2, 3), torch.zeros(2, 3, dtype=torch.long), tokens)
-    assert ends(candidates, 3, limits([9, 3])).tolist() == [[False, True, False], [True, True, True]]
-    several = limits([9, 9], end_tokens=torch.tensor([END, 7]))
-    assert ends(candidates, 3, several).tolist() == [[False, True, True], [True, False, False]]
-
-
 class Fixed:
     """A decoding whose next tokens have the same log-probabilities whatever was read."""
 
@@ -106,27 +87,6 @@ class Fixed:
 
     def step(self, tokens_NW: torch.Tensor) -> torch.Tensor:
         return self.logits_V.repeat(tokens_NW.numel(), 1)
-
-
-def test_only_hypotheses_that_have_not_ended_go_on_from_their_parents():
-    beam = BeamSearch(Fixed([0.0] * 13), torch.tensor([[1]]), 2, limits([9], candidates=4))
-    beam.running = hypotheses([[-1.0, -2.0]])
-    beam.length = 2
-    log_p = torch.full((1, 2, 13), -99.0)
-    log_p[0, 0, END], log_p[0, 1, 8], log_p[0, 1, END], log_p[0, 0, 9] = -0.5, -0.5, -1.0, -3.0
-    chosen, ending, ended = beam.continuations(log_p)
-    assert chosen.scores.tolist() == [[-2.5, -4.0]]
-    assert (chosen.parents.tolist(), chosen.tokens.tolist()) == ([[1, 0]], [[8, 9]])
-    assert (ending.tokens.tolist(), ended.tolist()) == ([[END, 8]], [[True, False]])
-
-
-def test_the_best_of_old_and_new_ends_are_kept():
-    running, finished = hypotheses([[-1.0, -2.0]]), hypotheses([[-2.0, IMPOSSIBLE]], [[1, 0]])
-    ending = Candidates(torch.tensor([[-1.0, -1.5]]), torch.tensor([[0, 1]]), torch.tensor([[END, 8]]))
-    after = update_finished(finished, running, ending, ends(ending, 2, limits([9])), 2, limits([9]))
-    assert after.lengths.tolist() == [[2, 1]]
-    torch.testing.assert_close(after.scores, torch.tensor([[-1.0 / (7 / 6) ** 0.6, -2.0]]))
-    assert after.paths[0, 0, 0, 1] == END
 
 
 def test_a_search_without_a_possible_token_ends():
@@ -144,23 +104,6 @@ def test_search_stops_when_no_hypothesis_of_any_length_can_become_the_best():
         assert may_improve(running, finished, 4, limits([longest])).tolist() == [expected]
     # All that are counted must have ended.
     assert may_improve(running, finished, 4, limits([longest], counted=2)).tolist() == [True]
-
-
-@pytest.mark.parametrize(("rule", "expected"), [(True, [False, True]), (False, [False, True])])
-def test_other_stopping_rules_end_earlier_than_never(rule: bool, expected: list[bool]):
-    running = hypotheses([[-5.0, -6.0], [-5.0, -6.0]])
-    finished = hypotheses([[-1.0, -2.0], [-1.0, IMPOSSIBLE]], [[3, 3], [3, 0]])
-    assert may_improve(running, finished, 4, limits([50, 50], counted=2, early_stopping=rule)).tolist() == expected
-    assert may_improve(running, finished, 4, limits([50, 50], counted=2)).tolist() == [True, True]
-
-
-@pytest.mark.parametrize("alpha", [-1.0, 0.0])
-def test_a_penalty_that_does_not_grow_bounds_by_the_present_length(alpha: float):
-    finished = hypotheses([[-4.0, IMPOSSIBLE]], [[3, 0]])
-    rule = limits([50], length_penalty=GoogleLengthPenalty(alpha))
-    bound = -4.0 * ((5 + 4) / 6) ** alpha
-    assert may_improve(hypotheses([[bound + 0.01, -9.0]]), finished, 4, rule).tolist() == [True]
-    assert may_improve(hypotheses([[bound - 0.01, -9.0]]), finished, 4, rule).tolist() == [False]
 
 
 @pytest.fixture

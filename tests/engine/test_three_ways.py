@@ -70,9 +70,11 @@ def test_what_the_library_refuses_is_refused(model, way, call):
         model.generate(**INPUTS, **call)
 
 
-@pytest.mark.parametrize("call", [{"max_new_tokens": 3.5}, {"num_return_sequences": 0}], ids=str)
+@pytest.mark.parametrize(
+    "call", [{"max_new_tokens": 3.5}, {"num_return_sequences": 0}, {"length_penalty": 1e9}], ids=str
+)
 def test_what_the_librarys_search_fails_at_fails_there(model, way, call):
-    with pytest.raises((TypeError, RuntimeError)) as by_library, without_engine():
+    with pytest.raises((TypeError, RuntimeError, OverflowError)) as by_library, without_engine():
         model.generate(**INPUTS, **call)
     with way(), pytest.raises(by_library.type) as found:
         model.generate(**INPUTS, **call)

@@ -100,29 +100,14 @@ def test_beam_search_is_the_librarys(
     drawn=st.sampled_from(
         [{}, {"do_sample": True}, {"do_sample": True, "temperature": 0.7, "top_k": 9, "num_return_sequences": 2}]
     ),
-    whole=st.booleans(),
 )
-def test_greedy_search_and_samples_are_the_librarys(seed, architecture, lengths, search, drawn, whole):
-    wanted = {**prompts(seed, lengths), **search, **drawn, "return_dict_in_generate": whole}
-    found = []
+def test_greedy_search_and_samples_are_the_librarys(seed, architecture, lengths, search, drawn):
+    wanted, found = {**prompts(seed, lengths), **search, **drawn}, []
     for cls in (VanillaTransformerDecoderForCausalLM, CausalLibrarySearch):
         model = sharp(seed, cls, **architecture)
         torch.manual_seed(seed)
         found.append(model.generate(**wanted))
-    ours, theirs = found
-    if not whole:
-        assert torch.equal(ours, theirs)
-        return
-    assert torch.equal(ours.sequences, theirs.sequences)
-    read = wanted["attention_mask"].repeat_interleave(len(ours.sequences) // len(lengths), 0).bool()
-    for kept, expected in zip(ours.past_key_values.layers, theirs.past_key_values.layers, strict=True):
-        for tensor, other in ((kept.keys, expected.keys), (kept.values, expected.values)):
-            assert tensor.shape == other.shape
-            # What stands in the places of padding has no say.
-            there = torch.cat((read, read.new_ones(len(read), tensor.shape[2] - read.shape[1])), 1)
-            where = (slice(None), slice(None), slice(tensor.shape[2]))
-            tensor, other = (part.transpose(1, 2)[there] for part in (tensor[where], other[where]))
-            torch.testing.assert_close(tensor, other, atol=1e-5, rtol=1e-5)
+    assert torch.equal(*found)
 
 
 INPUTS = prompts(0, [5, 3, 2])
@@ -177,6 +162,6 @@ def test_the_library_goes_on_from_a_cache(ways_taken):
         part.sequences, attention_mask=mask, **asked, max_new_tokens=3, past_key_values=part.past_key_values
     )
     assert torch.equal(rest.sequences, whole)
-    assert ways_taken == ["engine", "engine", "library"]
+    assert ways_taken == ["library"] * 3
     model.generate(**INPUTS, max_new_tokens=2, past_key_values=DynamicCache(config=model.config))
     assert ways_taken[-1] == "engine"

@@ -159,7 +159,6 @@ def test_the_packages_search_finds_what_the_librarys_does(cell, attention, feedi
     for mine, library in zip(ours, theirs, strict=True):
         assert torch.equal(mine.sequences, library.sequences)
     torch.testing.assert_close(ours[1].sequences_scores, theirs[1].sequences_scores)
-    assert ours[0].past_key_values.get_seq_length() == theirs[0].past_key_values.get_seq_length()
 
 
 def test_a_saved_model_loads_by_the_auto_classes(tmp_path, source, labels):

@@ -161,6 +161,8 @@ def test_a_mistyped_name_of_a_directory_is_not_looked_for_on_the_hub(tmp_path, m
     [
         ({"eos_token_id": 10**6}, "eos_token_id"),
         ({"num_beams": "no-such"}, "num_beams 'no-such'"),
+        ({"num_beams": 100_000}, "num_beams 100000"),
+        ({"length_penalty": 1e9}, "length_penalty 1000000000.0"),
         ({"max_length_beyond_source": None}, "length"),
     ],
 )

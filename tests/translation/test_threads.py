@@ -13,8 +13,7 @@ CPU = torch.device("cpu")
 
 
 @pytest.fixture(autouse=True)
-def two_threads(cores):
-    cores(100_000)  # No test depends on what else runs here.
+def two_threads():
     torch.set_num_threads(2)
 
 

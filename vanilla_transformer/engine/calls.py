@@ -2,23 +2,25 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
-import transformers
-from transformers import DynamicCache, EncoderDecoderCache, EosTokenCriteria, MaxLengthCriteria
-from transformers.cache_utils import DynamicLayer
-from transformers.generation import (
-    GenerateBeamDecoderOnlyOutput,
-    GenerateBeamEncoderDecoderOutput,
-    GenerateDecoderOnlyOutput,
-    GenerateEncoderDecoderOutput,
+from transformers import (
+    EosTokenCriteria,
+    MaxLengthCriteria,
+    MinLengthLogitsProcessor,
+    MinNewTokensLengthLogitsProcessor,
+    NoBadWordsLogitsProcessor,
+    SuppressTokensAtBeginLogitsProcessor,
+    SuppressTokensLogitsProcessor,
 )
+from transformers.generation import GenerateBeamDecoderOnlyOutput, GenerateBeamEncoderDecoderOutput
 from transformers.modeling_outputs import BaseModelOutput
 from transformers.utils import ModelOutput, logging
 
-from .cpu import computing_dtype
-from .decoder import Decoder, DecoderCache
+from .cpu import computing_dtype, fitting_threads
+from .decoder import Decoder
 from .encoder import Encoder
 from .frozen import Frozen, opened, refusal
 from .gate import Call, declined, decodes_itself
@@ -27,6 +29,15 @@ from .onnx_search import GraphSearch
 from .search import BeamSearch, Decoding, Hypotheses, Limits, Processor, greedy_search, likeliest, sampled
 
 logger = logging.get_logger(__name__)
+
+# Processors that rule out the same tokens in all rows; the last one where its words have a single token.
+_SUPPRESSING = (
+    MinLengthLogitsProcessor,
+    MinNewTokensLengthLogitsProcessor,
+    SuppressTokensAtBeginLogitsProcessor,
+    SuppressTokensLogitsProcessor,
+    NoBadWordsLogitsProcessor,
+)
 
 
 @dataclass
@@ -58,8 +69,8 @@ class Unencoded(ModelOutput):
 def decode(call: Call) -> Any:
     """Returns the result of the library's search for the same call, or None if the engine declines it.
 
-    `sequences_scores` are always returned; a beam returns no `past_key_values`: the library's belong to hypotheses
-    that were still running.
+    `sequences_scores` are always returned, and no `past_key_values`: the library's belong to hypotheses that were
+    still running.
 
     Raises:
         ValueError: 8-bit weights are requested together with something that the engine declines.
@@ -71,12 +82,10 @@ def decode(call: Call) -> Any:
         logger.info_once(f"The library's own search is used, as the engine does not know {reason}.")
         return None
     width, sample = call.settings.num_beams or 1, call.settings.do_sample
-    as_dict = bool(call.settings.return_dict_in_generate)
     prompts_NP = call.prompts[::width]
     limits, process = _limits(call, prompts_NP), _processor(call.logits_processor)
-    decoding = None
     # Without torch's bookkeeping for gradients, small operations take three quarters of the time.
-    with torch.inference_mode():
+    with torch.inference_mode(), fitting_threads(call.model, len(prompts_NP)):
         graph = _graph(call, width)
         if graph is not None:
             found = _by_graph(call, graph, prompts_NP, limits, width)
@@ -88,11 +97,11 @@ def decode(call: Call) -> Any:
                 else:
                     # Sampling with torch's generator also draws for finished sentences, as the library does, so that
                     # one seed draws the same tokens.
-                    choose, may_drop = sampled if sample else likeliest, not (as_dict or sample)
+                    choose = sampled if sample else likeliest
                     found = greedy_search(
-                        decoding, prompts_NP, limits, _padding(call), process, choose, may_drop_finished=may_drop
+                        decoding, prompts_NP, limits, _padding(call), process, choose, may_drop_finished=not sample
                     )
-    return _beam_output(call, prompts_NP, found) if width > 1 else _greedy_output(call, found, decoding)
+    return _beam_output(call, prompts_NP, found) if width > 1 else found.clone()
 
 
 def encode(
@@ -154,7 +163,7 @@ def _graph(call: Call, width: int) -> GraphSearch | None:
     if frozen is None or not isinstance(sources, Unencoded) or sources.name != "input_ids":
         return None
     settings, prompts = call.settings, call.prompts
-    if call.logits_processor or settings.do_sample or (width == 1 and settings.return_dict_in_generate):
+    if call.logits_processor or settings.do_sample:
         return None
     # Out of range torch raises what the library raises.
     if prompts.shape[1] > 1 or prompts.max() != prompts.min() or torch.is_autocast_enabled("cpu"):
@@ -194,7 +203,7 @@ def _limits(call: Call, prompts_NP: torch.Tensor) -> Limits:
     # The library ranks as many candidates as the settings' end tokens require, whatever else ends a hypothesis.
     known_ends: Any = settings._eos_token_tensor
     # If scores never rise, the returned hypotheses are certain before all W have ended.
-    certain = settings.early_stopping == "never" and all(map(_suppression, call.logits_processor))
+    certain = settings.early_stopping == "never" and all(map(_suppresses, call.logits_processor))
     return Limits(
         end_tokens=torch.cat(end_tokens),
         candidates=max(2, 1 + len(known_ends)) * settings.num_beams,
@@ -203,7 +212,6 @@ def _limits(call: Call, prompts_NP: torch.Tensor) -> Limits:
         counted=settings.num_return_sequences if certain else settings.num_beams,
         length_penalty=1.0 if settings.length_penalty is None else settings.length_penalty,
         early_stopping=settings.early_stopping,
-        forced_ends=next((part.forced_ends for part in call.logits_processor if hasattr(part, "forced_ends")), None),
     )
 
 
@@ -215,7 +223,7 @@ def _padding(call: Call) -> Any:
 
 def _processor(parts: Any) -> Processor | None:
     """Combines all processors into one that may change scores in place; None if there are none."""
-    parts = [_suppression(part) or part for part in parts if not hasattr(part, "forced_ends")]
+    parts = [partial(_suppressed, part) if _suppresses(part) else part for part in parts]
 
     def process(ids_RT: torch.Tensor, scores_RV: torch.Tensor) -> torch.Tensor:
         for part in parts:
@@ -225,41 +233,15 @@ def _processor(parts: Any) -> Processor | None:
     return process if parts else None
 
 
-def _suppression(processor: Any) -> Processor | None:
-    """Suppresses tokens in place where earlier tokens do not matter: the library's processor copies all scores."""
-    try:
-        suppressed = _suppressed(processor)
-    except AttributeError:  # This version uses other names: call the processor itself.
-        return None
-    if suppressed is None:
-        return None
-    tokens, first, while_short = suppressed
-
-    def suppress(ids_RT: torch.Tensor, scores_RV: torch.Tensor) -> torch.Tensor:
-        if first <= ids_RT.shape[1] < while_short:
-            # No tokens at all make a tensor of floats.
-            scores_RV.index_fill_(1, tokens.long().to(scores_RV.device), -torch.inf)
-        return scores_RV
-
-    return suppress
+def _suppresses(processor: Any) -> bool:
+    """Tells whether a processor rules out the same tokens in all rows, whatever was written."""
+    words = getattr(processor, "sequence_bias", ()) if type(processor) is NoBadWordsLogitsProcessor else ()
+    return type(processor) in _SUPPRESSING and all(len(word) == 1 for word in words)
 
 
-def _suppressed(processor: Any) -> tuple[torch.Tensor, int, int] | None:
-    """Returns the tokens, and the lengths from and below which they are suppressed; None for other processors."""
-    endless = 1 << 62
-    if type(processor) is transformers.MinLengthLogitsProcessor:
-        return processor.eos_token_id, 0, processor.min_length
-    if type(processor) is transformers.MinNewTokensLengthLogitsProcessor:
-        return processor.eos_token_id, 0, processor.prompt_length_to_skip + processor.min_new_tokens
-    if type(processor) is transformers.SuppressTokensLogitsProcessor:
-        return processor.suppress_tokens, 0, endless
-    if type(processor) is transformers.SuppressTokensAtBeginLogitsProcessor:
-        return processor.begin_suppress_tokens, processor.begin_index, processor.begin_index + 1
-    if type(processor) is transformers.NoBadWordsLogitsProcessor:
-        banned = list(processor.sequence_bias)
-        if all(len(word) == 1 for word in banned):
-            return torch.tensor([word[0] for word in banned]), 0, endless
-    return None
+def _suppressed(processor: Any, ids_RT: torch.Tensor, scores_RV: torch.Tensor) -> torch.Tensor:
+    """Rules tokens out in place, as the processor does in one row: it copies all scores."""
+    return scores_RV.add_(processor(ids_RT[:1], torch.zeros_like(scores_RV[:1])))
 
 
 def _beam_output(call: Call, prompts_NP: torch.Tensor, found: Hypotheses) -> Any:
@@ -277,32 +259,3 @@ def _beam_output(call: Call, prompts_NP: torch.Tensor, found: Hypotheses) -> Any
     is_encoder_decoder = call.model.config.is_encoder_decoder
     output = GenerateBeamEncoderDecoderOutput if is_encoder_decoder else GenerateBeamDecoderOnlyOutput
     return output(sequences=sequences, sequences_scores=best.scores, beam_indices=parents)
-
-
-def _greedy_output(call: Call, found: torch.Tensor, decoding: Any) -> Any:
-    model, sequences = call.model, found.clone()
-    if not call.settings.return_dict_in_generate:
-        return sequences
-    output: Any = GenerateEncoderDecoderOutput if model.config.is_encoder_decoder else GenerateDecoderOnlyOutput
-    kept = getattr(decoding, "state", None)
-    if isinstance(decoding, DecoderCache):
-        kept = _library_cache(model, decoding.keys_and_values())
-    return output(sequences=sequences, past_key_values=kept)
-
-
-def _library_cache(model: Any, layers: list[tuple[torch.Tensor, ...]]) -> Any:
-    """Returns keys and values of the source and all tokens but the last, so that `generate` can continue."""
-    own, source = DynamicCache(), DynamicCache()  # Giving it a configuration would take as long as a step.
-    for parts in layers:
-        for cache, pair in zip((own, source), (parts[:2], parts[2:]), strict=True):
-            if pair:
-                keys, values = (part.to(model.dtype).clone() for part in pair)
-                layer = DynamicLayer()  # Set directly: the layer's own `update` would copy its arguments.
-                layer.keys, layer.values = keys, values
-                layer.dtype, layer.device, layer.is_initialized = keys.dtype, keys.device, True
-                cache.layers.append(layer)
-    if not model.config.is_encoder_decoder:
-        return own
-    library_cache = EncoderDecoderCache(own, source)
-    library_cache.is_updated = dict.fromkeys(range(len(layers)), True)
-    return library_cache

@@ -4,11 +4,13 @@ The processor's own abilities do not decide: oneDNN emulates bfloat16, fbgemm ma
 and `ONEDNN_MAX_CPU_ISA` and `FBGEMM_ENABLE_INSTRUCTIONS` restrict both.
 """
 
+import os
 import platform
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
+from pathlib import Path
 
 import torch
 
@@ -16,6 +18,12 @@ import torch
 # with layers of width 128, 1.16 to 1.28 with 256, 1.33 to 1.55 with 512. Elsewhere bfloat16 is multiplied in float32,
 # so rounding gains nothing.
 BFLOAT16_FROM_WIDTH = 128
+# Parameters times sentences up to which one thread is as fast as two: what threads save on small products they lose
+# waiting for each other.
+SMALL = 1 << 24
+_PROC = Path("/proc")
+# The model of each call that decodes now.
+_CALLS: list[torch.nn.Module] = []
 
 
 def fastest_dtype(width: int, device: torch.device) -> torch.dtype:
@@ -41,14 +49,6 @@ def has_bfloat16_products() -> bool:
     return not emulated and torch.ops.mkldnn._is_mkldnn_bf16_supported()
 
 
-def multiplies_few_rows_unpacked() -> bool:
-    """Tells whether few rows of float32 multiply faster with a large weight as it is than with one packed by oneDNN.
-
-    This is so with MKL on processors without AVX-512.
-    """
-    return torch.backends.cpu.get_cpu_capability() == "AVX2" and torch.backends.mkl.is_available()
-
-
 @cache
 def saturates(engine: str) -> bool:
     """Tells whether `engine`, one of `torch.backends.quantized`, adds pairs of 8-bit products in 16 bits.
@@ -60,6 +60,41 @@ def saturates(engine: str) -> bool:
         weight = torch.quantize_per_tensor(ones, 1 / 127, 0, torch.qint8)
         packed = torch.ops.quantized.linear_prepack(weight, None)
         return bool(torch.ops.quantized.linear_dynamic(ones[:1], packed).min() < 60)
+
+
+@contextmanager
+def fitting_threads(model: torch.nn.Module, sentences: int) -> Iterator[None]:
+    """Lowers torch's threads in its body to its share of the free cores, or to one for small products.
+
+    It gives them back; a thread that begins meanwhile begins with as few.
+    """
+    given = torch.get_num_threads()
+    if given == 1 or next(model.parameters()).device.type != "cpu":
+        yield
+        return
+    small = sentences * sum(weight.numel() for weight in model.parameters()) <= SMALL
+    _CALLS.append(model)
+    torch.set_num_threads(1 if small else max(1, free_threads(given) // len(_CALLS)))
+    try:
+        yield
+    finally:
+        _CALLS.pop()
+        torch.set_num_threads(given)
+
+
+def free_threads(threads: int, system: Path = _PROC) -> int:
+    """Returns how many of `threads` have a core that no other program uses now, at least one; all if that is unknown.
+
+    Where one of them shares its core with another program, the others wait for it at each product.
+    """
+    try:
+        running = int((system / "loadavg").read_text().split()[3].partition("/")[0])
+        # This program's own threads spin for a while after each product.
+        own = [task.read_text().rpartition(")")[2].split()[0] for task in (system / "self/task").glob("*/stat")]
+    except (OSError, ValueError, IndexError):
+        return threads
+    # Those of the whole machine are counted, so its cores are, too.
+    return max(1, min(threads, (os.cpu_count() or 1) - running + own.count("R")))
 
 
 @contextmanager

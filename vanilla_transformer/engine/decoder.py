@@ -29,10 +29,9 @@ class Decoder:
     Args:
         model: A model with a decoder and an output projection, which are used.
         weights: Makes the linear layers.
-        of_source: Makes the linear layers applied to all positions of a source at once; `weights` if None.
     """
 
-    def __init__(self, model: Any, weights: Weights, of_source: Weights | None = None) -> None:
+    def __init__(self, model: Any, weights: Weights) -> None:
         decoder = getattr(model.model, "decoder", model.model)  # A decoder-only model is one.
         attention = decoder.layers[0].self_attention
         self.dtype = weights.activations
@@ -47,7 +46,7 @@ class Decoder:
         self.positions = weights.positions(decoder.positional_encoding)
         self.layers = [Layer(layer, weights) for layer in decoder.layers]
         self.source_projections = [
-            (of_source or weights).projections(layer.cross_attention.k_proj, layer.cross_attention.v_proj)
+            weights.projections(layer.cross_attention.k_proj, layer.cross_attention.v_proj)
             for layer in decoder.layers
             if hasattr(layer, "cross_attention")
         ]
@@ -262,13 +261,6 @@ class DecoderCache:
             new_NWHK = new_RD.view(self.sentences, width, heads, -1)
             slots.view(self.sentences, heads, width, -1).copy_(new_NWHK.transpose(1, 2))
         return cached_NhLK.narrow(1, 0, self.used)
-
-    def keys_and_values(self) -> list[tuple[torch.Tensor, ...]]:
-        """Returns each layer's keys and values of a hypothesis's tokens and of its source, each (N, H, L, K)."""
-        own = [[part[:, : self.used] for part in parts] for parts in (self.keys, self.values)]
-        sources = [[keys.mT for keys, _ in self.sources], [values for _, values in self.sources]]
-        kinds = [*own, *sources] if self.sources else own
-        return [tuple(part.unflatten(0, (self.sentences, -1)) for part in parts) for parts in zip(*kinds, strict=True)]
 
     def reorder(self, parents_NW: torch.Tensor) -> None:
         """Makes each hypothesis the child of another one of its sentence, whose ancestors it inherits."""

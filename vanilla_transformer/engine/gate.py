@@ -30,6 +30,8 @@ _ROWWISE_PROCESSORS = {
         "TopKLogitsWarper TopPLogitsWarper TypicalLogitsWarper"
     )
 }
+# Exponent of the length penalty up to which its powers are finite in float32.
+LARGEST_PENALTY = 10.0
 _CRITERIA = {MaxLengthCriteria, EosTokenCriteria}
 # Undocumented attributes of the settings that a search receives.
 _TENSOR_SETTINGS = ("_eos_token_tensor", "_pad_token_tensor")
@@ -44,8 +46,7 @@ _ARGUMENTS = words(
 class Call(NamedTuple):
     """The arguments of the library's searches, which it prepares and validates.
 
-    A criterion of another class may give `limits` and `prompt_length`, the new tokens that each sentence may have; a
-    processor may give `forced_ends`, tokens one of which ends a sentence at that limit.
+    A criterion of another class may give `limits` and `prompt_length`, the new tokens that each sentence may have.
     """
 
     model: Any
@@ -110,6 +111,10 @@ def _unknown_settings(settings: Any, vocabulary: int) -> str | None:
         # The library fails at these.
         if not isinstance(value, Integral) or value < least:
             return f"{name}={value}"
+    if not abs(settings.length_penalty or 0.0) <= LARGEST_PENALTY:
+        return f"length_penalty={settings.length_penalty}"
+    if settings.num_beams == 1 and settings.return_dict_in_generate:
+        return "a dictionary with the cache of a search without a beam"
     ends = settings._eos_token_tensor
     if ends is None:
         return "no eos_token_id"
@@ -120,7 +125,7 @@ def _unknown_settings(settings: Any, vocabulary: int) -> str | None:
 
 def _unknown_parts(call: Call) -> str | None:
     for part in call.logits_processor:
-        if type(part) not in _ROWWISE_PROCESSORS and not hasattr(part, "forced_ends"):
+        if type(part) not in _ROWWISE_PROCESSORS:
             return type(part).__name__
         if isinstance(getattr(part, "prompt_ignore_length", None), torch.Tensor):
             return "repetition_penalty after prompts with padding, which it counts for each row"

@@ -1,27 +1,26 @@
 """Everything that is computed without a model's `forward`, by the engine, the exports and the page, in one place.
 
-Exact classes, their parameters, every configuration field, the settings of `generate` that change nothing: anything
-not on these lists is declined with a reason, such as an added parameter, field or class, a hook, a patched method. The
-lists hold names, because this package's models import the engine and not the other way round.
+A model is known if it is what its class builds of its configuration, module for module, by this package's own code,
+and if class, configuration fields, activation and settings of `generate` are on these lists. Anything else is declined
+with a reason, such as an added parameter or field, a hook, a patched method. The lists hold names, because this
+package's models import the engine and not the other way round.
 """
 
 import contextlib
+import copy
 import functools
 import inspect
 import sys
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import transformers
 from torch import nn
 from torch.nn.modules import module as torch_module
-from transformers.activations import ACT2FN
 from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
-
-_OURS, _MODEL = "vanilla_transformer.", "vanilla_transformer.model."
 
 
 def words(text: str) -> frozenset[str]:
@@ -29,61 +28,59 @@ def words(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
-# Of these classes alone a module may have parameters, with these names.
-_WEIGHTED, _WEIGHTS = (nn.Linear, nn.LayerNorm, nn.Embedding), ("weight", "bias")
-_TORCHS = (*_WEIGHTED, nn.ModuleList, nn.Dropout)
-_ATTENTION = "self_attention self_attention_norm feed_forward feed_forward_norm dropout"
-_STACK = "embed_tokens positional_encoding dropout layers"
-# The submodules that a module of each class may have.
-CLASSES = {
-    "modeling_vanilla_transformer.MultiHeadAttention": words("q_proj k_proj v_proj out_proj"),
-    "modeling_vanilla_transformer.PositionwiseFeedForward": words("w_1 w_2 activation activation_dropout"),
-    "modeling_vanilla_transformer.PositionalEncoding": words("learned"),
-    "modeling_vanilla_transformer.Dropout": words(""),
-    "modeling_vanilla_transformer.EncoderLayer": words(_ATTENTION),
-    "modeling_vanilla_transformer.DecoderLayer": words(f"{_ATTENTION} cross_attention cross_attention_norm"),
-    "modeling_vanilla_transformer.Encoder": words(_STACK),
-    "modeling_vanilla_transformer.Decoder": words(_STACK),
-    "modeling_vanilla_transformer.VanillaTransformerModel": words("shared encoder decoder"),
-    "modeling_vanilla_transformer.VanillaTransformerForConditionalGeneration": words("model lm_head"),
-    "modeling_vanilla_transformer.VanillaTransformerDecoderModel": words(_STACK),
-    "modeling_vanilla_transformer.VanillaTransformerDecoderForCausalLM": words("model lm_head"),
-}
-# A module that is called as it is instead of being computed another way.
-_CALLED = "feed_forward.activation"
-# The class that each of these submodules must have.
-_CLASS_OF = {
-    name: kind
-    for kind, names in {
-        "Linear": "q_proj k_proj v_proj out_proj w_1 w_2 lm_head",
-        "LayerNorm": "self_attention_norm cross_attention_norm feed_forward_norm",
-        "Embedding": "embed_tokens shared learned",
-        "Dropout": "dropout activation_dropout",
-        "MultiHeadAttention": "self_attention cross_attention",
-        "PositionwiseFeedForward": "feed_forward",
-        "PositionalEncoding": "positional_encoding",
-        "ModuleList": "layers",
-        "Encoder": "encoder",
-        "Decoder": "decoder",
+_OURS = "vanilla_transformer."
+_CLASSES = frozenset(
+    f"vanilla_transformer.{module}.{kind}"
+    for module, kinds in {
+        "model.modeling_vanilla_transformer": "VanillaTransformerForConditionalGeneration "
+        "VanillaTransformerDecoderForCausalLM VanillaTransformerEncoderForMaskedLM "
+        "VanillaTransformerEncoderForSequenceClassification VanillaTransformerEncoderForTokenClassification",
+        "recurrent.modeling_recurrent_encoder_decoder": "RecurrentEncoderDecoderForConditionalGeneration",
     }.items()
-    for name in names.split()
-}
-_LAYERS = {"Encoder": "EncoderLayer", "Decoder": "DecoderLayer", "VanillaTransformerDecoderModel": "DecoderLayer"}
-
-# Fields that change nothing once a model is built, or that are read where they act: sizes and switches from the
-# modules and weights themselves, d_model from the embedding's scale.
-_ANY_VALUE = words(
+    for kind in words(kinds)
+)
+# Configuration fields: a model is built by them, or they change nothing in it. So are those with an underscore.
+FIELDS = words(
     "vocab_size d_model d_ff num_heads d_k d_v encoder_layers decoder_layers dropout attention_dropout "
     "activation_dropout label_smoothing positional_encoding max_position_embeddings layer_norm_eps attention_bias "
-    "output_bias activation_function tie_word_embeddings documents num_layers cell attention "
+    "output_bias activation_function tie_word_embeddings documents num_layers cell attention classifier_pooling "
     "input_feeding attention_window bidirectional initializer_range use_cache pad_token_id bos_token_id "
     "eos_token_id decoder_start_token_id is_encoder_decoder transformers_version architectures output_hidden_states "
-    "_output_attentions return_dict dtype problem_type id2label label2id name_or_path _name_or_path _commit_hash "
-    "auto_map custom_pipelines model_type tokenizer_class _attn_implementation_internal "
-    "_experts_implementation_internal _post_init_done torch_dtype chunk_size_feed_forward"
+    "return_dict dtype problem_type id2label label2id name_or_path auto_map custom_pipelines model_type "
+    "tokenizer_class torch_dtype chunk_size_feed_forward"
+)
+# Attributes of modules that change nothing without dropout.
+_WITHOUT_EFFECT = words(
+    "training p attention_dropout gradient_checkpointing name_or_path kernel_config loss_type padding_idx norm_type "
+    "scale_grad_by_freq sparse"
 )
 # Implementations of the same attention.
 _ATTENTIONS = ("eager", "sdpa", "flash_attention_2", "flash_attention_3", "flex_attention", None)
+
+
+class Activation(NamedTuple):
+    """What computes an activation where the model's own module does not; None where nothing does."""
+
+    onnx: tuple[str, dict[str, Any]] | None = None
+    ctranslate2: str | None = None
+    page: bool = False
+
+
+_SILU = Activation(("QuickGelu", {"alpha": 1.0, "domain": "com.microsoft"}), "SWISH", page=True)
+_TANH = {"approximate": "tanh"}
+_ACTIVATIONS = {
+    "relu": Activation(("Relu", {}), "RELU", page=True),
+    "gelu": Activation(("Gelu", {}), "GELU", page=True),
+    "gelu_new": Activation(("Gelu", _TANH), "GELUTanh", page=True),
+    "gelu_pytorch_tanh": Activation(("Gelu", _TANH), page=True),
+    "leaky_relu": Activation(("LeakyRelu", {"alpha": 0.01})),
+    "mish": Activation(("Mish", {})),
+    "quick_gelu": Activation(ctranslate2="GELUSigmoid"),
+    "sigmoid": Activation(("Sigmoid", {}), page=True),
+    "silu": _SILU,
+    "swish": _SILU,
+    "tanh": Activation(("Tanh", {}), page=True),
+}
 # Settings of `generate` that change the result of a search, with the values that do not.
 NEUTRAL_SETTINGS: dict[str, tuple[Any, ...]] = {
     "bad_words_ids": (None, []),
@@ -113,6 +110,15 @@ _CAPTURING = "transformers.utils.output_capturing"
 _DECORATORS = tuple(
     str(Path(package.__file__ or "").parent) for package in (torch, transformers, contextlib, functools)
 )
+# The last models that were built to compare others with; they have no weights.
+_BUILT: dict[Any, nn.Module] = {}
+_KEPT = 8
+
+
+def activations(by: str) -> dict[str, Any]:
+    """Returns the activations that `onnx`, `ctranslate2` or `page` computes, and by what."""
+    found = {name: getattr(activation, by) for name, activation in _ACTIVATIONS.items()}
+    return {name: operator for name, operator in found.items() if operator}
 
 
 def changed_settings(settings: Mapping[str, Any], followed: Collection[str] = ()) -> list[str]:
@@ -125,24 +131,14 @@ def changed_settings(settings: Mapping[str, Any], followed: Collection[str] = ()
 
 
 def unknown_to_export(model: Any, activations: Collection[str]) -> str | None:
-    """Describes the first part of a model that is not on the lists, or that an export reads from the configuration."""
-    reason = unknown(model, may_train=True)
-    if reason is not None:
-        return reason
-    name = model.config.activation_function
-    if name not in activations:
+    """Describes the first part of a model that is not on the lists, or an activation that is not among these."""
+    name = getattr(model.config, "activation_function", None)
+    if name is not None and name not in activations:
         return f"activation_function={name!r}, which is not one of {', '.join(activations)}"
-    for place, module in model.named_modules():
-        if place.endswith(".activation") and type(module) is not type(ACT2FN[name]):
-            return f"{place}, which is a {type(module).__name__} and not the configuration's {name}"
-        if isinstance(module, nn.LayerNorm) and (module.weight is None or module.bias is None):
-            return f"{place}, which has no weight or no bias"
-        if isinstance(module, nn.LayerNorm) and module.eps != model.config.layer_norm_eps:
-            return f"{place}, whose eps is not the configuration's"
-    return None
+    return unknown(model, may_train=True)
 
 
-def unknown(model: nn.Module, may_train: bool = False) -> str | None:
+def unknown(model: Any, may_train: bool = False) -> str | None:
     """Describes the first part of a model that is not on the lists; None if all of it is known.
 
     Args:
@@ -151,67 +147,78 @@ def unknown(model: nn.Module, may_train: bool = False) -> str | None:
     """
     if model.training and not may_train:
         return "dropout (model.train())"
-    # A model with a `start_decoding` of its own names the classes whose layers that calls, without their `forward`.
-    by_steps: frozenset[type] = getattr(model, "decoded_classes", frozenset())
     if torch_module._global_forward_hooks or torch_module._global_forward_pre_hooks:
         return "a global forward hook"
-    kinds: dict[type, tuple[frozenset[str], frozenset[str]]] = {}
+    kind = type(model)
+    if f"{kind.__module__}.{kind.__qualname__}" not in _CLASSES:
+        return f"the model, which is a {kind.__name__}"
+    reason = _unknown_field(model.config)
+    if reason is not None:
+        return reason
+    try:
+        built = dict(_built(model).named_modules())
+    except Exception as error:  # The class may refuse changed fields in any way.
+        return f"the configuration, of which no {kind.__name__} can be built: {error}"
+    methods: dict[type, frozenset[str]] = {}
     for name, module in model.named_modules():
-        if name.endswith(_CALLED):
-            continue
-        kind = type(module)
-        if kind not in kinds:
-            full_name = f"{kind.__module__}.{kind.__qualname__}".removeprefix(_MODEL)
-            if kind not in _TORCHS and not (kind in by_steps if by_steps else full_name in CLASSES):
-                return f"{name or 'the model'}, which is a {kind.__name__}"
+        place, kind = name or "the model", type(module)
+        if kind is not type(built.get(name)):
+            return f"{place}, which is a {kind.__name__}"
+        if kind not in methods:
             patched = next(_patched(kind), None)
             if patched is not None:
                 return f"{patched}, which is patched"
-            kinds[kind] = CLASSES.get(full_name, frozenset()), _own_methods(kind)
-        reason = _unknown_module(name or "the model", module, *kinds[kind], by_steps=bool(by_steps))
+            methods[kind] = _own_methods(kind)
+        reason = _difference(place, module, built[name], methods[kind])
         if reason is not None:
             return reason
-        config = getattr(module, "config", None)
-        reason = None if config is None else _unknown_field(config)
-        if reason is not None:
-            return reason
-    return None if by_steps else _unknown_weights(model)
+    device = model.device
+    if device.type == "meta":
+        return "weights that are not in memory"
+    for name, weight in model.named_parameters():
+        if type(weight) is not nn.Parameter or weight.device != device or not weight.is_floating_point():
+            return f"{name}, which is not a plain tensor on {device}"
+    return None
 
 
-def _unknown_module(
-    name: str, module: nn.Module, allowed: frozenset[str], methods: frozenset[str], by_steps: bool
-) -> str | None:
+def _built(model: Any) -> nn.Module:
+    """Returns what the class of a model builds of its configuration, without weights."""
+    key = type(model), tuple((name, repr(value)) for name, value in sorted(vars(model.config).items()))
+    if key not in _BUILT:
+        with torch.device("meta"), torch.inference_mode(False):
+            built = type(model)(copy.deepcopy(model.config))
+        if len(_BUILT) >= _KEPT:
+            _BUILT.clear()
+        _BUILT[key] = built
+    return _BUILT[key]
+
+
+def _difference(place: str, module: nn.Module, built: nn.Module, methods: frozenset[str]) -> str | None:
+    """Describes what distinguishes a module from the one that its class builds."""
     own = vars(module)
     if not methods.isdisjoint(own):
-        return f"{name}.{min(methods.intersection(own))}, which is patched"
+        return f"{place}.{min(methods.intersection(own))}, which is patched"
     hooks = module._forward_hooks.values()
     if module._forward_pre_hooks or any(getattr(hook, "__module__", None) != _CAPTURING for hook in hooks):
-        return f"a hook on {name}"
-    for key, buffer in module._buffers.items():
-        if buffer is not None:
-            return f"the buffer {name}.{key}"
-    if isinstance(module, nn.Embedding) and module.max_norm is not None:
-        return f"{name}, which has a max_norm"
-    if by_steps:
-        return None
-    for key, value in module._parameters.items():
-        if value is not None and not (type(module) in _WEIGHTED and key in _WEIGHTS):
-            return f"the parameter {name}.{key}"
-    for key, child in module._modules.items():
-        if child is None or type(module) is nn.ModuleList:
-            continue
-        if key not in allowed:
-            return f"the module {name}.{key}"
-        if type(child).__name__ != _CLASS_OF.get(key, type(child).__name__):
-            return f"{name}.{key}, which is a {type(child).__name__}"
-        if key == "layers" and {type(layer).__name__ for layer in child.children()} - {_LAYERS[type(module).__name__]}:
-            return f"a layer of {name} that is not a {_LAYERS[type(module).__name__]}"
+        return f"a hook on {place}"
+    for parts in ("_parameters", "_buffers", "_modules"):
+        ours, theirs = (
+            {name: getattr(part, "shape", None) for name, part in vars(one)[parts].items() if part is not None}
+            for one in (module, built)
+        )
+        if ours != theirs:
+            name = next(name for name in [*ours, *theirs] if ours.get(name, 0) != theirs.get(name, 0))
+            return f"the {parts[1:-1]} {place}.{name}"
+    for name, value in vars(built).items():
+        plain = not name.startswith("_") and isinstance(value, bool | int | float | str | tuple | None)
+        if plain and name not in _WITHOUT_EFFECT and own.get(name) != value:
+            return f"{place}.{name} = {own.get(name)!r}"
     return None
 
 
 def _unknown_field(config: Any) -> str | None:
     for name, value in vars(config).items():
-        if name not in _ANY_VALUE:
+        if name not in FIELDS and not name.startswith("_"):
             return f"the configuration field {name} = {value!r}"
     name = config._attn_implementation
     if name not in _ATTENTIONS:
@@ -221,30 +228,6 @@ def _unknown_field(config: Any) -> str | None:
         if name in functions and (code is None or not code.co_filename.startswith(_DECORATORS)):
             return f"the function registered as attn_implementation={name!r}"
     return None
-
-
-def _unknown_weights(model: Any) -> str | None:
-    """Describes weights that are not plain tensors on one device, or attention of other widths than its weights."""
-    device = model.device
-    if device.type == "meta":
-        return "weights that are not in memory"
-    for name, weight in model.named_parameters():
-        if type(weight) is not nn.Parameter or weight.device != device or not weight.is_floating_point():
-            return f"{name}, which is not a plain tensor on {device}"
-    widths = set()
-    for name, module in model.named_modules():
-        if hasattr(module, "q_proj"):
-            widths.add((module.d_k, module.d_v))
-            heads = len(module.q_proj.weight) / module.d_k
-            outputs = heads * module.d_k, heads * module.d_k, heads * module.d_v
-            found = tuple(len(part.weight) for part in (module.q_proj, module.k_proj, module.v_proj))
-            if found != outputs or module.is_causal != _is_causal(name):
-                return f"{name}, whose weights, d_k, d_v and is_causal do not belong together"
-    return None if len(widths) == 1 else "attention of several widths"
-
-
-def _is_causal(name: str) -> bool:
-    return name.endswith("self_attention") and not name.startswith("model.encoder.")
 
 
 def _own_methods(kind: type) -> frozenset[str]:

@@ -10,21 +10,11 @@ from typing import Any
 import torch
 from torch import nn
 
+from vanilla_transformer.engine.known import activations
+
 OPSET, IR_VERSION = 20, 10
 OWN_OPERATORS = "com.microsoft"
-_SILU = "QuickGelu", {"alpha": 1.0, "domain": OWN_OPERATORS}
-ACTIVATIONS: dict[str, tuple[str, dict[str, Any]]] = {
-    "relu": ("Relu", {}),
-    "gelu": ("Gelu", {}),
-    "gelu_new": ("Gelu", {"approximate": "tanh"}),
-    "gelu_pytorch_tanh": ("Gelu", {"approximate": "tanh"}),
-    "leaky_relu": ("LeakyRelu", {"alpha": 0.01}),
-    "mish": ("Mish", {}),
-    "sigmoid": ("Sigmoid", {}),
-    "silu": _SILU,
-    "swish": _SILU,
-    "tanh": ("Tanh", {}),
-}
+ACTIVATIONS = activations("onnx")
 
 
 class Graph:

@@ -115,7 +115,6 @@ class Limits(NamedTuple):
         length_penalty: Exponent of the penalty ((offset + length) / divisor)^exponent that divides a log-probability:
             attributes of the number give offset and divisor (Google's: 5 and 6); without them it is length^exponent.
         early_stopping: As in `GenerationConfig`.
-        forced_ends: Tokens one of which is the last of a hypothesis as long as its limit; None for any.
     """
 
     end_tokens: torch.Tensor
@@ -125,7 +124,6 @@ class Limits(NamedTuple):
     counted: int
     length_penalty: float
     early_stopping: bool | str
-    forced_ends: torch.Tensor | None = None
 
     def penalty(self, length: Any) -> Any:
         """Returns the penalty of a length, or of a tensor of lengths."""
@@ -149,15 +147,6 @@ class Limits(NamedTuple):
     def select(self, sentences: torch.Tensor) -> "Limits":
         """Keeps the given sentences."""
         return self._replace(lengths=self.lengths[sentences], horizon=self.horizon[sentences])
-
-
-def forced(scores_RV: torch.Tensor, length: int, allowed_N: torch.Tensor, ends: torch.Tensor) -> torch.Tensor:
-    """Forces an end on the rows of sentences whose hypotheses of `length` new tokens have reached what is allowed."""
-    last_N = length >= allowed_N
-    if not last_N.any():
-        return scores_RV
-    only_ends = torch.full_like(scores_RV[:1], -torch.inf).index_fill_(1, ends.to(scores_RV.device), 0.0)
-    return torch.where(last_N.repeat_interleave(len(scores_RV) // len(last_N))[:, None], only_ends, scores_RV)
 
 
 def ends(candidates: Candidates, length: int, limits: Limits) -> torch.Tensor:
@@ -258,8 +247,6 @@ class BeamSearch:
         if self.process is not None:
             log_p_RV = self.process(self._rows(), log_p_RV)
         self.length += 1
-        if self.limits.forced_ends is not None:
-            log_p_RV = forced(log_p_RV, self.length, self.limits.lengths, self.limits.forced_ends)
         chosen, ending, ended_NW = self.continuations(log_p_RV.view(sentences, width, -1))
         if ended_NW.any():
             self.finished = update_finished(self.finished, self.running, ending, ended_NW, self.length, self.limits)
@@ -345,8 +332,6 @@ def greedy_search(
         scores_NV = decoding.step(tokens_N1)
         if process is not None:
             scores_NV = process(found[rows, :length], scores_NV.float())
-        if limits.forced_ends is not None:
-            scores_NV = forced(scores_NV, length + 1 - prompt_length, limits.lengths[rows], limits.forced_ends)
         tokens_N1 = choose(scores_NV, rows, length)
         if len(searching) < len(numbers):
             over = torch.tensor([[number not in searching] for number in numbers], device=device)

@@ -2,9 +2,9 @@
 
 from typing import Any
 
-import torch
 from transformers import PreTrainedModel
 
+from vanilla_transformer.engine.known import activations, unknown_to_export
 from vanilla_transformer.errors import ModelError
 from vanilla_transformer.model.modeling_vanilla_transformer import (
     VanillaTransformerDecoderForCausalLM,
@@ -26,8 +26,6 @@ FAMILIES: dict[type, str] = {
     RecurrentEncoderDecoderForConditionalGeneration: "recurrent",
 }
 WRITERS = ("encoder-decoder", "recurrent", "language-model")
-# The keys of `activations` in web/arithmetic.js.
-ACTIVATIONS = ("relu", "gelu", "gelu_new", "gelu_pytorch_tanh", "silu", "swish", "tanh", "sigmoid")
 # Configuration fields that change a forward pass; each occurs in the page's equations.
 _FIELDS = (
     *("d_model", "d_ff", "num_heads", "d_k", "d_v", "encoder_layers", "decoder_layers", "vocab_size"),
@@ -48,18 +46,10 @@ def family(model: PreTrainedModel) -> str:
         known = ", ".join(kind.__name__ for kind in FAMILIES)
         raise ModelError(f"The page cannot compute a {type(model).__name__}, only {known}.")
     config: Any = model.config
-    if found != "recurrent" and config.activation_function not in ACTIVATIONS:
-        raise ModelError(
-            f"The page cannot compute the activation {config.activation_function}, only {', '.join(ACTIVATIONS)}."
-        )
     if found == "classifier" and (config.problem_type == "regression" or config.num_labels == 1):
         raise ModelError("The model gives a text a number (regression), but the page shows classes.")
-    with torch.device("meta"):
-        expected = {name: weight.shape for name, weight in type(model)(config).state_dict().items()}
-    there = {name: weight.shape for name, weight in model.state_dict().items()}
-    if there != expected:
-        name = sorted(there.items() ^ expected.items(), key=lambda item: item[0])[0][0]
-        raise ModelError(f"The page cannot compute a model whose weight {name} differs from its family's.")
+    if reason := unknown_to_export(model, activations("page")):
+        raise ModelError(f"The page cannot compute {reason}.")
     count = sum(weight.numel() for weight in model.parameters())
     if count > _MOST_PARAMETERS:
         raise ModelError(

@@ -9,6 +9,7 @@ from ctranslate2.converters.converter import Converter
 from ctranslate2.specs import common_spec, model_spec, transformer_spec
 from torch import nn
 
+from vanilla_transformer.engine.known import activations
 from vanilla_transformer.errors import ModelError
 from vanilla_transformer.export.onnx_defaults import refuse_settings
 from vanilla_transformer.export.vocabulary_files import save_tokenizer, vocabularies
@@ -19,14 +20,7 @@ from vanilla_transformer.plain_text import plain_text
 
 QUANTIZATIONS = tuple(sorted(model_spec.ACCEPTED_MODEL_TYPES))
 
-_ACTIVATIONS = {
-    "relu": common_spec.Activation.RELU,
-    "gelu": common_spec.Activation.GELU,
-    "gelu_new": common_spec.Activation.GELUTanh,
-    "quick_gelu": common_spec.Activation.GELUSigmoid,
-    "silu": common_spec.Activation.SWISH,
-    "swish": common_spec.Activation.SWISH,
-}
+_ACTIVATIONS = {name: common_spec.Activation[theirs] for name, theirs in activations("ctranslate2").items()}
 
 # CTranslate2 computes no positions, it stores them. Ours have no limit; this many suffice for the longest source that
 # `vanilla-transformer translate` takes, and for its translation.

@@ -96,13 +96,13 @@ class ForcedEndAtLimit(LogitsProcessor):
     """
 
     def __init__(self, limit: SourceLengthLimit, ends: Any) -> None:
-        self.limit, self.forced_ends = limit, torch.as_tensor(ends, dtype=torch.long).flatten()
+        self.limit, self.ends = limit, torch.as_tensor(ends, dtype=torch.long).flatten()
 
     def __call__(self, input_ids: torch.LongTensor, scores: torch.FloatTensor) -> torch.FloatTensor:
         """Rules out everything else in the rows that are about to reach their limit."""
         following: Any = torch.nn.functional.pad(input_ids, (0, 1))
         last = self.limit(following, scores)[:, None]
-        only_ends = torch.full_like(scores[:1], -torch.inf).index_fill_(1, self.forced_ends.to(scores.device), 0.0)
+        only_ends = torch.full_like(scores[:1], -torch.inf).index_fill_(1, self.ends.to(scores.device), 0.0)
         return torch.where(last, only_ends, scores)  # type: ignore[return-value]
 
 

@@ -6,7 +6,7 @@ Shapes in names: B batch · S source · T target · D d_model · N layers · G g
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import nn
@@ -478,7 +478,6 @@ class RecurrentEncoderDecoderForConditionalGeneration(
         "model.decoder.embedding.weight": "model.encoder.embedding.weight",
         "lm_head.weight": "model.encoder.embedding.weight",
     }
-    decoded_classes: ClassVar[frozenset[type]]
 
     def __init__(self, config: RecurrentEncoderDecoderConfig) -> None:
         super().__init__(config)
@@ -498,18 +497,6 @@ class RecurrentEncoderDecoderForConditionalGeneration(
         return False  # The first step makes a `RecurrentState`.
 
 
-# `start_decoding` knows exactly these classes.
-RecurrentEncoderDecoderForConditionalGeneration.decoded_classes = frozenset(
-    {
-        SourceAttention,
-        RecurrentEncoder,
-        RecurrentDecoder,
-        _GRU,
-        _LSTM,
-        RecurrentEncoderDecoderModel,
-        RecurrentEncoderDecoderForConditionalGeneration,
-    }
-)
 # The family's configuration, and its model for each Auto class.
 FAMILIES: dict[type[PreTrainedConfig], dict[str, type[HubModel]]] = {
     RecurrentEncoderDecoderConfig: {

@@ -1,7 +1,6 @@
 """Models, their configurations and their tokenizers, from a directory or the Hub."""
 
 import json
-import math
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -21,11 +20,12 @@ from transformers import (
 )
 from transformers.utils import logging as transformers_logging
 
-from vanilla_transformer.errors import ModelError
+from vanilla_transformer.errors import ModelError, RecipeError
 from vanilla_transformer.model.configuration_vanilla_transformer import VanillaTransformerDecoderConfig
 from vanilla_transformer.model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
 from vanilla_transformer.network import hub_or_cache
 from vanilla_transformer.registration import is_known, model_class
+from vanilla_transformer.translation.lines import check_search
 
 # Vocabulary files: that of our tokenizer, and those of the tokenizer classes of converted models.
 VOCABULARIES = ("tokenizer.json", "vocab.json", "vocab-src.json", "sentencepiece.bpe.model", "spiece.model")
@@ -81,11 +81,10 @@ def _search_problem(settings: GenerationConfig, vocabulary: int, tokens: int) ->
     given = [limit for limit in limits if limit is not None]
     if not given or any(type(limit) is not int for limit in given):
         return "its generation_config.json gives no limit of length as a whole number: max_length_beyond_source"
-    beams, penalty = settings.num_beams, settings.length_penalty
-    if beams is not None and (type(beams) is not int or beams < 1):
-        return f"num_beams in its generation_config.json must be at least 1, not {beams!r}"
-    if penalty is not None and (type(penalty) not in (int, float) or not math.isfinite(penalty)):
-        return f"length_penalty in its generation_config.json must be a number, not {penalty!r}"
+    try:
+        check_search(num_beams=settings.num_beams, length_penalty=settings.length_penalty)
+    except RecipeError as error:
+        return f"in its generation_config.json {str(error).rstrip('.')}"
     return None
 
 

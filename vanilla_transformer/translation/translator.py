@@ -32,8 +32,6 @@ BATCH_TOKENS = {"cpu": 2048, "accelerator": 16384}
 CHUNK_LINES = {"cpu": 2000, "accelerator": 8000}
 # Number of lines up to which translating takes less time than packing the weights.
 FEW_LINES = 8
-# Parameters times lines up to which one thread is as fast as two.
-SMALL = 1 << 24
 # Characters of a line per token that is translated of it, up to which it is taken whole.
 _CHARACTERS_PER_TOKEN = 16
 # Larger batches have a multiple of this many rows. oneDNN generates code for each new number of rows.
@@ -76,9 +74,9 @@ class LineTranslator:
             )
         if getattr(model.config, "positional_encoding", None) == "learned":
             max_source_length = min(max_source_length, model.config.max_position_embeddings)
-        if scores:
-            settings: Any = model.generation_config
-            beams = generate_kwargs.get("num_beams") or settings.num_beams or 1
+        settings: Any = model.generation_config
+        beams = generate_kwargs.get("num_beams") or settings.num_beams or 1
+        if scores and beams > 1:
             # The library's search gives the scores of hypotheses only together with those of every step.
             by_the_library = not isinstance(model, PaperGenerationMixin) or 2 * beams > model.config.vocab_size
             generate_kwargs = {
@@ -110,8 +108,7 @@ class LineTranslator:
         with evaluating(self.model), _frozen(self.model) if len(full) > FEW_LINES else nullcontext():
             batches = list(self._batches(ids))
             parts = [[ids[index] for index in batch] for batch in batches]
-            small = len(full) * self.model.num_parameters() <= SMALL
-            found = run_in_threads(self._generate, parts, self.model.device, small)
+            found = run_in_threads(self._generate, parts, self.model.device)
             for batch, hypotheses in zip(batches, found, strict=True):
                 for index, best_first in zip(batch, hypotheses, strict=True):
                     translations[index] = Translation(best_first, index in too_long, tuple(ids[index]))
