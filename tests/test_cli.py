@@ -3,6 +3,7 @@
 import contextlib
 import errno
 import gzip
+import importlib.machinery
 import json
 import os
 import re
@@ -237,7 +238,6 @@ def test_text_that_is_not_utf8_is_named_by_line_after_the_lines_before_it(run, m
         (["translate", "{tmp}"], "config.json"),
         (["translate", "{model}", "{tmp}/none"], "none"),
         (["translate", "{model}", "--device", "nowhere"], "--device nowhere"),
-        (["translate", "{model}", "--num-beams", "0"], "num_beams must be at least 1"),
         (["translate", "{model}", "--nbest", "9"], "--num-beams 9"),
         (["translate", "{model}", "--nbest", "1", "--num-beams", "1"], "--num-beams 2"),
         (["evaluate", "{model}", "--data", "x", "--metrics", "blue"], "sacrebleu"),
@@ -315,7 +315,22 @@ def test_a_missing_package_is_named_with_what_installs_it(run, model, missing, m
     assert_one_sentence(err, "sacrebleu", "vanilla-transformer[train]")
 
 
-def test_an_interrupt_ends_with_130(run):
+def test_an_environment_that_does_not_suit_is_told_from_a_bug(run, monkeypatch):
+    import typeguard
+
+    monkeypatch.delattr(typeguard, "TypeCheckError")
+    with pytest.raises(AttributeError) as caught:
+        typeguard.TypeCheckError  # noqa: B018
+    message = program.error_message(caught.value)
+    assert "typeguard" in message and "bug" not in message
+    assert "bug" in program.error_message(AttributeError("x"))
+
+
+def test_an_interrupt_ends_with_130(run, monkeypatch):
+    monkeypatch.delitem(sys.modules, "vanilla_transformer.cli.program")
+    with at_call(1, importlib.machinery.SourceFileLoader, "exec_module"):
+        assert run("info", "base") == (130, "", "")
+    monkeypatch.undo()
     with at_call(1, Info, "run"):
         assert run("info", "base") == (130, "", "")
 

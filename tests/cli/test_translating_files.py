@@ -109,25 +109,24 @@ def test_windows_that_end_with_long_lines_are_resumed_too(run, break_off, tmp_pa
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    "options",
     [
-        (["--length-penalty", "nan"], "length_penalty must be at least -10 and at most 10, not nan"),
-        (["--num-beams", "1" + "0" * 30], "num_beams must be at most 10,000, not 1000"),
-        (["--max-length-beyond-source", str(2**63)], "max_length_beyond_source must be at most 1,000,000, not 922"),
-        (["--length-penalty", "1e9"], "length_penalty must be at least -10 and at most 10, not 1000000000.0"),
-        (["--length-penalty", "-inf"], "length_penalty must be at least -10 and at most 10"),
-        (["--max-length-beyond-source", -1], "max_length_beyond_source must be at least 0, not -1"),
+        ["--length-penalty", "nan"],
+        ["--num-beams", "1" + "0" * 30],
+        ["--num-beams", "0"],
+        ["--max-length-beyond-source", str(2**63)],
+        ["--length-penalty", "1e9"],
+        ["--length-penalty", "-inf"],
+        ["--max-length-beyond-source", "-1"],
     ],
 )
 @pytest.mark.parametrize("command", ["translate", "evaluate"])
-def test_numbers_that_make_no_sense_are_refused_before_a_model_is_loaded(
-    run, tmp_path, capsys, options, message, command
-):
+def test_numbers_that_make_no_sense_are_refused_before_a_model_is_loaded(run, tmp_path, capsys, options, command):
     (tmp_path / "pairs.tsv").write_text("a b\tx\n")
     files = ["in"] if command == "translate" else ["--data", "pairs.tsv"]
-    code = main([command, "model", *files, *map(str, options)])
+    code = main([command, "model", *files, *options])
     err = capsys.readouterr().err
-    assert code == 2 and message in err and err.count("\n") == 1
+    assert code == 2 and f"{options[0]}: must be" in err
 
 
 def test_memory_that_a_cpu_does_not_have_is_said_as_that_of_other_devices(run):

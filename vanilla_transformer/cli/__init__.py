@@ -10,4 +10,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         from vanilla_transformer.cli.program import main as run
     except KeyboardInterrupt:
         return 130
+    except ImportError as error:  # What parses the command line is missing, or of another version.
+        print(f"vanilla-transformer: error: {error}: `pip check` names packages that do not suit.", file=sys.stderr)
+        return 1
     return run(list(sys.argv[1:] if argv is None else argv))

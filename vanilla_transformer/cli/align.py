@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 
 from tyro.conf import Positional, arg
 
-from vanilla_transformer.cli.arguments import Flag, Model, OptionalPath, OptionalText
+from vanilla_transformer.cli.arguments import Flag, Model, OptionalPath
 from vanilla_transformer.cli.streams import check_new_file, read_input, write_whole
 from vanilla_transformer.errors import RecipeError
+from vanilla_transformer.options import OptionalText
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase

@@ -8,15 +8,10 @@ from tyro.conf import FlagCreatePairsOff, Positional, arg
 
 from vanilla_transformer.atomic_files import PARTIAL
 from vanilla_transformer.errors import RecipeError
-from vanilla_transformer.limits import check_whole
 
 Model = Annotated[str, Positional, arg(metavar="MODEL")]
-Directory = Annotated[str, arg(metavar="DIR")]
 Flag = Annotated[bool, FlagCreatePairsOff, arg(help_behavior_hint="")]
-# The help text of an optional option states its default.
-OptionalInt = Annotated[int | None, arg(metavar="INT", help_behavior_hint="")]
-OptionalFloat = Annotated[float | None, arg(metavar="FLOAT", help_behavior_hint="")]
-OptionalText = Annotated[str | None, arg(metavar="TEXT", help_behavior_hint="")]
+# The help text states the default.
 OptionalPath = Annotated[Path | None, arg(metavar="PATH", help_behavior_hint="")]
 Resume = Annotated[
     Flag,
@@ -25,12 +20,6 @@ Resume = Annotated[
         "Everything else in the command must be as before: it is not compared."
     ),
 ]
-
-
-def at_least_one(**options: int | None) -> None:
-    """Raises RecipeError for an option below 1."""
-    for name, value in options.items():
-        check_whole(name, value, 1)
 
 
 def refuse_full_directory(output: Path) -> None:

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from tyro.conf import Positional, arg
 
 from vanilla_transformer.atomic_files import atomic_write_text
-from vanilla_transformer.cli.arguments import Model, OptionalPath, OptionalText
+from vanilla_transformer.cli.arguments import Model, OptionalPath
 from vanilla_transformer.cli.streams import check_new_file, read_input, warn
 from vanilla_transformer.errors import RecipeError
+from vanilla_transformer.options import OptionalText
 
 if TYPE_CHECKING:
     from vanilla_transformer.inspection import Attention

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 from tyro.conf import Positional, arg
 
 from vanilla_transformer.atomic_files import atomic_directory
-from vanilla_transformer.cli.arguments import OptionalInt, at_least_one, refuse_full_directory
+from vanilla_transformer.cli.arguments import refuse_full_directory
 from vanilla_transformer.cli.streams import warn
 from vanilla_transformer.errors import RecipeError, RunError
+from vanilla_transformer.options import OptionalCount
 from vanilla_transformer.recipe.reading import load_recipe
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ class Average:
     """One run directory, or several directories of checkpoints or models, or their safetensors files."""
     output: Path
     """Output directory for the model; must be empty or not exist."""
-    last: OptionalInt = None
+    last: OptionalCount = None
     """Average the last N checkpoints of the run (default: average_checkpoints in its recipe)."""
 
     def run(self) -> None:
@@ -63,7 +64,6 @@ class Average:
         from vanilla_transformer.training.run_directory import RunDirectory
         from vanilla_transformer.training.summary import read_summary
 
-        at_least_one(last=self.last)
         if not self.models:
             raise RecipeError("Give a run, or at least one checkpoint.")
         run = RunDirectory(self.models[0])

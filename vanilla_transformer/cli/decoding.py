@@ -6,10 +6,10 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
-from vanilla_transformer.cli.arguments import OptionalFloat, OptionalInt, OptionalText
 from vanilla_transformer.errors import RecipeError
+from vanilla_transformer.options import HINT, OptionalCount, OptionalText, number
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerFast
@@ -108,7 +108,7 @@ class Computing:
 class BatchedComputing(Computing):
     """Device, precision and size of batches."""
 
-    batch_tokens: OptionalInt = None
+    batch_tokens: OptionalCount = None
     """Tokens per batch, padding included; in translation, source tokens
     (default: 2,048 on a CPU, 16,384 elsewhere)."""
 
@@ -117,11 +117,11 @@ class BatchedComputing(Computing):
 class Decoding(BatchedComputing):
     """Search, device and precision."""
 
-    num_beams: OptionalInt = None
+    num_beams: Annotated[int | None, number(int, 1, 10_001), HINT] = None
     """Beam size; 1 for greedy search (default: the model's; section 6.1: 4)."""
-    length_penalty: OptionalFloat = None
+    length_penalty: Annotated[float | None, number(float, -10, 10), HINT] = None
     """Exponent of the length penalty (default: the model's; section 6.1: 0.6)."""
-    max_length_beyond_source: OptionalInt = None
+    max_length_beyond_source: Annotated[int | None, number(int, 0, 1_000_001), HINT] = None
     """Maximum tokens a translation may have beyond its source (default: the model's; section 6.1: 50)."""
     precision: Literal["auto", "float32", "bfloat16", "int8"] = "auto"  # type: ignore[assignment]
     """Type of parameters and arithmetic; int8 is for CPUs only.

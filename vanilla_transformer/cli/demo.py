@@ -9,6 +9,7 @@ from tyro.conf import Positional, arg
 
 from vanilla_transformer.cli.decoding import Computing
 from vanilla_transformer.errors import RecipeError
+from vanilla_transformer.options import number
 
 
 @dataclass(frozen=True)
@@ -21,7 +22,7 @@ class Demo:
 
     models: Annotated[tuple[str, ...], Positional, arg(metavar="MODEL [MODEL ...]", help_behavior_hint="")]
     """Directories or Hub ids of models."""
-    port: int = 7860
+    port: Annotated[int, number(int, 1, 65536)] = 7860
     """Port to listen on."""
     computing: Computing = Computing()
 
@@ -29,8 +30,6 @@ class Demo:
         """Serves the page until Ctrl-C."""
         if not self.models:
             raise RecipeError("Name a model: `demo MODEL`.")
-        if not 1 <= self.port <= 65535:
-            raise RecipeError(f"--port must be between 1 and 65535, not {self.port}.")
         self.computing.check()
         if importlib.util.find_spec("gradio") is None:
             raise RecipeError("The package gradio is not installed: run `pip install 'vanilla-transformer[demo]'`.")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from tyro.conf import Positional, arg
 
-from vanilla_transformer.cli.arguments import Flag, Model, OptionalInt, OptionalPath
+from vanilla_transformer.cli.arguments import Flag, Model, OptionalPath
 from vanilla_transformer.cli.decoding import Decoding, load_models
 from vanilla_transformer.cli.minimum_bayes_risk_options import MinimumBayesRiskOptions
 from vanilla_transformer.cli.streams import (
@@ -24,6 +24,7 @@ from vanilla_transformer.data.columns import TextForm
 from vanilla_transformer.data.sources import CorpusSpec, locate, parse_corpus, split_off
 from vanilla_transformer.data.text_lines import RowError
 from vanilla_transformer.errors import CorpusError, RecipeError
+from vanilla_transformer.options import OptionalCount
 from vanilla_transformer.progress import progress_bar
 from vanilla_transformer.recipe.schema import Recipe
 
@@ -53,7 +54,7 @@ class Evaluate:
     Classifiers: accuracy, macro_f1.
     Taggers: token_accuracy, seqeval.
     Language models: perplexity, bits_per_character, bits_per_byte."""
-    stride: OptionalInt = None
+    stride: OptionalCount = None
     """For a language model: number of new tokens in each further block of a long text.
     A smaller stride gives tokens more context but needs more blocks (default: a whole block, as in training)."""
     output: OptionalPath = None

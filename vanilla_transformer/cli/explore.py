@@ -6,9 +6,10 @@ from typing import Annotated
 
 from tyro.conf import arg
 
-from vanilla_transformer.cli.arguments import Model, OptionalPath, OptionalText, refuse_full_directory
+from vanilla_transformer.cli.arguments import Model, OptionalPath, refuse_full_directory
 from vanilla_transformer.cli.streams import warn
 from vanilla_transformer.errors import RecipeError
+from vanilla_transformer.options import OptionalText
 
 
 @dataclass(frozen=True)

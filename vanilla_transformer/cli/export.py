@@ -9,9 +9,10 @@ from typing import Annotated, Any, Literal
 from tyro.conf import Positional, arg
 
 from vanilla_transformer.atomic_files import atomic_directory
-from vanilla_transformer.cli.arguments import Model, OptionalText, refuse_full_directory
+from vanilla_transformer.cli.arguments import Model, refuse_full_directory
 from vanilla_transformer.cli.streams import warn
 from vanilla_transformer.errors import RecipeError
+from vanilla_transformer.options import OptionalText
 
 _PACKAGES: dict[str, list[str]] = {
     "ctranslate2": ["ctranslate2"],

@@ -4,13 +4,12 @@ import json
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from tyro.conf import arg
-
-from vanilla_transformer.cli.arguments import Flag, Model, OptionalFloat, OptionalInt, at_least_one
+from vanilla_transformer.cli.arguments import Flag, Model
 from vanilla_transformer.cli.decoding import Computing, Decoding
 from vanilla_transformer.cli.streams import open_output, read_input
 from vanilla_transformer.errors import RecipeError
-from vanilla_transformer.limits import check_number, check_whole
+from vanilla_transformer.limits import check_number
+from vanilla_transformer.options import HINT, Count, OptionalCount, OptionalPositive, number
 
 
 @dataclass(frozen=True)
@@ -19,20 +18,18 @@ class SamplingOptions:
 
     sample: Flag = False
     """Draw each token at random; implied by each of the next four options."""
-    top_k: OptionalInt = None
+    top_k: OptionalCount = None
     """Draw from this many of the likeliest tokens (default: all)."""
-    top_p: OptionalFloat = None
+    top_p: OptionalPositive = None
     """Draw from the likeliest tokens whose probabilities add up to this (default: 1, all)."""
-    temperature: OptionalFloat = None
+    temperature: OptionalPositive = None
     """Divide the logits by this; below 1, likely tokens become likelier (default: 1)."""
-    seed: OptionalInt = None
+    seed: Annotated[int | None, number(int, 0), HINT] = None
     """Random seed (default: 1)."""
 
     def check(self) -> None:
         """Raises RecipeError for an invalid option."""
-        check_whole("top_k", self.top_k, 1)
         check_number("top_p", self.top_p, 0, 1, above=True)
-        check_number("temperature", self.temperature, 0, above=True)
 
 
 @dataclass(frozen=True)
@@ -46,9 +43,9 @@ class Generate:
 
     model: Model
     """Directory or Hub id of a language model."""
-    max_new_tokens: Annotated[int, arg(metavar="INT")] = 200
+    max_new_tokens: Count = 200
     """Maximum tokens to write per prompt; a model trained on whole texts may end earlier."""
-    num_beams: OptionalInt = None
+    num_beams: OptionalCount = None
     """Beam size; above 1, the text is shown only when it is complete (default: 1, greedy search)."""
     json: Flag = False
     """Write one JSON object per line: the prompt, its continuation, and the continuation's number of tokens."""
@@ -57,7 +54,6 @@ class Generate:
 
     def run(self) -> None:
         """Continues each prompt."""
-        at_least_one(max_new_tokens=self.max_new_tokens)
         self.computing.check()
         search, seed = self._search()
         lines = read_input(None)

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from tyro.conf import Positional, arg
 
-from vanilla_transformer.cli.arguments import Flag, OptionalInt, at_least_one
+from vanilla_transformer.cli.arguments import Flag
 from vanilla_transformer.cli.streams import print_result
 from vanilla_transformer.errors import RecipeError
+from vanilla_transformer.options import Count, OptionalCount
 
 if TYPE_CHECKING:
     from vanilla_transformer.inspection.parameters import OwnConfig
@@ -36,9 +37,9 @@ class Info:
     """Preset (tiny, small, base, big, or a row of Table 3), model directory or Hub id."""
     family: Literal["encoder-decoder", "encoder", "decoder"] = "encoder-decoder"
     """Stacks of a preset; a model has its own."""
-    vocab_size: OptionalInt = None
+    vocab_size: OptionalCount = None
     """Vocabulary size of a preset (default: 37,000 as in section 5.1)."""
-    sentence_length: Annotated[int, arg(metavar="INT")] = 25
+    sentence_length: Count = 25
     """Tokens per sentence, source and target alike, for FLOPs."""
     json: Flag = False
     """Print the result as one JSON object."""
@@ -52,7 +53,6 @@ class Info:
 
     def _report(self) -> dict[str, Any]:
         """Returns all figures by name."""
-        at_least_one(vocab_size=self.vocab_size, sentence_length=self.sentence_length)
         is_preset = not Path(self.model).is_dir() and "/" not in self.model
         config = self._preset_config() if is_preset else self._model_config()
         from vanilla_transformer.inspection.parameters import count_parameters, training_memory

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from tyro.conf import Positional, arg
 
-from vanilla_transformer.cli.arguments import Flag, Model, OptionalPath, OptionalText, Resume
+from vanilla_transformer.cli.arguments import Flag, Model, OptionalPath, Resume
 from vanilla_transformer.cli.decoding import BatchedComputing
 from vanilla_transformer.cli.line_files import Answering, LineSource, check_paths, check_resume
 from vanilla_transformer.errors import RecipeError
+from vanilla_transformer.options import OptionalText
 
 if TYPE_CHECKING:
     from vanilla_transformer.data.text_streams import TextStream

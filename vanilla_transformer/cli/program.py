@@ -6,6 +6,7 @@ import sys
 import traceback
 from functools import reduce
 from operator import or_
+from types import ModuleType
 from typing import Annotated, Any
 
 import tyro
@@ -151,6 +152,15 @@ def _is_panic(error: BaseException) -> bool:
     return type(error).__name__ == "PanicException"
 
 
+def _foreign_module(error: BaseException) -> str | None:
+    """Returns the package, not this one, that lacks a name which another expects of it."""
+    name = error.name if isinstance(error, ImportError) else None
+    if isinstance(error, AttributeError) and isinstance(error.obj, ModuleType):
+        name = error.obj.__name__
+    package = (name or "").partition(".")[0]
+    return package if package != "vanilla_transformer" else None
+
+
 def error_message(error: BaseException) -> str:
     """Returns one line on what failed and what to do about it."""
     message = " ".join(str(error).split())
@@ -158,6 +168,12 @@ def error_message(error: BaseException) -> str:
         return f"The tokenizer failed on a text ({message}): a pattern in its tokenizer.json is too complex."
     if isinstance(error, ModuleNotFoundError) and not (error.name or "").startswith("vanilla_transformer"):
         return f"The package {error.name} is not installed: run `pip install 'vanilla-transformer[train]'`."
+    foreign = _foreign_module(error)
+    if foreign:
+        return (
+            f"The environment has a {foreign} that does not suit its other packages ({message}): `pip check` names "
+            "them, and `pip install --upgrade` brings a newer one."
+        )
     if isinstance(error, OSError) and error.strerror:
         reason = error.strerror.rstrip(".")
         return f"{error.filename}: {reason}." if error.filename else f"{reason}."

@@ -10,9 +10,10 @@ from typing import Annotated, Literal
 from tyro.conf import Positional, arg
 
 from vanilla_transformer.atomic_files import atomic_directory
-from vanilla_transformer.cli.arguments import Flag, OptionalInt, refuse_full_directory
+from vanilla_transformer.cli.arguments import Flag, refuse_full_directory
 from vanilla_transformer.cli.streams import read_input, warn
 from vanilla_transformer.errors import RecipeError
+from vanilla_transformer.options import OptionalCount
 
 
 @dataclass(frozen=True)
@@ -23,7 +24,7 @@ class Tokenizer:
     """UTF-8 text files, plain or compressed (.gz, .bz2, .xz, .zst)."""
     output: Path
     """Output directory; must be empty or not exist."""
-    vocab_size: OptionalInt = None
+    vocab_size: OptionalCount = None
     """Vocabulary size; optional only for presplit (default: all sub-words in the text)."""
     algorithm: Literal["bpe", "wordpiece", "character", "presplit"] = "bpe"
     """Sub-word algorithm; presplit expects text already segmented with `@@ ` as the continuation mark."""

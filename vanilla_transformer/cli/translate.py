@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from tyro.conf import Positional, arg
 
-from vanilla_transformer.cli.arguments import Flag, Model, OptionalInt, OptionalText, Resume, at_least_one
+from vanilla_transformer.cli.arguments import Flag, Model, Resume
 from vanilla_transformer.cli.decoding import Decoding, load_models
 from vanilla_transformer.cli.line_files import Answering, LineSource, check_paths, check_resume
 from vanilla_transformer.cli.minimum_bayes_risk_options import MinimumBayesRiskOptions
 from vanilla_transformer.errors import RecipeError
+from vanilla_transformer.options import OptionalCount, OptionalText
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -34,7 +35,7 @@ class Translate:
     Then a UTF-8 text file, plain or compressed (.gz, .bz2, .xz, .zst; default: standard input)."""
     output: Annotated[OptionalText, arg(metavar="PATH")] = None
     """File to write to, plain or compressed like the input (default: standard output)."""
-    nbest: OptionalInt = None
+    nbest: OptionalCount = None
     """Write this many translations per line, best first, as `line ||| translation ||| score`; lines count from 0."""
     resume: Resume = False
     alignment: Flag = False
@@ -45,7 +46,6 @@ class Translate:
 
     def check(self) -> None:
         """Refuses options that are invalid, alone or together, before anything is read or written."""
-        at_least_one(nbest=self.nbest)
         if len(self.files) > 1:
             if not Path(self.files[0]).is_file():
                 raise RecipeError(
