@@ -7,17 +7,11 @@ from types import SimpleNamespace
 
 import huggingface_hub.utils._http as hub_http
 import pytest
-import torch
 import transformers.utils.hub
 from hub_server import HubServer
 from huggingface_hub import constants, hf_api
-from small_models import save
+from small_models import save_translator
 
-from vanilla_transformer import (
-    VanillaTransformerConfig,
-    VanillaTransformerForConditionalGeneration,
-    VanillaTransformerTokenizer,
-)
 from vanilla_transformer.cli import main
 
 
@@ -49,14 +43,7 @@ def ann(hub: HubServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> HubS
 @pytest.fixture(scope="session")
 def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A random model with its tokenizer; nothing is written to it."""
-    directory = tmp_path_factory.mktemp("saved") / "tiny-en-de"
-    texts = ["the cat on the mat", "die Katze auf der Matte"] * 3
-    tokenizer = VanillaTransformerTokenizer.train(texts, vocab_size=280)
-    torch.manual_seed(1)
-    sizes = {"d_model": 32, "d_ff": 64, "num_heads": 2, "encoder_layers": 1, "decoder_layers": 1}
-    model = VanillaTransformerForConditionalGeneration(VanillaTransformerConfig(vocab_size=len(tokenizer), **sizes))
-    save(model, tokenizer, directory)
-    return directory
+    return save_translator(tmp_path_factory.mktemp("saved") / "tiny-en-de")
 
 
 @pytest.fixture(scope="session")

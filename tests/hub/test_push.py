@@ -159,22 +159,6 @@ def test_a_name_that_is_taken_is_said_and_left_alone(
         assert set(repository.files()) == {"config.json"} and len(repository.commits) == 1
 
 
-def test_a_directory_that_nobody_could_load_is_not_pushed(
-    ann: HubServer, directory: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert push(tmp_path / "nowhere", "ann/tiny") == 1
-    assert "There is no model directory" in complaint(capsys)
-    (directory / "summary.json").unlink()
-    assert push(directory, "ann/tiny") == 1
-    assert "is not finished" in complaint(capsys)
-    shutil.rmtree(directory / "checkpoints")
-    for name in ("modeling_vanilla_transformer.py", "tokenizer.json", "config.json"):
-        (directory / name).unlink()
-        assert push(directory, "ann/tiny") == 1
-        assert f"is not a complete model, {name} is missing: save it with `save_pretrained`" in complaint(capsys)
-    assert ann.requests == []
-
-
 def test_edits_of_a_card_here_and_on_the_hub_stay(
     ann: HubServer, directory: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

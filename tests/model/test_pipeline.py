@@ -2,14 +2,13 @@ import json
 from pathlib import Path
 
 import pytest
-import torch
 from datasets import Dataset
 from refusals import refused
+from small_models import save_translator
 from transformers import BatchEncoding, pipeline
 from transformers.pipelines.pt_utils import KeyDataset
 
 from vanilla_transformer import (
-    VanillaTransformerConfig,
     VanillaTransformerForConditionalGeneration,
     VanillaTransformerTokenizer,
     VanillaTransformerTranslationPipeline,
@@ -19,38 +18,23 @@ TEXTS = ["the cat", "a much longer text about the cat on the mat", "mat?"]
 
 
 @pytest.fixture(scope="module")
-def tokenizer() -> VanillaTransformerTokenizer:
-    return VanillaTransformerTokenizer.train(["the cat on the mat", "die Katze auf der Matte"] * 3, vocab_size=280)
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_translator(tmp_path_factory.mktemp("model"), d_model=32)
 
 
 @pytest.fixture(scope="module")
-def model(tokenizer: VanillaTransformerTokenizer) -> VanillaTransformerForConditionalGeneration:
-    return random_model(len(tokenizer))
+def tokenizer(directory: Path) -> VanillaTransformerTokenizer:
+    return VanillaTransformerTokenizer.from_pretrained(directory)
 
 
 @pytest.fixture(scope="module")
-def directory(
-    model: VanillaTransformerForConditionalGeneration,
-    tokenizer: VanillaTransformerTokenizer,
-    tmp_path_factory: pytest.TempPathFactory,
-) -> Path:
-    directory = tmp_path_factory.mktemp("model")
-    model.save_pretrained(directory)
-    tokenizer.save_pretrained(directory)
-    return directory
+def model(directory: Path) -> VanillaTransformerForConditionalGeneration:
+    return VanillaTransformerForConditionalGeneration.from_pretrained(directory)
 
 
 @pytest.fixture(scope="module")
 def translate(directory: Path) -> VanillaTransformerTranslationPipeline:
     return pipeline("translation", model=directory, device="cpu", max_new_tokens=6)
-
-
-def random_model(vocab_size: int, **settings: object) -> VanillaTransformerForConditionalGeneration:
-    torch.manual_seed(1)
-    sizes = {"d_model": 32, "d_ff": 64, "num_heads": 2, "encoder_layers": 1, "decoder_layers": 1}
-    return VanillaTransformerForConditionalGeneration(
-        VanillaTransformerConfig(vocab_size=vocab_size, **sizes, **settings)
-    ).eval()
 
 
 def expected(
@@ -98,21 +82,6 @@ def test_empty_texts_give_empty_translations(translate: VanillaTransformerTransl
         {"translation_text": ""},
     ]
     assert translate([]) == []
-
-
-def test_a_text_beyond_learned_positions_is_cut_with_a_warning(
-    tokenizer: VanillaTransformerTokenizer, library_log: pytest.LogCaptureFixture
-) -> None:
-    model = random_model(len(tokenizer), positional_encoding="learned", max_position_embeddings=8)
-    translate = pipeline("translation", model=model, tokenizer=tokenizer, max_new_tokens=4)
-    translate("the cat")
-    assert not library_log.records
-    text = "the cat on the mat " * 9
-    beginning = tokenizer.decode(tokenizer(text)["input_ids"][:7])
-    assert translate(text) == translate(beginning)
-    assert len(library_log.records) == 1
-    with refused(ValueError, "max_position_embeddings"):
-        translate(text, truncation=False)
 
 
 def test_a_task_may_name_its_languages(

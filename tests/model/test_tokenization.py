@@ -209,15 +209,6 @@ def test_split_text_keeps_its_pieces_and_comes_back_in_words(
         ]
 
 
-def test_the_name_of_a_special_token_is_a_piece_of_its_own_in_split_text(
-    presplit: VanillaTransformerTokenizer,
-) -> None:
-    ids = plain_text(presplit)("das </s> .", add_special_tokens=False)["input_ids"]
-    assert len(ids) == 3
-    assert min(ids) >= 260
-    assert presplit.detokenize("</s> ein@@ </s> <pad>") == "</s> ein</s> <pad>"
-
-
 @pytest.mark.parametrize("algorithm", ["bpe", "wordpiece", "character", "presplit"])
 def test_a_mask_token_is_found_in_text_and_changes_no_other(algorithm: str, tmp_path):
     texts = ["the cat sat on the mat.", "un été à Paris (the cat)"] * 3

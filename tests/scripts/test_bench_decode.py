@@ -5,25 +5,15 @@ from pathlib import Path
 
 import pytest
 from refusals import refused
+from small_models import save_translator
 
 from scripts.benchmarks import decode as bench
-from vanilla_transformer import (
-    VanillaTransformerConfig,
-    VanillaTransformerForConditionalGeneration,
-    VanillaTransformerTokenizer,
-)
 
 
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory) -> Path:
     """A random model with a tokenizer."""
-    directory = tmp_path_factory.mktemp("saved")
-    tokenizer = VanillaTransformerTokenizer.train(["a b c"], vocab_size=260, algorithm="character")
-    sizes = {"d_model": 16, "d_ff": 32, "num_heads": 2, "encoder_layers": 1, "decoder_layers": 1}
-    model = VanillaTransformerForConditionalGeneration(VanillaTransformerConfig(vocab_size=len(tokenizer), **sizes))
-    model.save_pretrained(directory)
-    tokenizer.save_pretrained(directory)
-    return directory
+    return save_translator(tmp_path_factory.mktemp("saved"))
 
 
 def turn(seconds: float, tokens: int = 100) -> dict:

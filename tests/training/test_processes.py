@@ -85,15 +85,6 @@ def test_a_killed_process_ends_all_and_the_same_command_goes_on_with_another_num
     assert_same_training(tmp_path / "model", alone)
 
 
-def test_a_process_that_hangs_ends_the_others_after_the_time_limit(recipe, tmp_path):
-    words = command(recipe, tmp_path / "model", process_timeout=2)
-    launch = Launch(2, words, tmp_path, deed=partial(signalled, by=signal.SIGSTOP))
-    launch.processes[0].join(300)
-    launch.processes[1].kill()
-    assert launch.codes() == [1, -signal.SIGKILL], launch.printed_by_all()
-    assert re.search(LOST, launch.printed(0)), launch.printed_by_all()
-
-
 def signalled(rank, by):
     """Sends the second process a signal before its fifth step."""
     update = loop.TrainingLoop._update

@@ -263,34 +263,9 @@ def test_a_finished_run_is_not_touched_and_there_is_one_line_about_it(recipe, un
     assert before == {path: path.stat().st_mtime_ns for path in undisturbed.rglob("*")}
 
 
-@pytest.mark.parametrize(
-    ("same", "said"),
-    [
-        ({"dev": "train"}, ["dev is the same text as train"]),
-        ({"dev": "copies"}, ["both sides of dev are the same text"]),
-    ],
-)
-def test_corpora_that_are_the_same_are_said_at_the_start(recipe, tmp_path, capsys, same, said):
-    copies = write_reversed(tmp_path, "copies", 9, seed=6)
-    shutil.copy(copies[0], copies[1])
-    corpora = {"train": recipe.data.train, "dev": recipe.data.dev, "copies": copies}
-    changed = {name: corpora[other] for name, other in same.items()}
-    train(into(recipe, tmp_path / "model", **changed), dry_run=True)
-    lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("Attention: ")]
-    assert len(lines) == len(said)
-    assert all(sentence in line for sentence, line in zip(said, lines, strict=True))
-
-
 def test_another_run_is_not_touched_and_the_differences_are_named(recipe, undisturbed):
     with refused(RunError, "d_ff 32", "64", "seed 1", "2"):
         train(into(recipe, undisturbed, d_ff=64, seed=2))
-
-
-def test_a_directory_with_something_else_is_not_touched(recipe, tmp_path):
-    (tmp_path / "thesis.tex").write_text("years of work")
-    with refused(RunError, "files"):
-        train(into(recipe, tmp_path))
-    assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
 
 
 def test_a_model_whose_checkpoints_are_gone_is_not_touched(recipe, undisturbed, tmp_path):
@@ -364,23 +339,3 @@ def test_short_run_is_scored_on_a_part_and_every_report_says_so(recipe, tmp_path
     part = re.search(r"\|(200 of \d+ texts)$", score["signature"])[1]
     assert part in (tmp_path / "model" / "README.md").read_text()
     assert f"dev: scored on {part}" in (tmp_path / "model" / "train.log").read_text()
-
-
-@pytest.mark.parametrize(
-    ("search", "saved", "said"),
-    [
-        ({}, (4, 0.6, "never"), "as in section 6.1 of the paper: beam size 4, length penalty 0.6"),
-        (
-            {"num_beams": 5, "length_penalty": 1.0, "length_penalty_type": "huggingface"},
-            (5, 1.0, "never"),
-            "beam size 5, length penalty 1.0 (log-probability / length^1.0)",
-        ),
-    ],
-)
-def test_the_model_searches_as_its_recipe_says(recipe, tmp_path, search, saved, said):
-    output = train(into(recipe, tmp_path / "model", max_steps=2, metrics=("chrf",), **search))
-    settings = json.loads((output / "generation_config.json").read_text())
-    assert tuple(settings.get(name) for name in ("num_beams", "length_penalty", "early_stopping")) == saved
-    assert settings["max_length_beyond_source"] == search.get("max_length_beyond_source", 50)
-    assert settings["length_penalty_type"] == search.get("length_penalty_type", "google")
-    assert said in (output / "README.md").read_text()
