@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 CLIENTS := .venv-clients
 LIBRARY := build/transformers-source
 
-.PHONY: quickstart card test test-library test-clients docs check format clean
+.PHONY: quickstart card test test-device test-library test-clients docs check format clean
 
 quickstart: $(VENV)/.installed
 	@if [ -f models/cmudict-quickstart/summary.json ]; then \
@@ -22,6 +22,11 @@ card: quickstart
 
 test: $(VENV)/.installed-dev check
 	$(BIN)/python -m pytest -n 3
+	$(BIN)/python -m pytest tests/device
+
+# On CUDA's first device, or on a second device that a C++ compiler builds from tests/device.
+test-device: $(VENV)/.installed-dev
+	$(BIN)/python -m pytest tests/device
 
 docs: $(VENV)/.installed-dev quickstart
 	rm -rf docs/_build/pages

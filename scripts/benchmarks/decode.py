@@ -23,6 +23,8 @@ from typing import Any
 FILE_BATCH_TOKENS = 2048
 OURS = ("ours-float32", "ours-bfloat16", "ours-int8")
 CONTESTANTS = (*OURS, "marian-float32", "marian-bfloat16", "ctranslate2-float32", "ctranslate2-int8")
+# Of accelerators.
+HALF_PRECISION = ("ours-float16", "marian-float16", "ctranslate2-float16")
 
 
 @dataclass(frozen=True)
@@ -40,9 +42,8 @@ def cases(arguments: argparse.Namespace) -> list[Case]:
     """Returns the cases of the table; decoding of a single sentence is measured on several."""
     found = []
     for forced, how in ((arguments.forced, f"{arguments.forced} tokens each"), (None, "real stopping")):
-        many = arguments.sentences
         found += [
-            Case(f"{many} sentences, beam 4, {how}", many, 4, forced),
+            *(Case(f"{many} sentences, beam 4, {how}", many, 4, forced) for many in arguments.sentences),
             Case(f"1 sentence, beam 4, {how}", 1, 4, forced, arguments.singles),
             Case(f"1 sentence, greedy, {how}", 1, 1, forced, arguments.singles),
         ]
@@ -56,7 +57,8 @@ def main() -> None:
         Worker(arguments).serve()
         return
     with tempfile.TemporaryDirectory() as work:
-        export(arguments.model, Path(work))
+        with_ctranslate2 = any(name.startswith("ctranslate2") for name in arguments.contestants)
+        export(arguments.model, Path(work), with_ctranslate2)
         chosen = [case for case in cases(arguments) if all(part in case.name for part in arguments.case)]
         command = [sys.executable, __file__, arguments.model, arguments.source, "--lines", str(arguments.lines)]
         command += ["--threads", str(arguments.threads), "--device", arguments.device]
@@ -64,6 +66,8 @@ def main() -> None:
         contestants = {
             name: Contestant(name, [*command, "--work", work, "--worker", name]) for name in arguments.contestants
         }
+        for contestant in contestants.values():
+            contestant.wait_until_ready()
         measured = take_turns(contestants, chosen, arguments.repeats)
         memory = {name: contestant.leave() for name, contestant in contestants.items()}
     print(table(measured, memory))
@@ -71,7 +75,7 @@ def main() -> None:
         Path(arguments.json).write_text(json.dumps({"measured": measured, "memory": memory}), encoding="utf-8")
 
 
-def export(model_directory: str, work: Path) -> None:
+def export(model_directory: str, work: Path, with_ctranslate2: bool = True) -> None:
     """Exports the same weights for the other two; settings that Marian cannot express are not measured."""
     from vanilla_transformer.export.conversion import as_marian
     from vanilla_transformer.export.to_ctranslate2 import export_ctranslate2
@@ -79,7 +83,8 @@ def export(model_directory: str, work: Path) -> None:
 
     model, tokenizer = load_model(model_directory, device="cpu")
     as_marian(model, tokenizer).save(work / "marian")
-    export_ctranslate2(model, tokenizer, work / "ctranslate2")
+    if with_ctranslate2:
+        export_ctranslate2(model, tokenizer, work / "ctranslate2")
 
 
 class Contestant:
@@ -89,6 +94,9 @@ class Contestant:
         self.name = name
         pipe = subprocess.PIPE
         self.process = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, env=environment)
+
+    def wait_until_ready(self) -> None:
+        """Waits until the process has loaded its model: several are started side by side."""
         self._answer()
 
     def decode(self, case: Case) -> dict[str, Any]:
@@ -251,7 +259,7 @@ class OurEngine(_TorchEngine):
 
         from vanilla_transformer.translation import load_model
 
-        dtype = torch.bfloat16 if precision == "bfloat16" else torch.float32
+        dtype = torch.float32 if precision == "int8" else getattr(torch, precision)
         self.model, self.tokenizer = load_model(model, device=device, dtype=dtype)
         self.settings: dict[str, Any] = {}
         self.way = f"frozen {precision} weights"
@@ -302,7 +310,7 @@ class MarianEngine(_TorchEngine):
         import torch
         from transformers import AutoTokenizer, MarianMTModel
 
-        dtype = torch.float32 if precision == "float32" else torch.bfloat16
+        dtype = getattr(torch, precision)
         self.model = MarianMTModel.from_pretrained(work / "marian", dtype=dtype).eval()
         self.model.to(torch.device(device))
         self.tokenizer = AutoTokenizer.from_pretrained(work / "marian")
@@ -387,9 +395,9 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", help="directory that `vanilla-transformer train` made")
     parser.add_argument("source", help="file of sentences, plain or .gz")
-    parser.add_argument("--contestants", nargs="+", choices=CONTESTANTS, default=CONTESTANTS, metavar="NAME")
+    parser.add_argument("--contestants", nargs="+", choices=(*CONTESTANTS, *HALF_PRECISION), default=CONTESTANTS)
     parser.add_argument("--case", nargs="+", default=(), help="only the cases whose name has all of these in it")
-    parser.add_argument("--sentences", type=int, default=32, help="in a batch")
+    parser.add_argument("--sentences", type=int, nargs="+", default=[32], help="in a batch")
     parser.add_argument("--singles", type=int, default=8, help="sentences that are decoded one by one")
     parser.add_argument("--lines", type=int, default=1000, help="of the file")
     parser.add_argument("--forced", type=int, default=30, help="tokens, where the length is fixed")

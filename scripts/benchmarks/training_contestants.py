@@ -37,7 +37,7 @@ from vanilla_transformer.data.token_corpus import PreparedCorpus
 from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.tasks import Batch, Task, task_for
 from vanilla_transformer.training.checkpoints import Progress
-from vanilla_transformer.training.devices import describe_device, device_peak, peak_memory
+from vanilla_transformer.training.devices import describe_device, device_peak, has_tf32, peak_memory, training_kernels
 from vanilla_transformer.training.loop import TrainingLoop
 from vanilla_transformer.training.prefetch import LocalStep, local_steps, make_plan
 from vanilla_transformer.training.run_logger import RunLogger
@@ -152,7 +152,8 @@ def measure_peak(job: Job, connection: Connection) -> None:
     """Answers each turn with the device's peak speed in our precision, and the device's name."""
     connection.send({})
     while connection.recv():
-        peak = device_peak(job.device, job.recipe.optimization.precision)
+        with training_kernels(has_tf32(job.device)):
+            peak = device_peak(job.device, job.recipe.optimization.precision)
         connection.send(
             {"peak": peak.flops_per_second, "source": peak.source, "device": describe_device(job.device, 1)}
         )

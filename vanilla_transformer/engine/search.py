@@ -13,6 +13,8 @@ Processor = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 # Chooses a token for each row, (rows, 1), from its scores, (rows, vocabulary), the numbers of the rows in the whole
 # batch, (rows,), and the number of earlier tokens.
 Choice = Callable[[torch.Tensor, torch.Tensor, int], torch.Tensor]
+# On an accelerator the host asks only every so many steps which sentences are finished: each answer makes it wait.
+STEPS_PER_QUESTION = 4
 # Share of a batch from which finished sentences are dropped: copying the others has a cost.
 MIN_SHARE_TO_DROP = 0.1
 # Vocabulary entries per block with one maximum, in vocabularies so large that the maxima save some 40 µs a step.
@@ -224,6 +226,7 @@ class BeamSearch:
         self.decoding, self.prompts_NP, self.width = decoding, prompts_NP, width
         self.limits, self.process, self.length = limits, process, 0
         sentences, longest, device = len(prompts_NP), int(limits.lengths.max()), prompts_NP.device
+        self.longest, self.steps_per_question = longest, 1 if device.type == "cpu" else STEPS_PER_QUESTION
         self.running = _no_hypotheses(sentences, 1, longest, device)._replace(
             scores=torch.zeros(sentences, 1, dtype=torch.float32, device=device)
         )
@@ -237,7 +240,8 @@ class BeamSearch:
         """Returns the W best hypotheses of each sentence, in the sentences' order."""
         while len(self.numbers):
             self._step()
-            self._drop_finished()
+            if self.length % self.steps_per_question == 0 or self.length == self.longest:
+                self._drop_finished()
         return self.found
 
     def _step(self) -> None:
@@ -248,16 +252,14 @@ class BeamSearch:
             log_p_RV = self.process(self._rows(), log_p_RV)
         self.length += 1
         chosen, ending, ended_NW = self.continuations(log_p_RV.view(sentences, width, -1))
-        if ended_NW.any():
+        ended_NW &= self.searching[:, None]
+        if ended_NW.device.type != "cpu" or ended_NW.any():
             self.finished = update_finished(self.finished, self.running, ending, ended_NW, self.length, self.limits)
         paths = _extended(self.running.paths, chosen, self.length)
         self.running = Hypotheses(chosen.scores, paths, torch.full_like(chosen.parents, self.length))
         self.tokens_NW = chosen.tokens
         self.decoding.reorder(chosen.parents)
-        over = self.searching & ~may_improve(self.running, self.finished, self.length, self.limits)
-        if over.any():
-            self._store_results(over)
-            self.searching &= ~over
+        self.searching &= may_improve(self.running, self.finished, self.length, self.limits)
 
     def continuations(self, log_p_NWV: torch.Tensor) -> tuple[Candidates, Candidates, torch.Tensor]:
         """Returns W candidates of each sentence that continue, W that may end, and a mask of those that do, (N, W)."""
@@ -270,16 +272,14 @@ class BeamSearch:
         ending = Candidates(*(part[:, : self.width] for part in candidates))
         return running, ending, ended_NC[:, : self.width]
 
-    def _store_results(self, over: torch.Tensor) -> None:
-        """Stores the results of the sentences whose search is over."""
-        for kept, found in zip(self.found, self.finished.select(over), strict=True):
-            kept[self.numbers[over]] = found
-
     def _drop_finished(self) -> None:
-        """Drops the sentences whose search is over, where that saves more than copying costs."""
-        left = self.searching.nonzero().squeeze(1)
-        if len(self.numbers) - len(left) >= max(1, len(self.numbers) * MIN_SHARE_TO_DROP):
-            self.select(left)
+        """Stores the results of sentences whose search is over and drops them, where that saves more than it costs."""
+        over = len(self.numbers) - int(self.searching.sum())
+        if over >= max(1, len(self.numbers) * MIN_SHARE_TO_DROP):
+            sentences = self.searching.to(torch.uint8).argsort(stable=True)
+            for kept, found in zip(self.found, self.finished.select(sentences[:over]), strict=True):
+                kept[self.numbers[sentences[:over]]] = found
+            self.select(sentences[over:])
 
     def select(self, sentences: torch.Tensor) -> None:
         """Continues with the given sentences only, as indices in the batch."""

@@ -545,7 +545,12 @@ class Encoder(Stack):
         """Maps token ids (batch, source length) to states (batch, source length, d_model)."""
         refuse_positions(kwargs)
         x = self.embed(input_ids, inputs_embeds, attention_mask)
-        mask = create_bidirectional_mask(config=self.config, inputs_embeds=x, attention_mask=attention_mask)
+        mask = create_bidirectional_mask(
+            config=self.config,
+            inputs_embeds=x,
+            attention_mask=attention_mask,
+            allow_is_bidirectional_skip=can_be_read(attention_mask),
+        )
         for layer in self.layers:
             x = layer(x, mask, **kwargs)
         return BaseModelOutput(last_hidden_state=x)
@@ -594,6 +599,7 @@ class Decoder(Stack):
             inputs_embeds=x,
             attention_mask=attention_mask,
             past_key_values=own_cache,
+            allow_is_causal_skip=can_be_read(attention_mask),
         )
         if encoder_hidden_states is not None:
             check_mask(encoder_attention_mask, encoder_hidden_states.shape[1])
@@ -602,6 +608,7 @@ class Decoder(Stack):
             inputs_embeds=x,
             attention_mask=encoder_attention_mask,
             encoder_hidden_states=encoder_hidden_states,
+            allow_is_bidirectional_skip=can_be_read(encoder_attention_mask),
         )
         for layer in self.layers:
             # Positional: gradient checkpointing and output hooks read the arguments by place.
@@ -724,6 +731,11 @@ def check_mask(mask_BT: torch.Tensor | None, length: int) -> None:
     raise ValueError(
         f"An attention mask is for {mask_BT.shape[1]:,} tokens, and there are {length:,}: give one for each."
     )
+
+
+def can_be_read(tensor: torch.Tensor | None) -> bool:
+    """Tells whether the host may read a mask, to find that nothing is masked: for an accelerator's it would wait."""
+    return tensor is None or tensor.device.type == "cpu"
 
 
 class LanguageModelHead(HubModel):
@@ -1050,6 +1062,7 @@ class VanillaTransformerEncoderForMaskedLM(LanguageModelHead, VanillaTransformer
         labels: torch.Tensor | None = None,
         num_items_in_batch: torch.Tensor | int | None = None,
         skip_logits: bool = False,
+        label_positions: torch.Tensor | None = None,
         **kwargs: Any,
     ) -> MaskedLMOutput:
         """Maps token ids (batch, length) to logits (batch, length, vocabulary) and a loss.
@@ -1061,28 +1074,22 @@ class VanillaTransformerEncoderForMaskedLM(LanguageModelHead, VanillaTransformer
             labels: The tokens at masked positions, -100 elsewhere, (batch, length).
             num_items_in_batch: Divisor of the summed loss; the number of labels that count if None.
             skip_logits: Returns the loss of `labels` without logits, which saves most of their time and memory.
+            label_positions: Where labels that count are in `labels.flatten()`, so that they need not be looked for.
         """
         if labels is not None:
             check_labels(labels, self.config.vocab_size)
         outputs = self.model(input_ids, attention_mask, inputs_embeds, **kwargs)
         hidden_BTD = outputs.last_hidden_state
+        if skip_logits and type(labels) is torch.Tensor and not torch.compiler.is_compiling():
+            # Only the few masked positions are projected, which is most of the work. A graph has fixed shapes.
+            if label_positions is None:
+                label_positions = (labels != IGNORED_LABEL).flatten().nonzero().squeeze(1)
+            hidden_BTD = hidden_BTD.flatten(0, 1).index_select(0, label_positions)[None]
+            labels = labels.flatten().index_select(0, label_positions)[None]
         logits, loss = self._logits_and_loss(hidden_BTD, labels, num_items_in_batch, 0, skip_logits, **kwargs)
         return MaskedLMOutput(
             loss=loss, logits=logits, hidden_states=outputs.hidden_states, attentions=outputs.attentions
         )
-
-    def _loss_without_logits(
-        self,
-        hidden_BTD: torch.Tensor,
-        labels: torch.Tensor,
-        num_items_in_batch: torch.Tensor | int | None,
-        **kwargs: Any,
-    ) -> torch.Tensor:
-        """Projects only the few masked positions: the projection is most of the work. A graph has fixed shapes."""
-        if type(labels) is torch.Tensor and not torch.compiler.is_compiling():
-            counts_BT = labels != IGNORED_LABEL
-            hidden_BTD, labels = hidden_BTD[counts_BT][None], labels[counts_BT][None]
-        return super()._loss_without_logits(hidden_BTD, labels, num_items_in_batch)
 
 
 class _Classifier(VanillaTransformerPreTrainedModel):
@@ -1242,6 +1249,7 @@ class VanillaTransformerDecoderModel(Stack):
             attention_mask=attention_mask,
             past_key_values=past_key_values,
             position_ids=position_ids,
+            allow_is_causal_skip=can_be_read(attention_mask),
         )
         for layer in self.layers:
             # Positional: gradient checkpointing and output hooks read the arguments by place.

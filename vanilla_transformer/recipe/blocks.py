@@ -244,8 +244,11 @@ class Optimization(Block):
     """Adam's epsilon (section 5.3)."""
     max_grad_norm: OptionalNumber = None
     """Clip gradients to this norm; 0 turns clipping off. By default 5 for recurrent models, and 0 for others."""
-    precision: Literal["auto", "float32", "bfloat16"] = "auto"
-    """Precision of matrix products; auto uses bfloat16 where the device supports it. Parameters stay in float32."""
+    precision: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    """Precision of matrix products; auto uses bfloat16 where the device supports it, float16 on NVIDIA GPUs that do
+    not, and float32 elsewhere. Parameters stay in float32."""
+    tf32: bool = True
+    """Whether products in float32 may round their factors to TF32, with 10 bits instead of 23, on NVIDIA GPUs."""
     seed: Annotated[int, number(int, 0, 2**31)] = 1
     """Random seed."""
 

@@ -224,8 +224,10 @@ def _choose_model(
 
 def _choose_precision(recipe: Recipe, device: DeviceFacts) -> tuple[dict[str, Any], str]:
     wide = device.kind != "cpu" or (recipe.model.d_model or 0) >= CPU_BFLOAT16_FROM_WIDTH
-    precision: Literal["float32", "bfloat16"] = "bfloat16" if device.bfloat16 and wide else "float32"
+    precision: Literal["float32", "bfloat16", "float16"] = "bfloat16" if device.bfloat16 and wide else "float32"
     reason = "this device computes in it" if precision == "bfloat16" else "bfloat16 would not be faster here"
+    if device.kind == "cuda" and not device.bfloat16:
+        precision, reason = "float16", "this device has no bfloat16"
     return {"precision": precision}, f"Precision: {precision}, {reason}."
 
 

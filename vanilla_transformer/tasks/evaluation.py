@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+import torch
+
 from vanilla_transformer.data.columns import COLUMN_SETTINGS, TextForm
 from vanilla_transformer.data.corpus import read_corpus, with_columns_of
 from vanilla_transformer.data.sources import CorpusSpec, corpora_from_values, only_corpus
@@ -20,9 +22,14 @@ if TYPE_CHECKING:
 
 
 def evaluate(
-    model: str | os.PathLike[str], data: Any, *, metrics: Sequence[str] | None = None, **settings: Any
+    model: str | os.PathLike[str],
+    data: Any,
+    *,
+    metrics: Sequence[str] | None = None,
+    device: str | torch.device | None = None,
+    **settings: Any,
 ) -> "Evaluation":
-    """Scores a model on a corpus, in float32 and on the best device available, as the command `evaluate` does.
+    """Scores a model on a corpus in float32, as the command `evaluate` does.
 
     `evaluate("my-model", ("test.en", "test.de")).scores` is what `vanilla-transformer evaluate my-model --data test.en
     test.de` prints; `.predictions` has a line for each row.
@@ -31,6 +38,7 @@ def evaluate(
         model: Model directory or Hub id.
         data: A corpus in any form that a recipe accepts, such as two line-aligned files or `cmudict:test`.
         metrics: Names of metrics; by default those of the model's recipe, or else of its task.
+        device: Device to compute on, such as `cpu` or `cuda:1`; by default the best one available.
         settings: Columns of the corpus (`source_column`, `label_column`, ...), and prediction settings, such as
             `num_beams` or, for a language model, `stride`.
 
@@ -44,7 +52,7 @@ def evaluate(
     columns = {name: settings.pop(name) for name in COLUMN_SETTINGS if name in settings}
     spec = dataclasses.replace(only_corpus(corpora_from_values(data) or ()), **columns)
     corpus = read_corpus(as_in_training(spec, path, task.form), form=task.form)
-    loaded, tokenizer = load_model(path, translates=False)
+    loaded, tokenizer = load_model(path, device=device, translates=False)
     return task.evaluate(loaded, cast(Any, tokenizer), corpus, names, progress=lambda count: None, **settings)
 
 

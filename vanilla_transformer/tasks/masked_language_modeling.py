@@ -114,11 +114,17 @@ class MaskedLanguageModeling(ModelingOfTexts):
         return tokens_masked(lengths[0])
 
     def collate(self, rows: Rows, rng: RowRandom, config: PreTrainedConfig) -> Batch:
-        """Masks texts and pads them to `input_ids`, `attention_mask` and `labels`."""
+        """Masks texts and pads them to `input_ids`, `attention_mask` and `labels`, with the places of the labels."""
         hidden = [masked(ids, rng[place], config.vocab_size) for place, ids in enumerate(rows["text"])]  # type: ignore[arg-type]
         input_ids, attention_mask = pad([seen for seen, _ in hidden], config.pad_token_id)
         labels, _ = pad([labels for _, labels in hidden], LABEL_PADDING)
-        return {"input_ids": input_ids, "attention_mask": attention_mask, "labels": labels}
+        positions = (labels != LABEL_PADDING).flatten().nonzero().squeeze(1)
+        return {
+            "input_ids": input_ids,
+            "attention_mask": attention_mask,
+            "labels": labels,
+            "label_positions": positions,
+        }
 
     predictor = Task.predictor  # It refuses: the library's pipeline fills masks.
 

@@ -3,6 +3,8 @@
 import itertools
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -23,8 +25,8 @@ _PUBLISHED = {
     "NVIDIA A100 80GB PCIe": _AMPERE,
     "NVIDIA L40S": {"bfloat16": 362e12, "tf32": 183e12, "float32": 91.6e12},
     "NVIDIA L4": {"bfloat16": 121e12, "tf32": 60e12, "float32": 30.3e12},
-    "Tesla V100-SXM2-16GB": {"float32": 15.7e12},
-    "Tesla V100-SXM2-32GB": {"float32": 15.7e12},
+    "Tesla V100-SXM2-16GB": {"float16": 125e12, "float32": 15.7e12},
+    "Tesla V100-SXM2-32GB": {"float16": 125e12, "float32": 15.7e12},
 }
 # The best size differs between devices, so the best of all counts.
 _MEASURED_SIZES = {"cpu": (512, 1024), "accelerator": (4096, 8192)}
@@ -39,11 +41,31 @@ class Peak:
     source: Literal["published", "measured"]
 
 
+def has_tf32(device: torch.device) -> bool:
+    """Tells whether the device can round the factors of float32 products to TF32."""
+    return device.type == "cuda" and torch.version.hip is None and torch.cuda.get_device_capability(device) >= (8, 0)
+
+
+@contextmanager
+def training_kernels(tf32: bool) -> Iterator[None]:
+    """Allows TF32 for products in float32 in the body, and no attention of cuDNN, which plans anew for each shape."""
+    precision, cudnn = torch.get_float32_matmul_precision(), torch.backends.cuda.cudnn_sdp_enabled()
+    torch.set_float32_matmul_precision("high" if tf32 else precision)
+    torch.backends.cuda.enable_cudnn_sdp(False)
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(precision)
+        torch.backends.cuda.enable_cudnn_sdp(cudnn)
+
+
 def device_peak(device: torch.device, precision: str) -> Peak:
     """Returns the data sheet's figure for this precision, otherwise the speed that a matrix product reaches now."""
     if device.type == "cuda":
         published = _PUBLISHED.get(torch.cuda.get_device_name(device), {})
         kind = "tf32" if precision == "float32" and torch.get_float32_matmul_precision() != "highest" else precision
+        # Where a sheet has one figure for both kinds of 16 bits, it stands once.
+        kind = "bfloat16" if kind == "float16" and kind not in published else kind
         if kind in published:
             return Peak(published[kind], "published")
     return Peak(_measured_flops_per_second(device, getattr(torch, precision)), "measured")

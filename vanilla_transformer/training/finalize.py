@@ -25,7 +25,7 @@ from vanilla_transformer.training.checkpoints import (
     remove_partial_files,
 )
 from vanilla_transformer.training.curves import plot_learning_curves
-from vanilla_transformer.training.devices import describe_device, device_peak, peak_memory
+from vanilla_transformer.training.devices import describe_device, device_peak, has_tf32, peak_memory, training_kernels
 from vanilla_transformer.training.inputs import Inputs
 from vanilla_transformer.training.model_card import write_model_card
 from vanilla_transformer.training.run_directory import RunDirectory
@@ -143,7 +143,8 @@ def _summarise(
     epochs = progress.target_tokens / int(task.items(*lengths).sum(dtype=np.int64))
     flops = epochs * task.training_flops(model.config, *lengths)
     memory = peak_memory(model.device)  # Measuring the device's peak takes some memory too.
-    peak = device_peak(model.device, recipe.optimization.precision)
+    with training_kernels(recipe.optimization.tf32 and has_tf32(model.device)):
+        peak = device_peak(model.device, recipe.optimization.precision)
     peak_of_all = peak.flops_per_second * progress.processes
     last = {name: record[name] for record in records for name in ("loss", "dev_loss") if name in record}
     return Summary(

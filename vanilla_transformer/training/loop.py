@@ -35,9 +35,10 @@ from vanilla_transformer.training.checkpoints import (
     save_checkpoint,
     save_plain_weights,
 )
+from vanilla_transformer.training.devices import has_tf32, training_kernels
 from vanilla_transformer.training.finalize import finalize
 from vanilla_transformer.training.optimisation import make_optimizer, make_schedule
-from vanilla_transformer.training.prefetch import LocalStep, local_steps, make_plan, prefetch
+from vanilla_transformer.training.prefetch import LocalStep, local_steps, make_plan, pinned, prefetch
 from vanilla_transformer.training.processes import explain_lost_processes, is_launched, is_main_process
 from vanilla_transformer.training.run_directory import AlreadyFinished, output_path
 from vanilla_transformer.training.run_logger import RunLogger
@@ -46,11 +47,17 @@ from vanilla_transformer.training.setup import RunContext, start_run
 from vanilla_transformer.training.signals import StopRequest, stop_on_signals
 from vanilla_transformer.training.trackers import final_scores, start_trackers
 from vanilla_transformer.training.trained_run import TrainedRun
+from vanilla_transformer.translation.loading import move
 
 # On an accelerator, reading a number waits for all earlier work; this many steps share one wait.
 STEPS_PER_READING = 10
+# A step whose states in a layer are at most so many numbers is one batch on an accelerator: starting the operators of
+# several small ones takes longer than computing them.
+FEW_NUMBERS = 1 << 22
 # A run reports that it has become this many times slower.
 SLOW = 3
+# Each step whose gradients overflow float16 is left out and halves the factor on the loss, from 65,536 on.
+LEAST_SCALE = 1.0
 # Number of steps whose batches are prepared in advance.
 STEPS_AHEAD = 2
 
@@ -135,13 +142,14 @@ class TrainingLoop:
         self.eval_steps, self.log_steps = recipe.evaluation.eval_steps, recipe.run.log_steps
         self.reading_steps = 1 if accelerator.device.type == "cpu" else STEPS_PER_READING
         self.epoch_done = 0.0
+        self.pin = accelerator.device.type == "cuda"
 
         keep_freed_memory()
         set_seed(recipe.optimization.seed)
         model, origin = build_model(recipe, self.task)
         if origin:
             logger.info(origin)
-        model = model.to(accelerator.device)
+        model = move(model, accelerator.device)
         self.collate = partial(self.task.collate, config=model.config)
         if accelerator.device.type == "cpu":
             # On CPUs the backward pass of torch's fused attention is slower: half as many tokens per second.
@@ -152,6 +160,9 @@ class TrainingLoop:
         schedule = make_schedule(
             optimizer, model.config.d_model, rates.warmup_steps, rates.learning_rate_scale, rates.learning_rate
         )
+        if recipe.optimization.precision == "float16":
+            # accelerate scales losses by it, steps and saves it, as in its own mixed precision.
+            accelerator.scaler = torch.amp.GradScaler(accelerator.device.type)
         self.plain_model = model
         self.model, self.optimizer, self.schedule = accelerator.prepare(model, optimizer, schedule)
         save_plain_weights(accelerator, model)
@@ -208,10 +219,13 @@ class TrainingLoop:
     def run(self, stop: StopRequest) -> None:
         """Trains to the end, or until a signal asks to stop; in both cases the last step is saved."""
         self.model.train()
+        tf32 = self.recipe.optimization.tf32 and has_tf32(self.accelerator.device)
+        if tf32 and self.recipe.optimization.precision == "float32":
+            self.logger.info("Products in float32 round their factors to TF32; --no-tf32 keeps them whole.")
         self.logger.start_bar(total=self.max_steps, done=self.progress.step)
         self._clock = self._begun_at = time.perf_counter()
         self._begun_after = self.progress.step
-        with closing(self._remaining_steps()) as steps:
+        with training_kernels(tf32), closing(self._remaining_steps()) as steps:
             for step in steps:
                 self._update(step)
                 self._count(step)
@@ -232,11 +246,20 @@ class TrainingLoop:
 
     def _remaining_steps(self) -> Generator[LocalStep]:
         """Yields the steps of epoch after epoch, from the run's current position."""
-        progress, device = self.progress, self.accelerator.device
+        progress = self.progress
         rank, processes = self.accelerator.process_index, self.accelerator.num_processes
         planned = partial(make_plan, recipe=self.recipe)
-        pin = device.type == "cuda"
-        steps = local_steps(planned, self.corpus, self.collate, progress, rank=rank, processes=processes, pin=pin)
+        joined_tokens = 0 if self.accelerator.device.type == "cpu" else FEW_NUMBERS // self.plain_model.config.d_model
+        steps = local_steps(
+            planned,
+            self.corpus,
+            self.collate,
+            progress,
+            rank=rank,
+            processes=processes,
+            pin=self.pin,
+            joined_tokens=joined_tokens,
+        )
         with closing(prefetch(islice(steps, self.max_steps - progress.step), STEPS_AHEAD)) as ready:
             while not self.is_over:
                 asked = time.perf_counter()
@@ -261,6 +284,8 @@ class TrainingLoop:
                 self.accelerator.backward(loss * processes)
             self.unread_loss += loss.detach() * step.items
         if self.recipe.optimization.max_grad_norm:
+            if self.accelerator.scaler is not None:
+                self.accelerator.scaler.unscale_(self.optimizer.optimizer)
             self.accelerator.clip_grad_norm_(self.model.parameters(), self.recipe.optimization.max_grad_norm)
         self.learning_rate = self.schedule.get_last_lr()[0]
         self.optimizer.step()
@@ -269,10 +294,10 @@ class TrainingLoop:
 
     def _loss(self, model: torch.nn.Module, batch: Batch, items: int) -> torch.Tensor:
         """Returns the summed loss of a batch over `items`; without rows, zero with a zero gradient."""
-        device = self.accelerator.device
+        device, precision = self.accelerator.device, self.recipe.optimization.precision
         inputs = {name: tensor.to(device, non_blocking=True) for name, tensor in batch.items()}
         # Not accelerate's own mixed precision: it copies the logits, the largest tensor of all, to float32.
-        with torch.autocast(device.type, torch.bfloat16, enabled=self.recipe.optimization.precision == "bfloat16"):
+        with torch.autocast(device.type, getattr(torch, precision), enabled=precision != "float32"):
             return model(**inputs, num_items_in_batch=items, skip_logits=True).loss
 
     def _count(self, step: LocalStep) -> None:
@@ -289,6 +314,9 @@ class TrainingLoop:
         loss, asked_anywhere = self.accelerator.reduce(torch.stack([self.unread_loss, asked]), "sum").tolist()
         if not math.isfinite(loss):
             raise self._divergence("The loss is")
+        scaler = self.accelerator.scaler
+        if scaler is not None and scaler.get_scale() < LEAST_SCALE:
+            raise self._divergence("In float16, however small the loss is made, gradients are")
         self.unread_loss.zero_()
         progress = self.progress
         progress.window_loss += loss
@@ -379,6 +407,7 @@ class TrainingLoop:
             items += step.items
             for rows in share(step, self.accelerator.process_index, self.accelerator.num_processes):
                 batch = self.collate(dev.rows(rows), RowRandom(self.recipe.optimization.seed, 0, rows))
+                batch = pinned(batch) if self.pin else batch
                 total += self._loss(self.plain_model, batch, items=1)
         self.plain_model.train()
         return self.accelerator.reduce(total, "sum").item() / items

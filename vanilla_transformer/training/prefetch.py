@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from itertools import count
 from typing import TypeVar
 
+import numpy as np
+
 from vanilla_transformer.data.batching import StepPlan, share
 from vanilla_transformer.data.token_corpus import PreparedCorpus, Rows
 from vanilla_transformer.recipe.schema import Recipe
@@ -43,6 +45,7 @@ def local_steps(
     rank: int = 0,
     processes: int = 1,
     pin: bool = False,
+    joined_tokens: int = 0,
 ) -> Iterator[LocalStep]:
     """Yields the steps that follow, epoch after epoch, without end.
 
@@ -54,6 +57,7 @@ def local_steps(
         rank: This process among the `processes`.
         processes: Number of processes that share each step.
         pin: Pins the batches in memory, so that an accelerator copies them while the processor continues.
+        joined_tokens: A step that would have at most so many tokens as one batch, padding included, is one batch.
     """
     done = progress.step_in_epoch
     for epoch in count(progress.epoch):
@@ -62,17 +66,27 @@ def local_steps(
         steps = plan.epoch(epoch)
         for index in range(done, len(steps)):
             batches, tokens = [], []
-            for rows in share(steps[index], rank, processes):
+            pieces = share(steps[index], rank, processes)
+            together = np.concatenate(pieces)
+            if plan.real_and_all_tokens(together)[1] <= joined_tokens:
+                pieces = [together]
+            for rows in pieces:
                 batch = collate(drawn.rows(rows), RowRandom(plan.seed, epoch, rows))
-                batches.append({name: tensor.pin_memory() for name, tensor in batch.items()} if pin else batch)
+                batches.append(pinned(batch) if pin else batch)
                 tokens.append(plan.real_and_all_tokens(rows))
                 # An epoch's batches are views of one array: a name for one of them would keep the whole array.
                 del rows
+            del pieces, together
             real, padded = map(sum, zip(*tokens, strict=True))
             yield LocalStep(epoch, (index + 1) / len(steps), batches, steps[index].items, real, padded)
         # For a large corpus two epochs do not fit in memory.
         del drawn, plan, steps
         done = 0
+
+
+def pinned(batch: Batch) -> Batch:
+    """Returns the batch in memory that an accelerator copies from while the processor continues."""
+    return {name: tensor.pin_memory() for name, tensor in batch.items()}
 
 
 def prefetch(items: Iterator[Item], ahead: int) -> Generator[Item]:

@@ -65,7 +65,14 @@ def load_model(
         problem = _search_problem(model.generation_config, model.config.vocab_size, len(tokenizer))
         if problem is not None:
             raise ModelError(f"{path} is not a usable model: {problem}.")
-    return model.to(device or best_device()).eval(), tokenizer
+    return move(model, device or best_device()).eval(), tokenizer
+
+
+def move(model: Any, device: str | torch.device) -> Any:
+    """Moves a model, and ties its weights again: some kinds of device make a new weight wherever one is used."""
+    model = model.to(device)
+    model.tie_weights()
+    return model
 
 
 def _search_problem(settings: GenerationConfig, vocabulary: int, tokens: int) -> str | None:

@@ -22,6 +22,7 @@ from vanilla_transformer.translation.lines import (
     chunks,
     one_line,
 )
+from vanilla_transformer.translation.loading import move
 from vanilla_transformer.translation.threads import run_in_threads
 
 # Tokens of a line that are translated.
@@ -160,6 +161,7 @@ def translate_lines(
     max_source_length: int = MAX_SOURCE_LENGTH,
     scores: bool = False,
     progress: Callable[[int], object] | None = None,
+    device: str | torch.device | None = None,
     **generate_kwargs: Any,
 ) -> Iterator[Translation]:
     """Translates each line, in order, like `model.generate`; its own settings apply unless overridden.
@@ -176,6 +178,7 @@ def translate_lines(
         scores: Whether to return the scores of the hypotheses of beam search.
         progress: Called after each batch with a number of lines; the numbers sum to the lines done. See
             `LineTranslator.translate`.
+        device: A device to which the model is moved first, such as `cuda:1`; by default it stays where it is.
         generate_kwargs: For `model.generate`, such as `num_beams`, `length_penalty` or `num_return_sequences`, or
             `do_sample=True` to draw translations at random; None leaves a setting to the model.
 
@@ -184,6 +187,9 @@ def translate_lines(
     """
     refuse_one_text("lines", lines)
     check_whole("chunk_lines", chunk_lines, 1)
+    if device is not None:
+        for member in getattr(model, "members", (model,)):
+            move(member, device)
     translator = LineTranslator.from_model(
         model,
         tokenizer,

@@ -1,0 +1,153 @@
+"""Shows on this machine's accelerator what the package does there, in one command of some minutes.
+
+    python -m scripts.benchmarks.accelerator
+
+It runs the tests of devices, trains the quickstart's model for 500 steps, measures training and decoding of a base
+model beside what a user would use instead, on made-up text, and trains in two processes where there are two devices.
+Each part is a process of its own; one that fails is reported, and the others go on. Prints a record.
+"""
+
+import argparse
+import random
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+import torch
+
+LIBRARIES = ("torch", "transformers", "accelerate", "tokenizers", "ctranslate2", "numpy")
+TRAINING = ("ours", "marian-best")
+DECODING = (("ours-float16", "marian-float16"), ("ours-float32", "marian-float32"), ("ctranslate2-float16",))
+VOCABULARY, PAIRS, WORDS = 37_000, 30_000, 40_000
+
+
+def main(words: Sequence[str] | None = None) -> None:
+    """Runs the parts that were asked for, and prints the record."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS))
+    parser.add_argument("--seconds", type=int, default=240, help="most for one part")
+    arguments = parser.parse_args(words)
+    print(heading(), flush=True)
+    with tempfile.TemporaryDirectory() as directory:
+        for name in arguments.parts:
+            print(f"\n## {name.capitalize()}", flush=True)
+            for command in PARTS[name](Path(directory)):
+                print(f"\n`{' '.join(command)}`\n", flush=True)
+                print(output_of(command, Path(directory), arguments.seconds), flush=True)
+
+
+def heading() -> str:
+    """Returns the date, the commit, the device and the versions."""
+    commit = subprocess.run(["git", "log", "-1", "--format=%h"], capture_output=True, text=True).stdout.strip()
+    if torch.cuda.is_available():
+        names = [torch.cuda.get_device_name(number) for number in range(torch.cuda.device_count())]
+        device = f"{len(names)} × {names[0]}, CUDA {torch.version.cuda}"
+    else:
+        device = f"no CUDA, so the device is {torch.accelerator.current_accelerator() or 'the processor'}"
+    found = []
+    for name in LIBRARIES:
+        try:
+            found.append(f"{name} {version(name)}")
+        except PackageNotFoundError:
+            found.append(f"no {name}")
+    return f"# {device}\n\n{datetime.now(UTC):%Y-%m-%d}, commit {commit or 'unknown'}, {', '.join(found)}"
+
+
+def output_of(command: Sequence[str], directory: Path, seconds: int) -> str:
+    """Returns what a command prints, or the end of its errors, and how long it took."""
+    start = time.perf_counter()
+    try:
+        words = [argument.format(directory=directory) for argument in command]
+        run = subprocess.run(words, capture_output=True, text=True, timeout=seconds)
+    except subprocess.TimeoutExpired:
+        return f"Not done in {seconds} seconds."
+    text = run.stdout.strip() if run.returncode == 0 else f"{run.stdout[-1500:]}{run.stderr[-3000:]}".strip()
+    failed = f", failed with the code {run.returncode}" * (run.returncode != 0)
+    return f"{text}\n\n({time.perf_counter() - start:.0f} seconds{failed})"
+
+
+def tests(directory: Path) -> list[list[str]]:
+    """Returns the command that runs the tests of devices."""
+    return [[sys.executable, "-m", "pytest", "-q", "tests/device"]]
+
+
+def quickstart(directory: Path) -> list[list[str]]:
+    """Returns the commands that train the quickstart's model for 500 steps, and give its figures."""
+    train = [sys.executable, "-m", "vanilla_transformer", "train", "cmudict", "--max-steps", "500"]
+    return [[*train, "--output", "{directory}/quickstart"], ["cat", "{directory}/quickstart/summary.json"]]
+
+
+def training(directory: Path) -> list[list[str]]:
+    """Returns the commands that measure training of base in steps of 25,000 tokens: in half precision and float32."""
+    write_text(directory)
+    sides = ["{directory}/text.a", "{directory}/text.b", "--directory", "{directory}/base"]
+    sizes = ["--preset", "base", "--vocab-size", str(VOCABULARY), "--batch-tokens", "25000", "--batches-per-step", "2"]
+    turns = ["--steps", "20", "--warmup-steps", "10", "--repeats", "2"]
+    command = [sys.executable, "-m", "scripts.benchmarks.train", *sides, *sizes, *turns]
+    return [
+        [*command, "--contestants", *TRAINING],
+        [*command, "--contestants", "ours", "--precision", "float32"],
+    ]
+
+
+def decoding(directory: Path) -> list[list[str]]:
+    """Returns the commands that measure decoding by a base model with random weights, to a fixed length."""
+    write_text(directory)
+    save_model(directory)
+    device = ["--device", "cuda"] * torch.cuda.is_available()
+    command = [sys.executable, "-m", "scripts.benchmarks.decode", "{directory}/model", "{directory}/text.a", *device]
+    cases = ["--case", "tokens each", "--sentences", "32", "512", "--singles", "4", "--repeats", "1"]
+    return [[*command, *cases, "--contestants", *names] for names in DECODING]
+
+
+def processes(directory: Path) -> list[list[str]]:
+    """Returns the command that trains in two processes; none with fewer than two devices."""
+    if torch.cuda.device_count() < 2:
+        print("\nThere are no two devices.")
+        return []
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
+    train = ["-m", "vanilla_transformer", "train", "cmudict", "--max-steps", "200", "--output", "{directory}/two"]
+    return [[*launcher, *train]]
+
+
+PARTS = {
+    "tests": tests,
+    "quickstart": quickstart,
+    "decoding": decoding,
+    "training": training,
+    "processes": processes,
+}
+
+
+def write_text(directory: Path) -> None:
+    """Writes pairs of lines of made-up words, as frequent as those of a language and about 25 in a line."""
+    draw = random.Random(1)
+    words = ["".join(draw.choices("abcdefghijklmnopqrstuvwxyz", k=draw.randint(2, 9))) for _ in range(WORDS)]
+    frequencies = [1 / rank for rank in range(1, WORDS + 1)]
+    with Path(directory, "text.a").open("w") as sources, Path(directory, "text.b").open("w") as targets:
+        for _ in range(PAIRS):
+            length = max(1, min(100, round(draw.lognormvariate(3.1, 0.5))))
+            for file, spread in ((sources, 1.0), (targets, draw.uniform(0.8, 1.25))):
+                file.write(" ".join(draw.choices(words, frequencies, k=max(1, round(length * spread)))) + "\n")
+
+
+def save_model(directory: Path) -> None:
+    """Saves a base model with random weights, and a tokenizer whose pieces are words."""
+    import vanilla_transformer as vt
+
+    lines = Path(directory, "text.a").read_text().splitlines()
+    pieces = len({word for line in lines for word in line.split()})
+    tokenizer = vt.VanillaTransformerTokenizer.train(lines, vocab_size=min(VOCABULARY, pieces), algorithm="presplit")
+    config = vt.VanillaTransformerConfig.from_preset("base", vocab_size=len(tokenizer))
+    torch.manual_seed(1)
+    vt.VanillaTransformerForConditionalGeneration(config).save_pretrained(directory / "model")
+    tokenizer.save_pretrained(directory / "model")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,81 @@
+"""Whole runs on a device: they train without a wait in a step, decode, score and save a model that loads anywhere."""
+
+import random
+
+import pytest
+import small_tasks
+import torch
+
+import vanilla_transformer
+from vanilla_transformer.recipe.schema import Recipe
+from vanilla_transformer.training.loop import TrainingLoop
+from vanilla_transformer.translation.loading import load_model
+from vanilla_transformer.translation.translator import translate_lines
+
+STEPS = {"max_steps": 12, "warmup_steps": 4, "save_steps": 6, "eval_steps": 6}
+
+
+@pytest.fixture
+def pairs(tmp_path) -> Recipe:
+    draw = random.Random(0)
+    for name, size in (("train", 120), ("dev", 12)):
+        words = [[draw.choice(small_tasks.ANIMALS) for _ in range(4)] for _ in range(size)]
+        (tmp_path / f"{name}.a").write_text("".join(" ".join(line) + "\n" for line in words))
+        (tmp_path / f"{name}.b").write_text("".join(" ".join(line).upper() + "\n" for line in words))
+    corpora = {name: (str(tmp_path / f"{name}.a"), str(tmp_path / f"{name}.b")) for name in ("train", "dev")}
+    sizes = {**small_tasks._STEPS, "decoder_layers": 1}
+    return Recipe.of(task="translation", examples=("dog cat",), **corpora, **sizes)
+
+
+@pytest.fixture
+def recurrent(pairs) -> Recipe:
+    kept = {name: value for name, value in pairs.options.items() if name not in ("preset", "decoder_layers")}
+    for name in ("encoder_layers", "d_ff", "num_heads"):
+        kept.pop(name, None)
+    return Recipe.of(**kept).with_options(architecture="recurrent")
+
+
+@pytest.fixture
+def step_waits(monkeypatch, waits) -> list[str]:
+    """Lists the host's waits in the steps of a run, their batches' copies included."""
+    listed: list[str] = []
+    update = TrainingLoop._update
+
+    def listening(self, step):
+        with waits() as found:
+            update(self, step)
+        listed.extend(found)
+
+    monkeypatch.setattr(TrainingLoop, "_update", listening)
+    return listed
+
+
+@pytest.mark.parametrize("name", ["pairs", "recurrent", "labelled", "tagged", "lines", "masked_lines"])
+def test_a_run_trains_without_waits_and_its_model_loads_on_the_processor(
+    name, request, device, step_waits, tmp_path, capsys
+):
+    recipe = request.getfixturevalue(name).with_options(**STEPS, output=str(tmp_path / "model"))
+    run = vanilla_transformer.train(recipe)
+    if name == "recurrent":
+        step_waits = [wait for wait in step_waits if "modeling_recurrent" not in wait]
+    assert step_waits == []
+    model, tokenizer = load_model(str(run), device="cpu", translates=False)
+    assert device in (tmp_path / "model" / "summary.json").read_text() or torch.cuda.is_available()
+    assert all(weight.isfinite().all() for weight in model.parameters())
+    if name == "pairs":
+        on_device, tokenizer = load_model(str(run), device=device)
+        assert on_device.device.type == device
+        lines = ["dog cat", "hen"]
+        found = [line.text for line in translate_lines(on_device, tokenizer, lines)]
+        assert found == [line.text for line in translate_lines(on_device, tokenizer, lines, device="cpu")]
+        data = tuple(str(tmp_path / f"dev.{side}") for side in "ab")
+        there, here = (vanilla_transformer.evaluate(str(run), data, device=place) for place in (device, "cpu"))
+        assert there.predictions == here.predictions
+
+
+@pytest.mark.parametrize("precision", ["bfloat16", "float16"])
+def test_a_run_in_half_precision_learns(precision, pairs, device, tmp_path, capsys):
+    recipe = pairs.with_options(**STEPS, output=str(tmp_path / "model"), precision=precision, max_grad_norm=1.0)
+    vanilla_transformer.train(recipe)
+    model, _ = load_model(tmp_path / "model", device="cpu")
+    assert all(weight.isfinite().all() for weight in model.parameters())
