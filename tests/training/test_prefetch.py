@@ -66,6 +66,17 @@ def test_each_process_gets_its_batches_of_every_step_over_epochs(corpus, plan, r
         assert_same(fed, [COLLATE(corpus.rows(rows), None) for rows in share(step, rank, 2)])
 
 
+def test_a_step_of_few_tokens_is_one_batch(corpus, plan):
+    steps = plan.epoch(0)
+    together = [np.concatenate(step.batches) for step in steps]
+    tokens = [plan.real_and_all_tokens(rows)[1] for rows in together]
+    assert min(tokens) < max(tokens)
+    found = islice(steps_from(corpus, plan, Progress(), joined_tokens=max(tokens) - 1), len(steps))
+    for fed, step, rows, count in zip(found, steps, together, tokens, strict=True):
+        pieces = step.batches if count == max(tokens) else [rows]
+        assert_same(fed, [COLLATE(corpus.rows(piece), None) for piece in pieces])
+
+
 @pytest.mark.parametrize("done", [3, "all"])
 def test_steps_begin_at_any_position_of_an_epoch(corpus, plan, done):
     steps = plan.epoch(1)

@@ -68,7 +68,7 @@ def local_steps(
             batches, tokens = [], []
             pieces = share(steps[index], rank, processes)
             together = np.concatenate(pieces)
-            if plan.real_and_all_tokens(together)[1] <= joined_tokens:
+            if joined_tokens and plan.real_and_all_tokens(together)[1] <= joined_tokens:
                 pieces = [together]
             for rows in pieces:
                 batch = collate(drawn.rows(rows), RowRandom(plan.seed, epoch, rows))
