@@ -169,7 +169,7 @@ def environment(variables: dict[str, str]) -> dict[str, str]:
 def decode(model: Path, text: Path, rounds: int) -> str:
     """Returns a table of one sentence at a time by this package and by CTranslate2, each in a process of its own."""
     words = [sys.executable, "-m", "scripts.benchmarks.decode", str(model), str(text), "--contestants", *DECODERS]
-    words += ["--case", "1 sentence", "tokens each", "--singles", "4", "--repeats", str(rounds)]
+    words += ["--case", "1 sentence", "real stopping", "--singles", "4", "--repeats", str(rounds)]
     return subprocess.run(words, check=True, stdout=subprocess.PIPE, text=True, env=environment({}), cwd=ROOT).stdout
 
 

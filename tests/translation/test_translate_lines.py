@@ -128,6 +128,13 @@ def test_a_line_that_is_too_long_is_cut_translated_and_flagged(tokenizer, copyin
     assert len(longest) == 9 and longest[-1] == tokenizer.eos_token_id
 
 
+@pytest.mark.parametrize(("search", "scored"), [({}, True), ({"num_beams": 1}, False), ({"do_sample": True}, False)])
+def test_scores_are_those_of_a_beam(tokenizer, model, search, scored):
+    (found,) = translate_lines(model, tokenizer, ["a b"], scores=True, **search)
+    asked = LineTranslator.from_model(model, tokenizer, scores=True, **search).generate_kwargs
+    assert (found.score is not None) == ("return_dict_in_generate" in asked) == scored
+
+
 def test_translations_and_scores_are_those_of_generate(tokenizer, model):
     sentences = [line for line in LINES if line.strip()]
     translations = list(translate_lines(model, tokenizer, sentences, batch_tokens=30, scores=True))

@@ -29,20 +29,9 @@ Change = Callable[[LayerGraph, str, str], str]
 
 
 class Rules(NamedTuple):
-    """Settings of a beam as names in a graph; see `Limits`. Vectors of one number, except the first two, (N, 1).
+    """The `Limits` of a beam as names in a graph: vectors of one number, except the first two, (N, 1).
 
-    Attributes:
-        lengths_N1: Maximum tokens of a hypothesis.
-        horizon_N1: Length whose penalty is used to compare running hypotheses, where `exact`.
-        width: W.
-        candidates: C.
-        counted: Number of hypotheses that must have ended.
-        best: B.
-        exponent: Of the length penalty ((offset + length) / divisor)^exponent.
-        offset: 5 for Google's penalty, 0 for the library's.
-        divisor: 6 for Google's penalty, 1 for the library's.
-        exact: Boolean.
-        may_improve: Boolean: whether running hypotheses are compared at all.
+    Width is W, `candidates` C and `best` B; `may_improve` tells whether running hypotheses are compared at all.
     """
 
     lengths_N1: str
@@ -269,7 +258,6 @@ class GraphSearch:
         # Embeddings are looked up, and multiply only as the output projection.
         self.size = sum(weight.numel() for name, weight in model.named_parameters() if "embed" not in name)
         self._table = np.empty((0, 0), dtype=np.float32)
-        self._ends: dict[tuple[int, ...], Any] = {}
         self._sessions: dict[Any, Any] = {}
         self._lock = threading.Lock()
 
@@ -330,17 +318,14 @@ class GraphSearch:
         return self._sessions[write].run(None, inputs)
 
     def _inputs(self, ids_NS: torch.Tensor, mask_NS: torch.Tensor, limits: Limits, longest: int) -> dict[str, Any]:
-        inputs = {"tokens": ids_NS.numpy(), "mask": mask_NS.int().numpy(), "ends": self._ends_of(limits.end_tokens)}
+        inputs = {"tokens": ids_NS.numpy(), "mask": mask_NS.int().numpy(), "ends": self._ends(limits)}
         if self._positions[0].learned is None:
             inputs["positions"] = self._encodings(max(longest, ids_NS.shape[1]))
         return inputs
 
-    def _ends_of(self, end_tokens: torch.Tensor) -> Any:
+    def _ends(self, limits: Limits) -> Any:
         """Marks the vocabulary's tokens that end a hypothesis."""
-        key = tuple(end_tokens.tolist())
-        if key not in self._ends:
-            self._ends[key] = torch.isin(torch.arange(self._vocabulary), end_tokens).numpy()
-        return self._ends[key]
+        return torch.isin(torch.arange(self._vocabulary), limits.end_tokens).numpy()
 
     def _encodings(self, length: int) -> Any:
         """Returns encodings of `length` or more positions; they are not weights."""

@@ -75,16 +75,16 @@ class LineTranslator:
             )
         if getattr(model.config, "positional_encoding", None) == "learned":
             max_source_length = min(max_source_length, model.config.max_position_embeddings)
-        settings: Any = model.generation_config
-        beams = generate_kwargs.get("num_beams") or settings.num_beams or 1
-        if scores and beams > 1:
+        if scores:
+            settings: Any = model.generation_config
+            ours = isinstance(model, PaperGenerationMixin)
+            own_beams = 1 if ours and generate_kwargs.get("do_sample") else settings.num_beams
+            beams = generate_kwargs.get("num_beams") or own_beams or 1
             # The library's search gives the scores of hypotheses only together with those of every step.
-            by_the_library = not isinstance(model, PaperGenerationMixin) or 2 * beams > model.config.vocab_size
-            generate_kwargs = {
-                "return_dict_in_generate": True,
-                **({"output_scores": True} if by_the_library else {}),
-                **generate_kwargs,
-            }
+            by_the_library = {"output_scores": True} if not ours or 2 * beams > model.config.vocab_size else {}
+            # Without a beam there are none.
+            asked = {"return_dict_in_generate": True, **by_the_library} if beams > 1 else {}
+            generate_kwargs = {**asked, **generate_kwargs}
         kind = "cpu" if model.device.type == "cpu" else "accelerator"
         batch_tokens = batch_tokens or BATCH_TOKENS[kind]
         return cls(model, tokenizer, batch_tokens, max_source_length, generate_kwargs, CHUNK_LINES[kind])
