@@ -179,7 +179,7 @@ MODULES = {
     "model.generation_vanilla_transformer": "Section 6.1",
     "model.modeling_vanilla_transformer": "Section 3",
     "model.tokenization_vanilla_transformer": "Section 5.1",
-    "tokenizer.learning": "Section 5.1",
+    "tokenizer": "Section 5.1",
     "data.batching": "Section 5.1",
     "training.optimisation": "5.3",
     "training.loop": "5.2",

@@ -1,3 +1,5 @@
+"""Text comes into datasets exactly as it stands in files, and what is at fault is named with its file and line."""
+
 import csv
 import gzip
 import io
@@ -9,355 +11,378 @@ import datasets
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from datasets import Dataset, DatasetDict, Features, Translation, Value
+from datasets import ClassLabel, Dataset, DatasetDict, Features, Translation, Value
 from faults import small_files
 from huggingface_hub import constants
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from refusals import refused
 
-from vanilla_transformer.data.corpus import corpus_languages, open_corpus, read_corpus
-from vanilla_transformer.data.sources import CorpusSpec
+from vanilla_transformer.data.columns import PAIRS, TAGGED_SENTENCES, TEXTS
+from vanilla_transformer.data.corpus import corpus_languages, read_corpus, row_place
+from vanilla_transformer.data.sources import CorpusSpec, parse_corpus, refuse_pipes
 from vanilla_transformer.errors import CorpusError
+from vanilla_transformer.tasks.text_classification import LABELLED_TEXTS
 
-# Each row is a trap of some reader: quotes, words for missing values, separators, line breaks that are none.
-PAIRS = [
+# Each row is a trap of some reader: quotes, words for missing values, dates, separators, line breaks that are none.
+ROWS = [
     ("A dog runs.", "Ein Hund läuft."),
     ('"Go," he said, "now"', 'a "b'),
     ("null", "NA"),
+    ("2024-01-31", "1e5"),
     ("  spaces around ", "one\u2028two\x85three\fend"),
     ("12", "007"),
     ("", "a side may be empty"),
     ("same source", "first"),
     ("same source", "second 🙂"),
 ]
+# What a line of two line-aligned files, or a cell of TSV, may hold.
+cells = st.text(st.characters(codec="utf-8", exclude_characters="\n\t\r\ufeff"), max_size=6)
+pairs = st.lists(st.tuples(cells, cells), min_size=1, max_size=6)
+SLOW_FIXTURE = settings(
+    max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
 
 
 @pytest.fixture
 def write(tmp_path):
     def call(name, content):
-        path = tmp_path / name
         data = content.encode() if isinstance(content, str) else content
-        path.write_bytes(gzip.compress(data) if name.endswith(".gz") else data)
-        return str(path)
+        (tmp_path / name).write_bytes(gzip.compress(data) if name.endswith(".gz") else data)
+        return str(tmp_path / name)
 
     return call
 
 
 @pytest.fixture
-def read(tmp_path):
-    def call(*source, **arguments):
-        corpus = read_corpus(CorpusSpec(tuple(map(str, source)), **arguments), cache_dir=tmp_path / "cache")
-        assert corpus.features == {"source": Value("string"), "target": Value("string")}
-        return list(zip(corpus["source"], corpus["target"], strict=True))
+def rows(tmp_path):
+    """Reads the rows of a corpus in a form."""
+
+    def call(*words, form=PAIRS):
+        corpus = read_corpus(parse_corpus(list(map(str, words))), form=form, cache_dir=tmp_path / "cache")
+        assert set(corpus.features) - {"line"} == set(form.names)
+        return list(zip(*(corpus[name] for name in form.names), strict=True))
 
     return call
 
 
-def lines(side):
-    return "".join(pair[side] + "\n" for pair in PAIRS)
+def tsv(rows, header=""):
+    return header + "".join("\t".join(row) + "\n" for row in rows)
 
 
-def tsv(header=""):
-    return header + "".join(f"{source}\t{target}\n" for source, target in PAIRS)
-
-
-def comma_separated(*names):
+def comma_separated(rows, *names):
     text = io.StringIO()
-    csv.writer(text).writerows([names, *PAIRS])
+    csv.writer(text).writerows([names, *rows])
     return text.getvalue()
 
 
-def json_lines(record):
-    return "".join(json.dumps(record(source, target)) + "\n" for source, target in PAIRS)
+def json_lines(rows, record):
+    return "".join(json.dumps(record(*row)) + "\n" for row in rows)
 
 
-def columns(source, target, **others):
-    return Dataset.from_dict({source: [pair[0] for pair in PAIRS], target: [pair[1] for pair in PAIRS], **others})
+def table(rows, source="source", target="target"):
+    return Dataset.from_dict({source: [row[0] for row in rows], target: [row[1] for row in rows]})
 
 
-def translations(*languages):
-    return Dataset.from_dict(
-        {"id": range(len(PAIRS)), "translation": [dict(zip(("en", "de"), pair, strict=True)) for pair in PAIRS]},
-        features=Features({"id": Value("int64"), "translation": Translation(languages)}),
+def translations(rows, *languages):
+    records = [dict(zip(languages, row, strict=True)) for row in rows]
+    return Dataset.from_dict({"translation": records}, features=Features({"translation": Translation(languages)}))
+
+
+@SLOW_FIXTURE
+@given(pairs=pairs, ends=st.sampled_from(["\n", "\r\n"]), suffix=st.sampled_from(["", ".gz"]))
+def test_any_text_comes_back_from_every_kind_of_file(write, rows, tmp_path, pairs, ends, suffix):
+    pairs = [*pairs, *ROWS]
+    sides = [write(f"a.{side}{suffix}", "".join(row[side] + ends for row in pairs)) for side in (0, 1)]
+    assert rows(*sides) == pairs
+    assert rows(write(f"b.tsv{suffix}", tsv(pairs, "source\ttarget\n"))) == pairs
+    assert rows(write(f"c.csv{suffix}", comma_separated(pairs, "en", "de"))) == pairs
+    assert (
+        rows(write(f"d.jsonl{suffix}", json_lines(pairs, lambda s, t: {"de": t, "translation": {"s": s, "t": t}})))
+        == pairs
     )
+    table(pairs).to_parquet(tmp_path / "e.parquet")
+    assert rows(tmp_path / "e.parquet") == pairs
+    named = ["source_column=de", "target_column=en"]
+    assert rows(tmp_path / f"c.csv{suffix}", *named) == [row[::-1] for row in pairs]
 
 
-@pytest.mark.parametrize("suffix", ["", ".gz"])
-def test_two_line_aligned_files(write, read, suffix):
-    assert read(write(f"c.en{suffix}", lines(0)), write(f"c.de{suffix}", lines(1))) == PAIRS
+def test_columns_are_found_by_their_names_in_any_order_and_case(write, rows, tmp_path):
+    turned = [row[::-1] for row in ROWS]
+    assert rows(write("a.tsv", tsv(turned, "Target\tSRC \n"))) == ROWS
+    assert rows(write("b.jsonl", json_lines(ROWS, lambda s, t: {"id": 1, "target": t, "source": s}))) == ROWS
+    assert rows(write("c.tsv", tsv([("1", *row) for row in turned])), "source_column=3", "target_column=2") == ROWS
+    table(ROWS, "en", "de").to_parquet(tmp_path / "d.parquet")
+    assert rows(tmp_path / "d.parquet") == ROWS
+    assert rows(tmp_path / "d.parquet", "source_column=de", "target_column=en") == turned
+    translations(turned, "de", "en").to_parquet(tmp_path / "e.parquet")
+    assert rows(tmp_path / "e.parquet") == turned
+    assert rows(tmp_path / "e.parquet", "source_column=en", "target_column=de") == ROWS
 
 
-@pytest.mark.parametrize(
-    ("name", "content"),
-    [
-        ("c.tsv", tsv()),
-        ("c.tsv.gz", tsv()),
-        ("c.TSV", tsv("source\ttarget\n")),
-        ("c.csv", comma_separated("en", "de")),
-        ("c.csv.gz", comma_separated("target language", "source language")),
-        ("c.jsonl", json_lines(lambda source, target: {"en": source, "de": target})),
-        ("c.jsonl", json_lines(lambda source, target: {"id": 1, "target": target, "source": source})),
-        ("c.jsonl", json_lines(lambda source, target: {"Target": target, "SRC": source})),
-        ("c.jsonl.gz", json_lines(lambda source, target: {"id": 1, "translation": {"en": source, "de": target}})),
-    ],
-)
-def test_tables_whose_columns_are_plain_to_see(write, read, name, content):
-    assert read(write(name, content)) == PAIRS
+@pytest.mark.parametrize("kind", [pa.string(), pa.large_string(), pa.string_view()])
+def test_every_kind_of_string_in_parquet_is_text_and_a_null_is_empty(tmp_path, rows, write, kind):
+    pq.write_table(pa.table({"en": pa.array(["a", None], kind), "de": ["b", "c"]}), tmp_path / "c.parquet")
+    assert rows(tmp_path / "c.parquet") == [("a", "b"), ("", "c")]
+    assert rows(write("c.jsonl", '{"en": "a", "de": "b"}\n{"en": null, "de": "c"}\n')) == [("a", "b"), ("", "c")]
 
 
-@pytest.mark.parametrize(
-    ("name", "content"),
-    [
-        ("c.tsv", "id\tde\ten\n" + "".join(f"1\t{target}\t{source}\n" for source, target in PAIRS)),
-        ("c.csv", comma_separated("en", "de")),
-        ("c.jsonl", json_lines(lambda source, target: {"id": 1, "de": target, "fr": None, "en": source})),
-        ("c.jsonl", json_lines(lambda source, target: {"translation": {"fr": "x", "de": target, "en": source}})),
-    ],
-)
-def test_named_columns_are_taken(write, read, name, content):
-    path = write(name, content)
-    assert read(path, source_column="en", target_column="de") == PAIRS
-    assert read(path, source_column="de", target_column="en") == [(target, source) for source, target in PAIRS]
-
-
-@pytest.mark.parametrize(
-    "table",
-    [
-        columns("en", "de"),
-        columns("source", "target", id=range(len(PAIRS))),
-        translations("en", "de"),
-        columns("en", "de").cast(Features({"en": Value("large_string"), "de": Value("string")})),
-    ],
-)
-def test_parquet(tmp_path, read, table):
-    table.to_parquet(tmp_path / "c.parquet")
-    assert read(str(tmp_path / "c.parquet")) == PAIRS
-
-
-def test_columns_of_a_tsv_file_without_a_header_are_taken_by_number(write, read):
-    path = write("c.tsv", "".join(f"1\t{target}\t{source}\n" for source, target in PAIRS))
-    assert read(path, source_column="3", target_column="2") == PAIRS
-
-
-def test_named_columns_of_parquet_are_taken(tmp_path, read):
-    swapped = [(target, source) for source, target in PAIRS]
-    columns("source", "target").to_parquet(tmp_path / "columns.parquet")
-    assert read(str(tmp_path / "columns.parquet"), source_column="target", target_column="source") == swapped
-    translations("en", "de").to_parquet(tmp_path / "languages.parquet")
-    assert read(str(tmp_path / "languages.parquet"), source_column="de", target_column="en") == swapped
-
-
-def test_a_translation_column_gives_its_languages_in_its_own_order(tmp_path, read):
-    translations("de", "en").to_parquet(tmp_path / "c.parquet")
-    assert read(str(tmp_path / "c.parquet")) == [(target, source) for source, target in PAIRS]
-    assert corpus_languages([str(tmp_path / "c.parquet")], cache_dir=tmp_path / "cache") == ("de", "en")
-
-
-def test_a_directory_of_files_with_several_splits(tmp_path, read):
+def test_a_directory_has_configurations_splits_and_shards(tmp_path, rows):
     folder = tmp_path / "folder"
     folder.mkdir()
     words = [("Null", "null"), ("n/a", "NA"), ("", "nan")]
-    for split, rows in {"train": words, "test": words[:1]}.items():
-        with open(folder / f"{split}.csv", "w", newline="") as file:
-            csv.writer(file).writerows([("en", "de"), *rows])
-    assert read(f"{folder}:train") == words
-    assert read(f"{folder}:test") == words[:1]
-    with refused(CorpusError, f"{folder}:train", f"{folder}:test"):
-        read(str(folder))
-    with refused(CorpusError, '"dev"'):
-        read(f"{folder}:dev")
+    card = "---\nconfigs:\n- config_name: a\n  data_files:\n  - {split: train, path: 't-*.jsonl'}\n"
+    card += "  - {split: dev, path: d.jsonl}\n- config_name: broken\n  data_files: broken.jsonl\n---\n"
+    (folder / "README.md").write_text(card)
+    for name, some in {"t-0": words[:1], "t-1": words[1:], "d": words[:1]}.items():
+        record = lambda s, t: {"id": 1, "translation": {"en": s, "de": t}}  # noqa: E731
+        (folder / f"{name}.jsonl").write_text(json_lines(some, record))
+    (folder / "broken.jsonl").write_text('{"en": "a", "de": "b"}\nno JSON\n')
+    assert rows(f"{folder}:a:train") == words and rows(f"{folder}:a:dev") == words[:1]
+    (tmp_path / "tables").mkdir()
+    (tmp_path / "tables" / "train.csv").write_text(comma_separated(words, "en", "de"))
+    assert rows(tmp_path / "tables") == words
+    for name in (folder, f"{folder}:a:test", f"{folder}:broken:train"):
+        with refused(CorpusError, "folder"):
+            rows(name)
 
 
-def test_datasets_saved_to_disk_are_read(tmp_path, read):
-    columns("en", "de").save_to_disk(tmp_path / "one")
-    DatasetDict(dev=columns("en", "de"), test=columns("en", "de").select([0])).save_to_disk(tmp_path / "several")
-    assert read(str(tmp_path / "one")) == PAIRS
-    assert read(f"{tmp_path / 'several'}:dev") == PAIRS
-    assert read(f"{tmp_path / 'several'}:test") == PAIRS[:1]
-    with refused(CorpusError, "several splits"):
-        read(str(tmp_path / "several"))
-    with refused(CorpusError, "'train'"):
-        read(f"{tmp_path / 'several'}:train")
-    with refused(CorpusError, "no splits", "'train'"):
-        read(f"{tmp_path / 'one'}:train")
-
-
-def test_a_truncated_saved_dataset_is_named(tmp_path, read):
-    columns("en", "de").save_to_disk(tmp_path / "saved")
-    (file,) = (tmp_path / "saved").glob("*.arrow")
+def test_datasets_saved_to_disk_are_read_where_they_lie(tmp_path, rows):
+    table(ROWS).save_to_disk(tmp_path / "one")
+    DatasetDict(dev=table(ROWS), test=table(ROWS[:1])).save_to_disk(tmp_path / "several")
+    before = sorted(tmp_path.rglob("*"))
+    assert rows(tmp_path / "one") == rows(f"{tmp_path / 'several'}:dev") == ROWS
+    assert [path for path in sorted(tmp_path.rglob("*")) if path not in before and path.is_file()] == []
+    for name, named in ((tmp_path / "several", "splits"), (f"{tmp_path / 'one'}:train", "train")):
+        with refused(CorpusError, named):
+            rows(name)
+    (file,) = (tmp_path / "one").glob("*.arrow")
     file.write_bytes(file.read_bytes()[:-100])
-    with refused(CorpusError, "saved"):
-        read(str(tmp_path / "saved"))
+    with refused(CorpusError, "one"):
+        rows(tmp_path / "one")
 
 
-def test_a_null_is_an_empty_text(tmp_path, write, read):
-    Dataset.from_dict({"en": ["a", None], "de": ["b", "c"]}).to_parquet(tmp_path / "c.parquet")
-    assert read(str(tmp_path / "c.parquet")) == [("a", "b"), ("", "c")]
-    assert read(write("c.jsonl", '{"en": "a", "de": "b"}\n{"en": null, "de": "c"}\n')) == [("a", "b"), ("", "c")]
+def test_a_text_alone_is_a_line_or_the_only_or_named_column(write, rows):
+    assert rows(write("a.txt", "one\n\ntwo\tthree\n"), form=TEXTS) == [("one",), ("",), ("two\tthree",)]
+    assert rows(write("b.tsv", "x\ty\n"), "text_column=2", form=TEXTS) == [("y",)]
+    assert (
+        rows(write("c.csv", "id,Text\n1,x\n"), form=TEXTS) == rows(write("d.csv", "any\nx\n"), form=TEXTS) == [("x",)]
+    )
 
 
-@pytest.mark.parametrize(
-    ("header", "order"),
-    [("id\tsource\ttarget", "1\t{0}\t{1}"), ("tgt\tsrc", "{1}\t{0}"), ("Source \tTarget", "{0}\t{1}")],
+def test_labels_are_names_numbers_or_classes_and_a_second_text_may_be_there(write, rows, tmp_path):
+    labelled = [("a film, fine", "", "good"), ("dull\u2028even", "", "bad")]
+    assert rows(write("a.tsv", tsv([row[::2] for row in labelled], "text\tlabel\n")), form=LABELLED_TEXTS) == labelled
+    kinds = Features({"text": Value("string"), "label": ClassLabel(names=["bad", "good"])})
+    columns = {"text": ["a film, fine", "dull\u2028even", "?"], "label": [1, 0, -1]}
+    Dataset.from_dict(columns, features=kinds).save_to_disk(tmp_path / "saved")
+    assert rows(tmp_path / "saved", form=LABELLED_TEXTS) == [*labelled, ("?", "", "")]
+    pair = write("b.jsonl", '{"premise": "p", "hypothesis": "h", "label": 2}\n')
+    assert rows(pair, form=LABELLED_TEXTS) == [("p", "h", "2")]
+
+
+def test_words_and_tags_are_read_from_conll_columns(write, rows):
+    expected = [("New\u00a0York\tis\tbig", "B\tO\tO"), ("#\tok", "O\tO")]
+    assert (
+        rows(write("a.conll", "New\u00a0York\tB\nis\tO\nbig\tO\n\n\n#\tO\nok\tO\n"), form=TAGGED_SENTENCES) == expected
+    )
+    conll2003 = "-DOCSTART- -X- O O\n\nEU NNP B-NP B-ORG\nrejects VBZ B-VP O\n"
+    assert rows(write("b.txt", conll2003), form=TAGGED_SENTENCES) == [("EU\trejects", "B-ORG\tO")]
+    conllu = "# text = vámonos\n1-2\tvámonos\t_\t_\n1\tvamos\tir\tVERB\n2\tnos\tyo\tPRON\n2.1\tx\tx\tX\n"
+    columns = ["text_column=2", "label_column=4"]
+    assert rows(write("c.conllu", conllu), *columns, form=TAGGED_SENTENCES) == [("vamos\tnos", "VERB\tPRON")]
+
+
+@SLOW_FIXTURE
+@given(
+    sentences=st.lists(
+        st.lists(st.tuples(st.sampled_from("#ab-"), st.sampled_from("OX")), min_size=1, max_size=4), min_size=1
+    ),
+    between=st.sampled_from([" ", "\t"]),
+    comment=st.sampled_from(["", "# a comment of several words\n"]),
 )
-def test_tsv_header_that_names_both_sides_selects_the_columns(write, read, header, order):
-    rows = [order.format(*pair) for pair in PAIRS]
-    assert read(write("c.tsv", "\n".join([header, *rows]))) == PAIRS
-
-
-def test_a_csv_cell_may_be_a_megabyte_long(write, read):
-    assert read(write("c.csv", f"en,de\n{'a' * 1_000_000},b\n")) == [("a" * 1_000_000, "b")]
-
-
-def test_a_pipe_is_read_to_score_but_refused_to_learn_from(tmp_path, write, read):
-    other = write("b", "2\n")
-
-    def written(name):
-        """A pipe, as a shell makes one for `<(command)`; what is written to it can be read once."""
-        os.mkfifo(tmp_path / name)
-        threading.Thread(target=lambda: (tmp_path / name).write_text("1\n"), daemon=True).start()
-        return str(tmp_path / name)
-
-    assert read(written("a"), other) == [("1", "2")]
-    os.mkfifo(tmp_path / "once")
-    with refused(CorpusError, "once", "pipe"):
-        open_corpus([str(tmp_path / "once"), other])
-
-
-def test_blank_lines_hold_no_row_but_empty_cells_do(write, read):
-    assert read(write("c.tsv", "a\tb\n\n\t\n")) == [("a", "b"), ("", "")]
-    assert read(write("c.csv", "en,de\na,b\n\n,\n")) == [("a", "b"), ("", "")]
-    assert read(write("c.jsonl", '{"en": "a", "de": "b"}\n\n')) == [("a", "b")]
-
-
-def test_a_quoted_field_of_csv_may_hold_line_breaks(write, read):
-    assert read(write("c.csv", 'en,de\r\n"one\ntwo","a ""b"""\r\n')) == [("one\ntwo", 'a "b"')]
+def test_no_word_of_conll_columns_is_lost_not_even_a_hash(write, rows, sentences, between, comment):
+    sentences = [
+        [("a", "O")],
+        *sentences,
+    ]  # What the columns are must be seen before a word that begins like a comment.
+    text = "\n".join(comment + "".join(between.join(word) + "\n" for word in sentence) for sentence in sentences)
+    expected = [tuple("\t".join(column) for column in zip(*sentence, strict=True)) for sentence in sentences]
+    assert rows(write("a.conll", text), form=TAGGED_SENTENCES) == expected
 
 
 @pytest.mark.parametrize(
     ("names", "contents", "named"),
     [
-        (["a.en", "a.de"], ["1\n2\n3\n", "1\n"], "a.en 3 lines a.de 1"),
-        (["a.en", "a.de"], ["1\n", "1\n2\n"], "a.en 1 lines a.de 2"),
-        (["a.en", "a.de"], ["1\n", b"\xff\n"], "a.de line 1 UTF-8"),
-        (["a.en", "a.de"], ["", ""], "no pairs a.en a.de"),
+        (["a.en", "a.de"], ["1\n2\n3\n", "1\n"], "a.en 3 a.de 1"),
+        (["a.en", "a.de"], ["1\n", b"\xff\n"], "a.de line 1"),
+        (["a.en", "a.de"], ["", ""], "a.en a.de"),
         (["a.en", "a.de.gz"], ["1\n", None], "a.de.gz"),
-        (["a.tsv", "b.tsv"], ["1\t2\n", "1\t2\n"], "one table"),
-        (["a.en", "a.de", "a.fr"], ["1\n"] * 3, "two 3"),
-        ([], [], "no corpus"),
-        (["a.txt"], ["1\n"], ".tsv .parquet plain text"),
+        (["a.tsv", "b.tsv"], ["1\t2\n", "1\t2\n"], "a.tsv b.tsv"),
+        (["a.en", "a.de", "a.fr"], ["1\n"] * 3, "3"),
+        ([], [], "corpus"),
+        (["a.txt"], ["1\n"], "a.txt"),
         (["a.tsv"], [None], "a.tsv"),
-        (["a.tsv"], [""], "a.tsv empty"),
-        (["a.tsv"], ["1\t2\n3\n"], "a.tsv line 2 1 2"),
-        (["a.tsv"], ["source\ttarget\n"], "no pairs a.tsv"),
-        (["a.tsv"], ["source\ttarget\n4\n"], "line 2 1 2"),
-        (["a.tsv"], ["source\ttarget\n1\t2\t3\n"], "line 2 3 2"),
-        (["a.tsv"], ["1\t2\n3\t4\t5\n"], "line 2 3 2"),
-        (["a.tsv"], ["1\t2\tCC-BY\n"], "a.tsv 3 source_column target_column"),
-        (["a.tsv"], ["en\tde\n1\t2\n"], "line 1 'en' 'de'"),
-        (["a.tsv"], ["source\ttarget\tsource\n1\t2\t3\n"], "2 'source'"),
-        (["a.csv"], [""], "a.csv empty"),
-        (["a.csv"], ["en,de,id\n1,2,3\n"], "'en' 'de' 'id'"),
-        (["a.csv"], ["en,de\n1,2\nHello, world,Hallo\n"], "a.csv line 3 3 2"),
-        (["a.csv"], ['en,de\n1,2\n"3,4\n5,6\n'], "a.csv line 3 CSV"),
-        (["a.csv"], ["en,en\n1,2\n"], "2 'en'"),
-        (["a.csv"], ["source,source\n1,2\n"], "2 columns 'source'"),
-        (["a.csv"], ["id,source\n1,2\n"], "target"),
-        (["a.csv"], [b"en,de\n1,2\n\xe4,3\n"], "a.csv line 3 UTF-8"),
-        (["a.jsonl"], ['{"en": "1", "de": "2"}\n{"en": \n'], "a.jsonl line 2 JSON"),
-        (["a.jsonl"], ["[" * 100_000], "a.jsonl line 1 JSON"),
-        (["a.jsonl"], ['{"en": "1", "en": "2", "de": "3"}\n'], "line 1 JSON 'en'"),
-        (["a.jsonl"], ['["1", "2"]\n'], "line 1 JSON"),
-        (["a.jsonl"], ['{"en": "1", "de": "2"}\n{"en": "1"}\n'], "line 2 'de' 'en'"),
-        (["a.jsonl"], ['{"en": "1", "de": 2}\n'], "line 1 'de' 2"),
-        (["a.jsonl"], ['{"en": "1", "de": "\\ud800"}\n'], "line 1 'de' surrogate"),
-        (["a.jsonl"], ['{"translation": {"en": "1"}}\n'], "'en'"),
-        (["a.jsonl"], ['{"translation": {"a": "", "b": ""}}\n{"translation": 1}\n'], "line 2 'translation'"),
+        (["a.tsv"], [""], "a.tsv"),
+        (["a.tsv"], ["1\t2\n3\n"], "a.tsv line 2"),
+        (["a.tsv"], ["source\ttarget\n"], "a.tsv"),
+        (["a.tsv"], ["source\ttarget\n1\t2\t3\n"], "a.tsv line 2"),
+        (["a.tsv"], ["1\t2\tCC-BY\n"], "a.tsv source_column"),
+        (["a.tsv"], ["en\tde\n1\t2\n"], "a.tsv line 1 'en' 'de'"),
+        (["a.tsv", "source_column=en", "target_column=de"], ["1\t2\n", None, None], "a.tsv 'en' '1' '2'"),
+        (["a.csv"], ["en,de\n1,2\nHello, world,Hallo\n"], "a.csv line 3"),
+        (["a.csv"], ['en,de\n1,2\n"3,4\n5,6\n'], "a.csv line 3"),
+        (["a.csv"], ["en,en\n1,2\n"], "a.csv 'en'"),
+        (["a.csv"], ["id,source\n1,2\n"], "a.csv target"),
+        (["a.csv"], [b"en,de\n1,2\n\xe4,3\n"], "a.csv line 3"),
+        (["a.csv", "source_column=en"], ["en,de\n1,2\n", None], "a.csv"),
+        (["a.csv", "source_column=en", "target_column=fr"], ["en,de\n1,2\n", None, None], "a.csv 'fr' 'en' 'de'"),
+        (["a.jsonl"], ['{"en": "1", "de": "2"}\n{"en": \n'], "a.jsonl line 2"),
+        (["a.jsonl"], ["[" * 100_000], "a.jsonl line 1"),
+        (["a.jsonl"], ['{"en": "1", "en": "2", "de": "3"}\n'], "a.jsonl line 1 'en'"),
+        (["a.jsonl"], ['{"en": "1", "de": "2"}\n{"en": "1"}\n'], "a.jsonl line 2 'de'"),
+        (["a.jsonl"], ['{"en": "1", "de": 2}\n'], "a.jsonl line 1 'de' 2"),
+        (["a.jsonl"], ['{"en": "1", "de": "\\ud800"}\n'], "a.jsonl line 1 'de'"),
+        (["a.jsonl"], ['{"translation": {"a": "", "b": ""}}\n{"translation": 1}\n'], "a.jsonl line 2"),
         (["a.parquet"], [b"PAR1 and no more"], "a.parquet"),
+        (["a.parquet"], [b""], "a.parquet"),
     ],
 )
-def test_bad_input_is_told_in_one_sentence(tmp_path, write, names, contents, named):
+def test_bad_input_is_named_with_its_file_and_line(tmp_path, write, rows, names, contents, named):
     for name, content in zip(names, contents, strict=True):
         if content is not None:
             write(name, content)
     with refused(CorpusError, *named.split()):
-        read_corpus([str(tmp_path / name) for name in names], cache_dir=tmp_path / "cache")
-    assert not list((tmp_path / "cache").glob("*.tmp"))
+        rows(*(name if "=" in name else tmp_path / name for name in names))
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "wanted", "named"),
+    ("name", "text", "columns", "form", "named"),
     [
-        ("a.csv", "en,de\n1,2\n", ("en", "fr"), "a.csv 'fr' 'en' 'de'"),
-        ("a.tsv", "1\t2\n", ("en", "de"), "'en' '1' '2'"),
-        ("a.csv", "en,de\n1,2\n", ("en", None), "both"),
-        ("a.csv", "en,de,en\n1,2,3\n", ("en", "de"), "a.csv 2 'en'"),
-        ("a.tsv", "de\ten\ten\n1\t2\t3\n", ("de", "en"), "a.tsv 2 'en'"),
-        ("a.jsonl", '{"translation": {"en": "1", "de": "2"}}\n', ("en", "fr"), "'fr' 'en' 'de'"),
+        ("a.conll", "a\tX\n\nb\n", [], TAGGED_SENTENCES, "a.conll line 3"),
+        ("a.conll", "a\tX\nb\t\n", [], TAGGED_SENTENCES, "a.conll line 2"),
+        ("a.conll", "a X\n# a comment inside\n", [], TAGGED_SENTENCES, "a.conll line 2"),
+        ("a.conll", "a\nb\n", [], TAGGED_SENTENCES, "a.conll line 1"),
+        ("a.conll", "a\tX\n", ["label_column=3"], TAGGED_SENTENCES, "column 3"),
+        ("a.conll", "a\tX\n", ["label_column=pos"], TAGGED_SENTENCES, "numbers"),
+        ("a.csv", "a,b\n1,2\n", [], TAGGED_SENTENCES, "a.csv"),
+        ("a.csv", "a,b\n1,2\n", [], LABELLED_TEXTS, "text_column"),
+        ("a.tsv", "x\ty\n", ["text_column=3", "label_column=1"], LABELLED_TEXTS, "a.tsv '3'"),
+        ("a.jsonl", '{"text": "x", "label": [1]}\n', [], LABELLED_TEXTS, "a.jsonl line 1 'label'"),
+        ("a.txt", "x\n", ["text_column=1"], TEXTS, "columns"),
+        ("a.txt", "x\n", ["source_column=1"], TEXTS, "source_column text_column"),
+        ("a.tsv", "x\ty\n", ["label_column=1"], PAIRS, "label_column source_column"),
     ],
 )
-def test_a_wrong_column_is_answered_with_those_there_are(write, read, name, content, wanted, named):
+def test_rows_of_other_forms_are_named_with_their_place(write, rows, name, text, columns, form, named):
     with refused(CorpusError, *named.split()):
-        read(write(name, content), source_column=wanted[0], target_column=wanted[1])
-
-
-def test_names_for_what_has_no_columns_are_refused(write, read):
-    files = write("a.en", "1\n"), write("a.de", "2\n")
-    for source in (files, ("cmudict:dev",)):
-        with refused(CorpusError, "no named columns"):
-            read(*source, source_column="en", target_column="de")
-
-
-def test_columns_without_text_are_refused(tmp_path, read):
-    Dataset.from_dict({"en": ["a"], "de": [1]}).to_parquet(tmp_path / "c.parquet")
-    with refused(CorpusError, "'de'", "int64"):
-        read(str(tmp_path / "c.parquet"))
+        rows(write(name, text), *columns, form=form)
 
 
 @pytest.mark.parametrize(
-    ("table", "named"),
+    ("columns", "named"),
     [
-        (None, "c.parquet empty"),
-        (pa.table({}), "no pairs c.parquet"),
-        (pa.table({"en": pa.array([], pa.string()), "de": []}), "no pairs c.parquet"),
-        (pa.table([["1"], ["2"], ["3"]], names=["en", "de", "en"]), "c.parquet 2 'en'"),
+        ({}, "c.parquet"),
+        ({"en": pa.array([], pa.string()), "de": pa.array([], pa.string())}, "c.parquet"),
+        ({"en": ["a"], "de": [1]}, "'de' int64"),
+        ({"en": ["a"], "de": [["b"]]}, "'de'"),
     ],
 )
-def test_parquet_files_without_rows_or_with_a_name_twice_are_refused(tmp_path, read, table, named):
-    path = tmp_path / "c.parquet"
-    path.touch()
-    if table is not None:
-        pq.write_table(table, path)
+def test_parquet_without_rows_or_text_is_refused(tmp_path, rows, columns, named):
+    pq.write_table(pa.table(columns), tmp_path / "c.parquet")
     with refused(CorpusError, *named.split()):
-        read(str(path))
+        rows(tmp_path / "c.parquet")
 
 
-def test_a_hub_that_does_not_answer_is_asked_once_and_named(unreachable_hub, read):
-    with refused(CorpusError, "some/corpus", unreachable_hub):
-        read("some/corpus")
-    assert constants.HF_HUB_OFFLINE is False
+@pytest.mark.parametrize("suffix", [".tsv", ".csv", ".jsonl", ".tsv.gz", ".conll"])
+@SLOW_FIXTURE
+@given(
+    data=st.binary(max_size=60) | st.text('{}[]":,\t\n\r\\ab0# ü', max_size=60).map(str.encode), whole=st.booleans()
+)
+def test_any_bytes_are_read_or_refused_with_a_reason(tmp_path, suffix, data, whole):
+    path, form = tmp_path / f"fuzz{suffix}", TAGGED_SENTENCES if suffix == ".conll" else PAIRS
+    path.write_bytes(gzip.compress(data) if suffix.endswith(".gz") and whole else data)
+    try:
+        corpus = read_corpus([str(path)], form=form, cache_dir=tmp_path / "cache")
+    except CorpusError as error:
+        assert str(path) in str(error)
+    else:
+        assert len(corpus) > 0
 
 
-def test_a_full_disk_is_told_with_its_place(read, tmp_path, monkeypatch):
+def test_a_row_knows_its_file_and_line(write):
+    tagged = read_corpus([write("a.conll", "a\tX\nb\tY\n\nc\tZ\n")], form=TAGGED_SENTENCES)
+    spread = read_corpus([write("a.csv", 'en,de\n\n"one\ntwo",b\nc,d\n')])
+    assert [row_place(tagged, row) for row in (0, 1)] == [f"{write('a.conll', '')}, line {n}" for n in (1, 4)]
+    assert row_place(spread, 1).endswith("a.csv, line 5")
+    assert row_place(Dataset.from_dict({"text": ["x", "y"]}), 1).endswith("row 2")
+
+
+def test_a_pipe_is_read_to_score_but_refused_to_learn_from(tmp_path, write, rows):
+    os.mkfifo(tmp_path / "pipe")
+    with refused(CorpusError, "pipe"):
+        refuse_pipes([CorpusSpec((str(tmp_path / "pipe"), "b"))])
+    for text in ("1\n", "2\n"):
+        threading.Thread(target=lambda text=text: (tmp_path / "pipe").write_text(text), daemon=True).start()
+        assert rows(tmp_path / "pipe", write("b", "3\n")) == [(text.strip(), "3")]
+
+
+def test_text_is_read_again_only_if_a_file_or_a_choice_of_columns_changed(tmp_path, write, rows):
+    def kept():
+        return {path: path.stat().st_mtime_ns for path in (tmp_path / "cache").rglob("*.arrow")}
+
+    path = write("a.csv", "en,de\n1,2\n")
+    assert rows(path) == [("1", "2")] and rows(path, "source_column=de", "target_column=en") == [("2", "1")]
+    before, status = kept(), os.stat(path)
+    assert rows(path) == [("1", "2")] and kept() == before
+    write("a.csv", "en,de\n1,3\n")
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+    assert rows(path) == [("1", "3")] and rows(path, "source_column=de", "target_column=en") == [("3", "1")]
+    assert len(kept()) == 2  # The rows of the old file are gone.
+    table([("1", "2")]).to_parquet(tmp_path / "b.parquet")
+    assert rows(tmp_path / "b.parquet") == [("1", "2")]
+    table([("1", "3")]).to_parquet(tmp_path / "b.parquet")
+    os.utime(tmp_path / "b.parquet", ns=(0, 10**18))
+    assert rows(tmp_path / "b.parquet") == [("1", "3")]
+
+
+def test_nothing_of_local_files_is_kept_outside_the_given_directory(tmp_path, write, monkeypatch):
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "home")
+    table(ROWS).to_parquet(tmp_path / "c.parquet")
+    for source in ([write("a.en", "1\n"), write("a.de", "2\n")], [str(tmp_path / "c.parquet")]):
+        corpus = read_corpus(source, cache_dir=tmp_path / "cache")
+        assert all(str(tmp_path / "cache") in file["filename"] for file in corpus.cache_files)
+    assert not (tmp_path / "home").exists()
+
+
+def test_a_full_disk_is_named(rows, write, tmp_path, monkeypatch):
     text = [f"number {number}" for number in range(9000)]
     pq.write_table(pa.table({"en": text, "de": text}), tmp_path / "a.parquet")
-    with small_files(1 << 15), refused(CorpusError, "a.parquet", "datasets", "full"):
-        read(str(tmp_path / "a.parquet"))
-    # The library looks at the free space before it begins.
-    monkeypatch.setattr("os.statvfs", lambda place: os.statvfs_result((1, 1, 1, *[0] * 6, 255)))
-    with refused(CorpusError, "a.parquet", "datasets", "full"):
-        read(str(tmp_path / "a.parquet"))
+    lines = [write(name, "".join(f"{line}\n" for line in text)) for name in ("a.en", "a.de")]
+    for words in ([tmp_path / "a.parquet"], lines):
+        with small_files(1 << 15), refused(CorpusError, str(words[0]), "full"):
+            rows(*words)
+        # The library looks at the free space before it begins.
+        with monkeypatch.context() as patch, refused(CorpusError, str(words[0]), "full"):
+            patch.setattr("os.statvfs", lambda place: os.statvfs_result((1, 1, 1, *[0] * 6, 255)))
+            rows(*words)
+    assert len(rows(*lines)) == 9000
 
 
 @pytest.mark.parametrize("source", ["./absent", "/absent/folder", "absent.parquet", "a b", "absent.tsv:train"])
-def test_a_source_that_must_be_a_path_is_not_sought_on_the_hub(unreachable_hub, read, source):
-    with refused(CorpusError, "does not exist") as caught:
-        read(source)
+def test_a_source_that_must_be_a_path_is_not_sought_on_the_hub(unreachable_hub, rows, source):
+    with refused(CorpusError, source.split(":")[0]) as caught:
+        rows(source)
     assert unreachable_hub not in str(caught.value)
 
 
-def test_a_dataset_of_the_hub_is_asked_for_by_name_config_and_split(monkeypatch, read):
+def test_a_hub_that_does_not_answer_is_asked_once_and_named(unreachable_hub, rows):
+    with refused(CorpusError, "some/corpus", unreachable_hub):
+        rows("some/corpus")
+    assert constants.HF_HUB_OFFLINE is False
+
+
+def test_a_dataset_of_the_hub_is_asked_for_by_name_config_and_split(monkeypatch, rows):
     asked = []
 
     def unreachable(**arguments):
@@ -368,108 +393,39 @@ def test_a_dataset_of_the_hub_is_asked_for_by_name_config_and_split(monkeypatch,
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
     monkeypatch.setenv("https_proxy", "http://127.0.0.1:9")  # Which alone can tell whether the Hub answers.
     monkeypatch.setenv("no_proxy", "")
-    for source in ("some/corpus", "some/corpus:train", "some/corpus:de-en:train"):
-        with refused(CorpusError, "some/corpus", "Couldn't reach it"):
-            read(source)
-    assert [arguments["name"] for arguments in asked] == [None, None, "de-en"]
-    assert all(arguments.keys() == {"path", "name"} for arguments in asked)
-    with refused(CorpusError, "NAME:CONFIG:SPLIT"):
-        read("some/corpus:a:b:c")
+    for source in ("some/corpus", "some/corpus:train", "some/corpus:de-en:train", "some/corpus:a:b:c"):
+        with refused(CorpusError, "some/corpus"):
+            rows(source)
+    assert asked == [{"path": "some/corpus", "name": name} for name in (None, None, "de-en")]
 
 
-def test_an_existing_path_wins_over_colons(tmp_path, write, read, monkeypatch):
+def test_an_existing_path_wins_over_colons_and_a_built_in_corpus_over_a_directory(tmp_path, write, rows, monkeypatch):
     monkeypatch.chdir(tmp_path)
     write("a:b.tsv", "1\t2\n")
-    assert read("a:b.tsv") == [("1", "2")]
+    assert rows("a:b.tsv") == [("1", "2")]
     with refused(CorpusError, "a:b.tsv", "'train'"):
-        read("a:b.tsv:train")
-
-
-def test_a_built_in_corpus_wins_over_a_directory_of_its_name(tmp_path, read, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+        rows("a:b.tsv:train")
     (tmp_path / "cmudict").mkdir()
-    assert len(read("cmudict:dev")) == 2_735
-
-
-def test_pairs_are_read_once_and_again_only_if_a_file_changed(tmp_path, write, read):
-    files = write("a.en", "1\n2\n"), write("a.de", "3\n4\n")
-    assert read(*files) == [("1", "3"), ("2", "4")]
-    before = os.stat(files[1])
-    write("a.de", "3\n5\n")
-    os.utime(files[1], ns=(before.st_atime_ns, before.st_mtime_ns))
-    assert read(*files) == [("1", "3"), ("2", "5")]
-    kept = {path: path.stat().st_mtime_ns for path in (tmp_path / "cache").rglob("*.arrow")}
-    assert read(*files) == [("1", "3"), ("2", "5")]
-    assert kept == {path: path.stat().st_mtime_ns for path in (tmp_path / "cache").rglob("*.arrow")} != {}
-
-
-def test_columns_are_kept_apart_on_disk(write, read):
-    path = write("a.csv", "en,de\n1,2\n")
-    assert read(path) == [("1", "2")]
-    assert read(path, source_column="de", target_column="en") == [("2", "1")]
-    assert read(path) == [("1", "2")]
-
-
-def test_nothing_of_local_files_is_kept_outside_the_given_directory(tmp_path, write, monkeypatch):
-    home = tmp_path / "home"
-    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", home)
-    columns("en", "de").to_parquet(tmp_path / "c.parquet")
-    for source in ([write("a.en", "1\n"), write("a.de", "2\n")], [str(tmp_path / "c.parquet")]):
-        corpus = read_corpus(source, cache_dir=tmp_path / "cache")
-        assert all(str(tmp_path / "cache") in file["filename"] for file in corpus.cache_files)
-    assert not home.exists()
-
-
-def test_without_a_directory_pairs_are_still_on_disk(write):
-    corpus = read_corpus([write("a.en", "1\n"), write("a.de", "2\n")])
-    assert corpus[0] == {"source": "1", "target": "2"}
-    assert corpus.cache_files
+    assert len(rows("cmudict:dev")) == 2_735
 
 
 @pytest.mark.parametrize(
-    ("names", "languages"),
+    ("words", "languages"),
     [
-        (("c.en", "c.de"), ("en", "de")),
-        (("c.en.gz", "c.de.txt.gz"), ("en", "de")),
-        (("c.pt_BR", "c.deu_Latn"), ("pt_BR", "deu_Latn")),
-        (("c.src", "c.tgt"), (None, None)),
-        (("dev.txt", "train.phon.gz"), (None, None)),
+        (["c.en", "c.de"], ("en", "de")),
+        (["c.en.gz", "c.de.txt.gz"], ("en", "de")),
+        (["c.pt_BR", "c.deu_Latn"], ("pt_BR", "deu_Latn")),
+        (["c.src", "dev.txt"], (None, None)),
+        (["a.csv"], ("en", "de")),
+        (["a.csv", "source_column=de", "target_column=en"], ("de", "en")),
+        (["a.jsonl"], ("cs", "uk")),
+        (["a.tsv"], (None, None)),
+        (["cmudict:train"], ("en", None)),
     ],
 )
-def test_languages_are_told_by_suffixes(names, languages):
-    assert corpus_languages(names) == languages
-
-
-def test_languages_are_told_by_columns(write):
-    assert corpus_languages([write("a.csv", "en,de\n1,2\n")]) == ("en", "de")
-    assert corpus_languages([write("a.tsv", "x\tfr\tit\n"), "source_column=fr", "target_column=it"]) == ("fr", "it")
-    assert corpus_languages([write("a.jsonl", '{"translation": {"cs": "1", "uk": "2"}}\n')]) == ("cs", "uk")
-    assert corpus_languages([write("b.tsv", "a\tb\n")]) == (None, None)
-    assert corpus_languages([write("b.csv", "source,target\n1,2\n")]) == (None, None)
-    assert corpus_languages(["cmudict:train"]) == ("en", None)
-
-
-@pytest.mark.parametrize("suffix", [".tsv", ".csv", ".jsonl", ".tsv.gz"])
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(data=st.binary(max_size=60) | st.text('{}[]":,\t\n\r\\ab0ü', max_size=60).map(str.encode), whole=st.booleans())
-def test_any_bytes_are_read_or_refused_with_a_reason(tmp_path, suffix, data, whole):
-    path = tmp_path / f"fuzz{suffix}"
-    path.write_bytes(gzip.compress(data) if suffix.endswith(".gz") and whole else data)
-    try:
-        corpus = read_corpus([str(path)], cache_dir=tmp_path / "cache")
-    except CorpusError as error:
-        assert str(path) in str(error)
-    else:
-        assert len(corpus) > 0
-
-
-def test_a_copy_that_was_cut_off_is_made_again(tmp_path):
-    paths = [tmp_path / "a.en", tmp_path / "a.de"]
-    for path in paths:
-        path.write_text("one two\n" * 500)
-    read_corpus(list(map(str, paths)), cache_dir=tmp_path / "cache")
-    (copy,) = (tmp_path / "cache").glob("*.arrow")
-    content = copy.read_bytes()
-    copy.unlink()
-    copy.write_bytes(content[: len(content) // 2])
-    assert len(read_corpus(list(map(str, paths)), cache_dir=tmp_path / "cache")) == 500
+def test_languages_are_told_by_suffixes_and_columns(tmp_path, write, monkeypatch, words, languages):
+    monkeypatch.chdir(tmp_path)
+    write("a.csv", "en,de\n1,2\n")
+    write("a.jsonl", '{"translation": {"cs": "1", "uk": "2"}}\n')
+    write("a.tsv", "a\tb\n")
+    assert corpus_languages(parse_corpus(words)) == languages

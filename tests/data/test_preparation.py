@@ -1,25 +1,28 @@
-import io
-import json
-import math
+"""Text becomes tokens once: what the tokenizer gives, without rows that are empty or too long, whole or not at all."""
+
+import dataclasses
 import pickle
-from itertools import chain
 
 import numpy as np
 import pytest
-from datasets import Dataset, concatenate_datasets
-from faults import small_files, standard_streams
+from datasets import Dataset
+from faults import small_files
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from refusals import refused
+from tokenizers import Tokenizer
+from transformers import ByT5Tokenizer, PreTrainedTokenizerFast
 
 from vanilla_transformer.data.preparation import StoredCorpus, prepare_corpus
 from vanilla_transformer.data.token_corpus import PreparationReport
 from vanilla_transformer.errors import CorpusError
 from vanilla_transformer.model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
 from vanilla_transformer.plain_text import plain_text
+from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.tasks import get_task
 
-TASK = get_task("translation")
-
-PAIRS = [
+ENCODER = get_task("translation").encoder(Recipe())
+ROWS = [
     ("a dog", "ein Hund"),
     ("", "nichts"),
     ("two dogs run", "zwei Hunde rennen"),
@@ -32,237 +35,168 @@ PAIRS = [
 KEPT = [0, 2, 5, 7]
 
 
-def corpus_of(pairs):
-    sources, targets = zip(*pairs, strict=True)
-    return Dataset.from_dict({"source": sources, "target": targets})
+def corpus_of(rows):
+    return Dataset.from_dict({"source": [row[0] for row in rows], "target": [row[1] for row in rows]})
+
+
+def as_lists(corpus):
+    rows = corpus.rows(range(len(corpus)))
+    return [(source.tolist(), target.tolist()) for source, target in zip(rows["source"], rows["target"], strict=True)]
 
 
 @pytest.fixture(scope="module")
 def tokenizer():
-    return VanillaTransformerTokenizer.train([text for pair in PAIRS for text in pair], 270)
-
-
-class Watched:
-    """The task of translation, which notes what it encodes, until it raises an error."""
-
-    def __init__(self):
-        self.texts, self.left, self.error = [], math.inf, AssertionError("the corpus was tokenized again")
-
-    def __getattr__(self, name):
-        return getattr(TASK, name)
-
-    def encode(self, texts, tokenizer):
-        self.left -= 1
-        if self.left < 0:
-            raise self.error
-        self.texts += chain.from_iterable(texts.values())
-        return TASK.encode(texts, tokenizer)
+    return VanillaTransformerTokenizer.train([text for row in ROWS for text in row], 270, lowercase=True)
 
 
 @pytest.fixture
-def task():
-    return Watched()
-
-
-@pytest.fixture
-def prepare(tmp_path, tokenizer, task):
-    def call(pairs=PAIRS, **changed):
-        corpus = corpus_of(pairs) if isinstance(pairs, list) else pairs
-        arguments = {"tokenizer": tokenizer, "max_length": 30, "directory": tmp_path / "prepared"}
-        return prepare_corpus(corpus, task=task, **{**arguments, "progress": False, **changed})
+def prepare(tmp_path, tokenizer):
+    def call(rows=ROWS, **changed):
+        corpus = corpus_of(rows) if isinstance(rows, list) else rows
+        arguments = {"tokenizer": tokenizer, "encoder": ENCODER, "max_length": 30, "directory": tmp_path / "prepared"}
+        return prepare_corpus(corpus, **{**arguments, **changed})
 
     return call
 
 
-@pytest.fixture
-def forbid_tokenizing(task):
-    return lambda: setattr(task, "left", 0)
+@pytest.mark.parametrize("which", ["ours", "fast", "slow"])
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(texts=st.lists(st.tuples(st.text(max_size=12), st.text(max_size=12)), max_size=8))
+def test_rows_are_what_any_tokenizer_gives_without_empty_and_long_ones(prepare, tokenizer, which, texts):
+    inner = tokenizer.backend_tokenizer
+    theirs = {
+        "ours": tokenizer,
+        "fast": PreTrainedTokenizerFast(tokenizer_object=Tokenizer.from_str(inner.to_str())),
+        "slow": ByT5Tokenizer(),
+    }[which]
+    texts = [tuple(text.encode(errors="replace").decode() for text in row) for row in [*texts, *ROWS]]
+    reader = plain_text(theirs)
+    rows = [
+        (reader(source)["input_ids"], reader(text_target=target)["input_ids"])
+        for source, target in texts
+        if source.strip() and target.strip()
+    ]
+    kept = [row for row in rows if max(map(len, row)) <= 30]
+    prepared = prepare(texts, tokenizer=theirs)
+    assert as_lists(prepared) == kept
+    assert prepared.report == PreparationReport(len(texts), len(kept), len(texts) - len(rows), len(rows) - len(kept))
+    assert {name: lengths.tolist() for name, lengths in prepared.lengths.items()} == {
+        "source": [len(source) for source, _ in kept],
+        "target": [len(target) for _, target in kept],
+    }
 
 
-def as_lists(rows):
-    return [(source.tolist(), target.tolist()) for source, target in zip(rows["source"], rows["target"], strict=True)]
-
-
-def expected_rows(tokenizer, pairs):
-    reader = plain_text(tokenizer)
-    return [(reader(source)["input_ids"], reader(text_target=target)["input_ids"]) for source, target in pairs]
-
-
-@pytest.mark.parametrize("pairs_per_table", [1, 3, 10_000])
-def test_rows_are_what_the_tokenizer_gives(prepare, tokenizer, streamed, pairs_per_table):
-    prepared = prepare(streamed(PAIRS, pairs_per_table))
-    expected = expected_rows(tokenizer, [PAIRS[index] for index in KEPT])
-    assert as_lists(prepared.rows(range(len(prepared)))) == expected
-    assert as_lists(prepared.rows(np.array([3, 0, 3]))) == [expected[3], expected[0], expected[3]]
-    assert list(prepared.lengths) == ["source", "target"]
-    for lengths, column in zip(prepared.lengths.values(), zip(*expected, strict=True), strict=True):
-        assert lengths.tolist() == list(map(len, column)) and lengths.dtype == np.int32
+def test_rows_come_in_the_order_asked_for_over_many_batches(prepare):
+    rows = [(f"number {number}", f"Zahl {number}") for number in range(2_500)]
+    prepared = prepare(rows)
+    order = np.random.default_rng(0).permutation(len(prepared))
+    found, whole = prepared.rows(order), as_lists(prepared)
+    assert [ids.tolist() for ids in found["target"]] == [whole[row][1] for row in order]
+    assert {ids.dtype for ids in found["source"]} == {np.dtype(np.uint16)}
+    again = pickle.dumps(prepared)
+    assert len(again) < 1000 and as_lists(pickle.loads(again)) == whole
 
 
 def test_earlier_calls_of_the_tokenizer_change_no_row(prepare, tokenizer):
-    expected = expected_rows(tokenizer, [PAIRS[index] for index in KEPT])
+    expected = as_lists(prepare())
     tokenizer("something", padding="max_length", max_length=9, truncation=True)
-    assert as_lists(prepare().rows(range(len(KEPT)))) == expected
     tokenizer("something", split_special_tokens=False)
-    assert as_lists(prepare(PAIRS[1:]).rows(range(len(KEPT) - 1))) == expected[1:]
+    assert as_lists(prepare(ROWS[1:])) == expected[1:]
 
 
-def test_dropped_pairs_are_counted_and_told(prepare):
-    report = prepare().report
-    assert report == PreparationReport(read=8, kept=4, dropped_empty=2, dropped_too_long=2)
-    assert str(report) == "4 of 8 pairs, without 2 with an empty side and 2 that are too long"
-    assert str(PreparationReport(1200, 1200, 0, 0)) == "1,200 of 1,200 pairs"
-
-
-def test_a_pair_exactly_as_long_as_allowed_is_kept(prepare, tokenizer):
+def test_a_row_exactly_as_long_as_allowed_is_kept_and_a_corpus_of_none_refused(prepare, tokenizer):
     length = len(tokenizer("a dog runs")["input_ids"])
     assert len(prepare([("a dog runs", "x")], max_length=length)) == 1
-    with refused(CorpusError, "1 pairs", f"more than {length - 1}"):
+    with refused(CorpusError, "1", str(length - 1)):
         prepare([("a dog runs", "x")], max_length=length - 1)
 
 
-def test_ids_take_two_bytes_where_that_is_enough(prepare):
-    assert {ids[0].dtype for ids in prepare().rows([0]).values()} == {np.dtype(np.uint16)}
+def test_text_that_is_certainly_too_long_is_not_tokenized(prepare, tokenizer):
+    seen, longest = [], 30 * max(map(len, tokenizer.get_vocab()))
+
+    def encode(texts, tokenizer):
+        seen.extend(texts["source"])
+        return ENCODER.encode(texts, tokenizer)
+
+    report = prepare([*ROWS, ("a" * (longest + 1), "a")], encoder=dataclasses.replace(ENCODER, encode=encode)).report
+    assert report == PreparationReport(read=9, kept=4, dropped_empty=2, dropped_too_long=3)
+    assert 0 < max(map(len, seen)) <= longest
 
 
-def test_certainly_too_long_texts_are_counted_without_tokenization(prepare, tokenizer, task):
-    longest = 30 * max(map(len, tokenizer.get_vocab()))
-    report = prepare([*PAIRS, ("a" * (longest + 1), "a"), ("a", "ab" * longest)]).report
-    assert report == PreparationReport(read=10, kept=4, dropped_empty=2, dropped_too_long=4)
-    assert 0 < max(map(len, task.texts)) <= longest
+def test_a_dataset_in_hand_needs_its_columns_of_text_and_a_null_is_empty(prepare):
+    assert prepare(Dataset.from_dict({"source": ["a", None], "target": ["b", "c"]})).report.dropped_empty == 1
+    with refused(CorpusError, "'source'", "'en'"):
+        prepare(Dataset.from_dict({"en": ["a"], "target": ["b"]}))
+    with refused(CorpusError, "'target'", "int64"):
+        prepare(Dataset.from_dict({"source": ["a"], "target": [1]}))
 
 
-def test_the_tokens_have_a_hash_of_their_own(prepare, tmp_path):
+def test_the_hash_of_tokens_follows_the_tokens_alone(prepare, tmp_path):
     one = prepare().tokens
-    assert prepare([("", "dropped"), *PAIRS], directory=tmp_path / "more").tokens == one
-    halves = concatenate_datasets([corpus_of(PAIRS[:3]), corpus_of(PAIRS[3:])])
-    assert prepare(halves, directory=tmp_path / "halves").tokens == one
-    assert prepare([*PAIRS[1:], PAIRS[0]], directory=tmp_path / "other").tokens != one
-    assert prepare([pair[::-1] for pair in PAIRS], directory=tmp_path / "turned").tokens != one
+    assert prepare([("", "dropped"), *ROWS], directory=tmp_path / "more").tokens == one
+    assert prepare([*ROWS[1:], ROWS[0]], directory=tmp_path / "other").tokens != one
+    assert prepare([row[::-1] for row in ROWS], directory=tmp_path / "turned").tokens != one
+    shifted = [*ROWS[:-2], ("kur", ROWS[-2][1]), ("zthe last one", ROWS[-1][1])]
+    assert prepare(shifted, directory=tmp_path / "shifted").tokens != one
 
 
-def test_a_full_disk_is_named_with_the_file(prepare, tmp_path):
-    pairs = [(f"a dog {number}", "ein Hund " * 3) for number in range(4000)]
-    with small_files(1 << 16), refused(OSError, "prepared/tokens.arrow", "File too large", "free"):
-        prepare(pairs)
-    assert list((tmp_path / "prepared").iterdir()) == []
-    assert prepare(pairs).report.kept == 4000
+def forbidden(texts, tokenizer):
+    raise AssertionError("tokenized again")
 
 
-def test_the_same_again_is_opened_and_not_made(prepare, forbid_tokenizing):
+def test_the_same_again_is_opened_and_not_made(prepare):
     first = prepare()
-    forbid_tokenizing()
-    again = prepare()
-    assert as_lists(again.rows(range(4))) == as_lists(first.rows(range(4)))
-    assert again.report == first.report
-
-
-def test_tokens_do_not_depend_on_layout_or_earlier_tokenizer_calls(prepare, tokenizer, forbid_tokenizing):
-    prepare()
-    tokenizer("something", padding="max_length", max_length=9, truncation=True)
-    forbid_tokenizing()
-    shuffled = corpus_of(PAIRS[::-1]).select(range(len(PAIRS) - 1, -1, -1))
-    prepare(shuffled)
-    prepare(concatenate_datasets([corpus_of(PAIRS[:3]), corpus_of(PAIRS[3:])]))
+    again = prepare(encoder=dataclasses.replace(ENCODER, encode=forbidden))
+    assert as_lists(again) == as_lists(first) and again.report == first.report
 
 
 @pytest.mark.parametrize(
     "change",
     [
-        {"pairs": [*PAIRS[:-1], ("the last one", "der letztE")]},
-        {"pairs": [*PAIRS[:-2], ("kur", PAIRS[-2][1]), ("zthe last one", PAIRS[-1][1])]},
+        {"rows": [*ROWS[:-1], ("the last one", "der letztE")]},
         {"max_length": 29},
         {"tokenizer": VanillaTransformerTokenizer.train(["other text"], 262)},
+        {"encoder": dataclasses.replace(ENCODER, settings=("other",))},
     ],
 )
-def test_another_text_limit_or_tokenizer_makes_it_anew(prepare, forbid_tokenizing, change):
+def test_another_text_limit_tokenizer_or_setting_makes_it_anew(prepare, change):
     prepare()
-    forbid_tokenizing()
+    encoder = dataclasses.replace(change.get("encoder", ENCODER), encode=forbidden)
     with refused(AssertionError, "tokenized again"):
-        prepare(**change)
+        prepare(**{**change, "encoder": encoder})
 
 
-def test_a_write_that_is_cut_off_leaves_what_was_there(prepare, tmp_path, task, streamed, forbid_tokenizing):
-    first = prepare()
-    task.left, task.error = 2, KeyboardInterrupt
+@pytest.mark.parametrize("place", [0, 1, 2])
+def test_an_interruption_leaves_nothing_that_is_taken_for_tokens(prepare, tmp_path, place):
+    rows = [(f"number {number}", f"Zahl {number}") for number in range(2_500)]
+    whole, calls = as_lists(prepare(rows, directory=tmp_path / "whole")), []
+
+    def encode(texts, tokenizer):
+        calls.append(texts)
+        if len(calls) > place:
+            raise KeyboardInterrupt
+        return ENCODER.encode(texts, tokenizer)
+
     with pytest.raises(KeyboardInterrupt):
-        prepare(streamed(PAIRS * 2, 2))
-    assert task.left < 0
-    assert sorted(path.name for path in (tmp_path / "prepared").iterdir()) == ["report.json", "tokens.arrow"]
-    forbid_tokenizing()
-    assert as_lists(prepare().rows(range(4))) == as_lists(first.rows(range(4)))
-
-
-@pytest.mark.parametrize("file", ["tokens.arrow", "report.json"])
-def test_a_file_cut_short_is_made_anew(prepare, tmp_path, file):
-    expected = as_lists(prepare().rows(range(4)))
-    path = tmp_path / "prepared" / file
-    path.write_bytes(path.read_bytes()[:-10])
-    assert as_lists(prepare().rows(range(4))) == expected
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"kept": 5, "read": 9},  # One more than there are.
-        {"kept": "4"},
-        {"dropped_empty": -1, "read": 5},
-        {"read": 7},
-        {"id": None},
-        {"text": ...},
-        {"settings": ...},
-        {"stamp": ...},
-        {"dropped_too_long": ...},
-    ],
-)
-def test_a_report_that_cannot_be_true_is_made_anew(prepare, tmp_path, changes):
-    expected, path = prepare().report, tmp_path / "prepared" / "report.json"
-    whole = json.loads(path.read_text())
-    path.write_text(json.dumps({name: value for name, value in (whole | changes).items() if value is not ...}))
-    assert prepare().report == expected
-
-
-@pytest.mark.parametrize("missing", [("tokens",), ("settings", "text", "tokens", "stamp", "id")])
-def test_tokens_of_an_earlier_version_are_rebuilt_or_refused(prepare, tmp_path, missing):
-    expected, path = as_lists(prepare().rows(range(4))), tmp_path / "prepared" / "report.json"
-    report = {name: value for name, value in json.loads(path.read_text()).items() if name not in missing}
-    path.write_text(json.dumps(report))
-    with refused(CorpusError, "prepared", "version"):
+        prepare(rows, encoder=dataclasses.replace(ENCODER, encode=encode))
+    with refused(CorpusError, "prepared"):
         StoredCorpus(tmp_path / "prepared")
-    assert as_lists(prepare().rows(range(4))) == expected
+    assert as_lists(prepare(rows)) == whole
+    assert sorted(path.name for path in (tmp_path / "prepared").iterdir()) == ["report.json", "tokens.arrow"]
 
 
-@pytest.mark.parametrize("text", ['"text"', "4", "null", "[" * 99_999])
-def test_a_report_that_is_no_report_is_made_anew(prepare, tmp_path, text):
-    expected = prepare().report
-    (tmp_path / "prepared" / "report.json").write_text(text)
-    assert prepare().report == expected
+@pytest.mark.parametrize("cut", [0, 8, 100, 5_000])
+@pytest.mark.parametrize("name", ["report.json", "tokens.arrow"])
+def test_files_that_are_cut_or_foreign_are_made_anew(prepare, tmp_path, name, cut):
+    rows = [(f"number {number}", f"Zahl {number}") for number in range(2_500)]
+    whole, path = as_lists(prepare(rows)), tmp_path / "prepared" / name
+    path.write_bytes(path.read_bytes()[:-cut] if cut else b"null")
+    assert as_lists(prepare(rows)) == whole
 
 
-def test_tokens_of_one_corpus_are_never_taken_with_the_report_of_another(prepare, tmp_path):
-    prepare()
-    other = tmp_path / "other"
-    expected = as_lists(prepare(PAIRS[2:], directory=other).rows(range(2)))
-    (other / "tokens.arrow").write_bytes((tmp_path / "prepared" / "tokens.arrow").read_bytes())
-    assert as_lists(prepare(PAIRS[2:], directory=other).rows(range(2))) == expected
-
-
-def test_another_process_gets_the_place_and_not_the_tokens(prepare):
-    prepared = prepare([(f"number {index}", "eins zwei drei") for index in range(2000)])
-    pickled = pickle.dumps(prepared)
-    assert len(pickled) < 1000
-    assert as_lists(pickle.loads(pickled).rows([7])) == as_lists(prepared.rows([7]))
-
-
-def test_the_bar_is_for_terminals_and_can_be_switched_off(prepare, tmp_path, capsys):
-    class Terminal(io.StringIO):
-        def isatty(self):
-            return True
-
-    prepare(directory=tmp_path / "piped", progress=True)
-    assert capsys.readouterr().err == ""
-    for name, progress in (("silent", False), ("told", True)):
-        terminal = Terminal()
-        with standard_streams(stderr=terminal):
-            prepare(directory=tmp_path / name, progress=progress)
-        assert ("tokenizing" in terminal.getvalue()) == progress
+def test_a_full_disk_is_named_with_the_file(prepare, tmp_path):
+    rows = [(f"a dog {number}", "ein Hund " * 3) for number in range(4000)]
+    with small_files(1 << 16), refused(OSError, "prepared", "free"):
+        prepare(rows)
+    assert list((tmp_path / "prepared").iterdir()) == []
+    assert prepare(rows).report.kept == 4000

@@ -6,7 +6,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from vanilla_transformer import VanillaTransformerTokenizer
 from vanilla_transformer.plain_text import plain_text
-from vanilla_transformer.tokenizer.learning import ALGORITHMS
+from vanilla_transformer.tokenizer import ALGORITHMS
 
 TEXTS = ["the little house is small", "das kleine Haus ist klein"]
 WAYS = ["with the package", "without it", "tokenizers"]

@@ -16,7 +16,7 @@ from vanilla_transformer import VanillaTransformerConfig
 from vanilla_transformer.errors import VocabularyError
 from vanilla_transformer.model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
 from vanilla_transformer.plain_text import plain_text
-from vanilla_transformer.tokenizer.learning import ALGORITHMS
+from vanilla_transformer.tokenizer import ALGORITHMS
 
 SPECIAL = ["<pad>", "<s>", "</s>", "<unk>"]
 TEXTS = [
@@ -138,7 +138,7 @@ def test_same_texts_give_the_same_vocabulary_in_another_process() -> None:
     script = (
         "import json, sys\n"
         "from vanilla_transformer import VanillaTransformerTokenizer\n"
-        "from vanilla_transformer.tokenizer.learning import ALGORITHMS\n"
+        "from vanilla_transformer.tokenizer import ALGORITHMS\n"
         "texts = json.load(sys.stdin)\n"
         "trained = [VanillaTransformerTokenizer.train(texts, 270, algorithm) for algorithm in ALGORITHMS]\n"
         "json.dump([tokenizer.backend_tokenizer.to_str() for tokenizer in trained], sys.stdout)\n"

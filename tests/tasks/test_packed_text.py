@@ -12,7 +12,7 @@ from refusals import refused
 from transformers import AutoModelForCausalLM
 
 from vanilla_transformer.cli import main
-from vanilla_transformer.data.corpus import open_corpus, read_corpus
+from vanilla_transformer.data.corpus import read_corpus
 from vanilla_transformer.data.preparation import prepare_corpus
 from vanilla_transformer.data.sources import parse_corpus
 from vanilla_transformer.data.text_lines import LONGEST_PIECE
@@ -58,10 +58,8 @@ def test_each_token_is_predicted_once_and_each_character_returned(algorithm, mos
         [TEXT], 262 if algorithm == "character" else 264, algorithm=algorithm, begins=True, ends=False
     )
     task = task_for(PACKED)
-    stream = open_corpus(parse_corpus([str(tmp_path / "in.txt")]), form=task.form)
-    corpus = prepare_corpus(
-        stream, tokenizer, task.encoder(PACKED), max_length=most, directory=tmp_path / "ids", progress=False
-    )
+    stream = read_corpus(parse_corpus([str(tmp_path / "in.txt")]), form=task.form)
+    corpus = prepare_corpus(stream, tokenizer, task.encoder(PACKED), max_length=most, directory=tmp_path / "ids")
     blocks = [list(map(int, row)) for row in corpus.rows(range(len(corpus)))["text"]]
     assert blocks[0][0] == tokenizer.bos_token_id
     assert all(later[0] == block[-1] for block, later in zip(blocks, blocks[1:], strict=False))

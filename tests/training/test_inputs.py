@@ -99,6 +99,16 @@ def test_a_tokenizer_that_ends_no_sentence_as_the_model_does_is_refused(tmp_path
         gather(files[:2], tokenizer=str(tmp_path / "theirs"))
 
 
+def test_rows_to_be_scored_on_that_are_also_learned_are_counted(files, gather, tmp_path):
+    rows = [*LAW[:3], ("x", "y")]
+    (tmp_path / "dev.jsonl").write_text("".join(json.dumps({"de": t, "en": s}) + "\n" for s, t in rows))
+    (tmp_path / "test.jsonl").write_text(json.dumps({"de": "same", "en": "same"}) + "\n")
+    held_out = {name: (str(tmp_path / f"{name}.jsonl"), *COLUMNS) for name in ("dev", "test")}
+    _, said = gather([*files, *COLUMNS], **held_out)
+    copied, known = [sentence for sentence in said if "Attention" in sentence]
+    assert "test" in copied and "3 of the 4" in known and "dev" in known
+
+
 def test_an_empty_or_missing_corpus_among_several_is_named(tmp_path, files, gather):
     with refused(CorpusError, "absent.tsv"):
         gather([*files[:2], "+", str(tmp_path / "absent.tsv")])

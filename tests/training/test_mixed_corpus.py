@@ -7,6 +7,7 @@ from vanilla_transformer.data.preparation import prepare_corpus
 from vanilla_transformer.data.token_corpus import PreparationReport
 from vanilla_transformer.errors import CorpusError
 from vanilla_transformer.model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
+from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.tasks import get_task
 from vanilla_transformer.training.mixed_corpus import MixedCorpus
 
@@ -22,7 +23,7 @@ def parts(tmp_path, tokenizer):
 
     def prepared(name, size):
         pairs = {"source": [f"{name} {number}" for number in range(size)] + [""], "target": [name] * (size + 1)}
-        corpus, task = Dataset.from_dict(pairs), get_task("translation")
+        corpus, task = Dataset.from_dict(pairs), get_task("translation").encoder(Recipe())
         return prepare_corpus(corpus, tokenizer, task, max_length=30, directory=tmp_path / name)
 
     return [prepared("news", 10), prepared("parliament", 4), prepared("law", 1)]

@@ -151,7 +151,7 @@ def test_the_losses_are_those_of_a_loop_of_ten_lines(recipe, tmp_path):
 
     tokenizer = VanillaTransformerTokenizer.from_pretrained(tmp_path / "model")
     corpus = prepare_corpus(
-        read_corpus(plain.data.train[0]), tokenizer, TASK, max_length=256, directory=tmp_path / "tokens"
+        read_corpus(plain.data.train[0]), tokenizer, TASK.encoder(plain), max_length=256, directory=tmp_path / "tokens"
     )
     config = VanillaTransformerConfig.from_pretrained(tmp_path / "model")
     set_seed(plain.optimization.seed)

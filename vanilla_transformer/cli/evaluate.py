@@ -22,7 +22,6 @@ from vanilla_transformer.cli.streams import (
 )
 from vanilla_transformer.data.columns import TextForm
 from vanilla_transformer.data.sources import CorpusSpec, locate, parse_corpus, split_off
-from vanilla_transformer.data.text_lines import RowError
 from vanilla_transformer.errors import CorpusError, RecipeError
 from vanilla_transformer.options import OptionalCount
 from vanilla_transformer.progress import progress_bar
@@ -123,14 +122,8 @@ class Evaluate:
         settings = self._settings()
         if self.risk.mbr:
             settings["chosen"] = self.risk.translator
-        try:
-            with progress_bar(unit, total=task.examples(corpus)) as bar:
-                return task.evaluate(model, tokenizer, corpus, metrics, progress=bar.update, **settings)
-        except RowError as error:
-            from vanilla_transformer.data.corpus import row_place
-
-            place = row_place(self._source(task.form), task.form, error.row)
-            raise CorpusError(f"{place}: {error.reason}") from error
+        with progress_bar(unit, total=task.examples(corpus)) as bar:
+            return task.evaluate(model, tokenizer, corpus, metrics, progress=bar.update, **settings)
 
     def _report(self, evaluation: "Evaluation", model: "PreTrainedModel") -> None:
         """Prints the scores, and writes what was asked for."""

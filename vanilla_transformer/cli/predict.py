@@ -15,7 +15,7 @@ from vanilla_transformer.errors import RecipeError
 from vanilla_transformer.options import OptionalText
 
 if TYPE_CHECKING:
-    from vanilla_transformer.data.text_streams import TextStream
+    from datasets import Dataset
 
 
 @dataclass(frozen=True)
@@ -71,9 +71,9 @@ class Predict:
         self.computing.announce(model)
         source.answer(answering, resume=self.resume)
 
-    def _table(self, form: Any) -> "TextStream | None":
+    def _table(self, form: Any) -> "Dataset | None":
         """Returns the rows of an input that is a table or CoNLL columns; None for lines of text."""
-        from vanilla_transformer.data.corpus import open_corpus
+        from vanilla_transformer.data.corpus import read_corpus
         from vanilla_transformer.data.sources import CorpusSpec, has_columns
         from vanilla_transformer.tasks import as_in_training
 
@@ -81,11 +81,10 @@ class Predict:
             return None
         corpus = CorpusSpec((str(self.input),), text_column=self.text_column, text_pair_column=self.text_pair_column)
         form = form.without_labels()
-        return open_corpus(as_in_training(corpus, self.model, form), form=form)
+        return read_corpus(as_in_training(corpus, self.model, form), form=form).select_columns(list(form.names))
 
 
-def _rows_as_lines(table: "TextStream") -> Iterator[str]:
+def _rows_as_lines(table: "Dataset") -> Iterator[str]:
     """Yields each row of a table as a line of JSON."""
-    for part in table.tables():
-        for row in zip(*(part.column(name).to_pylist() for name in table.form.names), strict=True):
-            yield json.dumps(row, ensure_ascii=False)
+    for row in table:
+        yield json.dumps(list(row.values()), ensure_ascii=False)

@@ -36,7 +36,7 @@ class Tokenizer:
     def run(self) -> None:
         """Trains and saves the tokenizer."""
         from vanilla_transformer.model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
-        from vanilla_transformer.tokenizer.learning import (
+        from vanilla_transformer.tokenizer import (
             LONGEST_WORD,
             count_long_words,
             describe_long_words,

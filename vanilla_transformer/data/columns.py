@@ -1,6 +1,6 @@
 """Columns of text that a task reads, and the choice of a table's columns for them."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from vanilla_transformer.errors import CorpusError
@@ -33,11 +33,10 @@ class TextForm:
         unit: Name of its rows in messages.
         empty: Name of rows that are empty in a required column.
         parallel: Whether its two columns are translations of each other, also in line-aligned files.
-        tagged: Whether its two columns are the words of a sentence and their tags.
+        tagged: Whether its two columns are the words of a sentence and their tags, in files of CoNLL columns.
         in_blocks: Whether a text with too many tokens becomes several rows, so that none is dropped.
         packed: Whether rows are pieces of continuous text, with its white space and line ends, so that blocks of its
             tokens are continuous too; an empty row marks the start of a text.
-        files: The only kind of file that it is read from, if it is not read from text and tables.
     """
 
     columns: tuple[Column, ...]
@@ -47,7 +46,6 @@ class TextForm:
     tagged: bool = False
     in_blocks: bool = False
     packed: bool = False
-    files: "FileKind | None" = None
 
     def without_labels(self) -> "TextForm":
         """Return the form without the column that a model predicts."""
@@ -70,24 +68,6 @@ Row = tuple[str, ...]
 NumberedRows = Iterator[tuple[int, Row]]
 """Rows, each with the number of its first line."""
 
-
-@dataclass(frozen=True)
-class RowTable:
-    """The rows of a text, and the names of the columns or the languages that they come from, if known."""
-
-    rows: NumberedRows
-    names: Wanted = (None, None)
-
-
-@dataclass(frozen=True)
-class FileKind:
-    """A kind of file with the rows of one form: its name in messages, its suffixes, and what opens one."""
-
-    name: str
-    suffixes: tuple[str, ...]
-    read: Callable[[str, Wanted], RowTable]
-
-
 # Separates the words of a sentence, and their tags; it occurs in neither.
 BETWEEN_WORDS = "\t"
 _TEXT = Column("text", "text_column", ("text", "sentence", "sentence1", "premise", "question1"))
@@ -103,6 +83,9 @@ PAIRS = TextForm(
 TEXTS = TextForm((_TEXT,), "texts", "that are empty")
 TEXTS_IN_BLOCKS = replace(TEXTS, in_blocks=True)
 PACKED_TEXT = replace(TEXTS_IN_BLOCKS, unit="pieces of text", packed=True)
+TAGGED_SENTENCES = TextForm(
+    (Column("words", "text_column"), Column("tags", "label_column")), "sentences", "that are empty", tagged=True
+)
 COLUMN_SETTINGS = ("source_column", "target_column", "text_column", "text_pair_column", "label_column")
 
 

@@ -1,27 +1,37 @@
-"""Text from files, directories, the Hub and the package itself, as a dataset or a stream."""
+"""Text from files, directories, the Hub and the package itself, as a dataset whose rows know their lines."""
 
 import functools
-import hashlib
-import json
 import os
 import re
+import shutil
+import sys
 import tempfile
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
-from functools import partial
-from itertools import islice
+from itertools import islice, zip_longest
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import datasets
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from datasets import Dataset, DatasetBuilder
+from datasets import ClassLabel, Dataset, DatasetBuilder, Features, Value
 
-from vanilla_transformer.atomic_files import atomic_write, has_no_room
-from vanilla_transformer.data.cmudict import read_cmudict
-from vanilla_transformer.data.columns import PAIRS, Columns, RowTable, TextForm, refuse_twins
+from vanilla_transformer.atomic_files import has_no_room
+from vanilla_transformer.compression import without_suffix
+from vanilla_transformer.data.cmudict import dictionary_path, read_cmudict
+from vanilla_transformer.data.columns import (
+    PAIRS,
+    Columns,
+    NumberedRows,
+    TextForm,
+    Wanted,
+    choose_columns,
+    refuse_twins,
+)
+from vanilla_transformer.data.conll import read_conll
 from vanilla_transformer.data.sources import (
     CorpusLocation,
     CorpusSpec,
@@ -30,23 +40,14 @@ from vanilla_transformer.data.sources import (
     parse_corpus,
     table_suffix,
 )
-from vanilla_transformer.data.table_files import READERS
-from vanilla_transformer.data.tables import read_text
-from vanilla_transformer.data.text_lines import read_lines
-from vanilla_transformer.data.text_streams import TextStream, find_columns, row_tables, stream_of, text_schema
+from vanilla_transformer.data.table_files import read_table
+from vanilla_transformer.data.text_lines import read_lines, read_pieces
 from vanilla_transformer.errors import CorpusError
+from vanilla_transformer.fingerprints import fingerprint_settings
 from vanilla_transformer.network import hub_or_cache
 
-__all__ = [
-    "CorpusError",
-    "corpus_languages",
-    "open_corpus",
-    "read_corpus",
-    "read_lines",
-    "row_place",
-    "with_columns_of",
-]
-
+LINE = "line"
+ROWS_PER_TABLE = 10_000
 # Such as en, pt_BR or deu_Latn, but none of the three-letter endings of corpus files that are not languages.
 _LANGUAGE = re.compile(r"(?!(bpe|dev|hyp|out|raw|ref|src|tgt|tok|trg|txt|val)$)[a-z]{2,3}([_-][A-Za-z0-9]+)*")
 
@@ -56,6 +57,8 @@ def read_corpus(
 ) -> Dataset:
     """Read text into a dataset with the columns of a form, kept on disk whatever its size.
 
+    Rows of files also have their `line`; `row_place` tells where a row stands.
+
     Args:
         source: A corpus, or the words for one: two line-aligned text files; or one TSV, CSV, JSONL or Parquet file; or
             a directory or a Hub id that `datasets` can load, written NAME, NAME:SPLIT or NAME:CONFIG:SPLIT; or
@@ -63,40 +66,22 @@ def read_corpus(
             compressed (``.gz``, ``.bz2``, ``.xz``, ``.zst``). An existing path is taken literally, colons included.
             Its `source_column` and `target_column` name two columns, or two languages of the column ``translation``;
             by default they are that column's own languages in their order, else columns with names such as ``source``
-            and ``tgt``, else the only two. A TSV file has a header if columns are named, or if its first line has such
-            names; without one, columns are named by number. Other forms do not accept the settings for pairs; they
-            have their own (`TextForm`), and may be a plain text file with one text per line, or a file of CoNLL
-            columns.
+            and ``tgt``, else the only two. Other forms do not accept the settings for pairs; they have their own
+            (`TextForm`), and may be a plain text file with one text per line, or a file of CoNLL columns.
         form: The columns to read; pairs by default.
-        cache_dir: Directory where the rows are kept as Arrow, and reused while the files do not change. By default
+        cache_dir: Directory where the rows of files are kept, and reused while the files do not change. By default
             they are kept until the process ends. Data from the Hub is kept in the cache of `datasets`.
 
     Raises:
         CorpusError: Nothing can be read, or a line is invalid; the message names the file and the line.
     """
     location, directory = locate(_spec(source), form), _directory(cache_dir)
-    if location.kind != "dataset":
-        return _kept_on_disk(_stream_of_files(location), location, directory)
-    loaded = _load(location, directory)
-    return _mapped(loaded, form) or _kept_on_disk(_stream_of_dataset(loaded, location, directory), location, directory)
-
-
-def open_corpus(
-    source: CorpusSpec | Sequence[str], *, form: TextForm = PAIRS, cache_dir: str | os.PathLike[str] | None = None
-) -> TextStream:
-    """Open text to be read from start to end, in little memory and without a copy on disk.
-
-    Takes the same arguments as `read_corpus`. Files are always read in place.
-    """
-    location = locate(_spec(source), form)
-    for path in location.paths:
-        # Such as from `<(zcat text.gz)`: it can be read only once.
-        if os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path):
-            raise CorpusError(f"{path} is a pipe or a device, but training data is read more than once: name a file")
-    if location.kind == "dataset":
-        directory = _directory(cache_dir)
-        return _stream_of_dataset(_load(location, directory), location, directory)
-    return _stream_of_files(location)
+    with _in_one_sentence(location, directory), bars_on_terminals():
+        corpus = _loaded(location, directory) if location.kind == "dataset" else _read(location, directory)
+    if not len(corpus):
+        raise CorpusError(f"there are no {form.unit} in {location}")
+    corpus.info.description = str(location)
+    return corpus
 
 
 def corpus_languages(
@@ -106,18 +91,20 @@ def corpus_languages(
 
     Takes the same arguments as `read_corpus`, and reads no more of a file than its first line.
     """
-    location = locate(_spec(source))
+    location, directory = locate(_spec(source)), _directory(cache_dir)
     if location.kind == "dataset":
-        names = _load(location, _directory(cache_dir)).columns.names
+        with _in_one_sentence(location, directory), bars_on_terminals():
+            names = _columns(_dataset(location, directory), location).names
     else:
-        names = _open_table(location).names
+        names, _ = _open(location)
     first, second = (name if name and _LANGUAGE.fullmatch(name) else None for name in names)
     return first, second
 
 
-def row_place(source: CorpusSpec, form: TextForm, row: int) -> str:
-    """Return the place of a corpus row, given its number from 0."""
-    return _place(locate(source, form), row)
+def row_place(corpus: Dataset, row: int) -> str:
+    """Return the file and line of a corpus's row, given its number from 0, or the number if it is of no file."""
+    name = corpus.info.description or "the dataset"
+    return f"{name}, line {corpus[row][LINE]:,}" if LINE in corpus.features else f"{name}, row {row + 1:,}"
 
 
 def with_columns_of(corpus: CorpusSpec, other: CorpusSpec, form: TextForm) -> CorpusSpec:
@@ -135,79 +122,16 @@ def _has_its_columns(corpus: CorpusSpec, form: TextForm) -> bool:
     try:
         location = locate(corpus, form)
         if location.kind == "table":
-            next(_open_table(location).rows, None)
+            next(_open(location)[1], None)
     except CorpusError:
         return False
     return True
-
-
-def _place(location: CorpusLocation, row: int) -> str:
-    """Return the file and line of a row, or its number if no file can be read again."""
-    if location.kind in ("dataset", "text") or not all(map(os.path.isfile, location.paths)):
-        return f"{location}, row {row + 1:,}"
-    number, _ = next(islice(_open_table(location).rows, row, None))
-    return f"{location}, line {number:,}"
 
 
 def _spec(source: CorpusSpec | Sequence[str]) -> CorpusSpec:
     if isinstance(source, CorpusSpec):
         return source
     return parse_corpus([source] if isinstance(source, str) else [os.fspath(part) for part in source])
-
-
-def _stream_of_files(location: CorpusLocation) -> TextStream:
-    def tables() -> Iterator[pa.Table]:
-        return row_tables((row for _, row in _open_table(location).rows), location.form)
-
-    return TextStream(str(location), tables, _stamp(location), form=location.form, place=partial(_place, location))
-
-
-def _open_table(location: CorpusLocation) -> RowTable:
-    path = location.paths[0]
-    if location.kind == "lines":
-        return read_text(location.paths, location.form)
-    if location.form.files is not None:
-        return location.form.files.read(path, location.wanted)
-    if location.kind == "text":
-        return read_cmudict(location.split or "")
-    return READERS[table_suffix(path) or ""](path, location.wanted, location.form)
-
-
-def _stamp(location: CorpusLocation) -> str | None:
-    """Return a stamp that changes whenever a file or the wanted columns change, without reading the files."""
-    if location.kind == "text":
-        return None
-    stamps = []
-    for path in location.paths:
-        try:
-            status = os.stat(path)
-        except OSError as error:
-            raise CorpusError(f"{path} does not exist or cannot be read ({error.strerror})") from error
-        stamps.append([status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns])
-    return json.dumps([stamps, location.split, location.wanted])
-
-
-def _kept_on_disk(stream: TextStream, location: CorpusLocation, directory: Path) -> Dataset:
-    """Return rows kept in the directory, writing them unless they are already there."""
-    paths = [os.path.abspath(path) for path in location.paths]
-    form = [location.form.names, *["packed"] * location.form.packed]
-    identity = json.dumps([paths, location.config, location.split, location.wanted, *form])
-    file = directory / f"pairs-{hashlib.blake2b(identity.encode(), digest_size=8).hexdigest()}.arrow"
-    with suppress(OSError, pa.ArrowInvalid):  # There is none, or a truncated one.
-        with pa.memory_map(str(file)) as there, pa.ipc.open_stream(there) as reader:
-            stamp = (reader.schema.metadata or {}).get(b"stamp", b"").decode()
-        if stamp and stamp == stream.stamp:
-            return Dataset.from_file(str(file))
-    schema, rows = text_schema(stream.form, {"stamp": stream.stamp or ""}), 0
-    directory.mkdir(parents=True, exist_ok=True)
-    with atomic_write(file) as temporary:
-        with pa.OSFile(str(temporary), "wb") as written, pa.ipc.new_stream(written, schema) as writer:
-            for table in stream.tables():
-                writer.write_table(table.replace_schema_metadata(schema.metadata))
-                rows += table.num_rows
-        if not rows:
-            raise CorpusError(f"there are no {stream.form.unit} in {stream.name}")
-    return Dataset.from_file(str(file))
 
 
 @functools.cache
@@ -219,66 +143,177 @@ def _directory(cache_dir: str | os.PathLike[str] | None) -> Path:
     return Path(cache_dir) if cache_dir is not None else Path(_scratch().name)
 
 
-class _Loaded(NamedTuple):
-    """A dataset, the columns of it that a form is read from, and a stamp that changes if the text may have changed."""
+class _Tables(datasets.ArrowBasedBuilder):
+    """Tables of text as `datasets` keeps them: under `hash`, written once."""
 
-    dataset: Dataset
-    columns: Columns
-    stamp: str | None
+    def __init__(self, tables: Callable[[], Iterator[pa.Table]], features: Features, **settings: Any) -> None:
+        self._tables = tables
+        super().__init__(features=features, **settings)
+
+    def _info(self) -> datasets.DatasetInfo:
+        return datasets.DatasetInfo()
+
+    def _split_generators(self, manager: Any) -> list[datasets.SplitGenerator]:
+        return [datasets.SplitGenerator("train")]
+
+    def _generate_tables(self) -> Iterator[Any]:
+        for number, table in enumerate(self._tables()):
+            yield datasets.builder.Key(0, number), table
 
 
-def _load(location: CorpusLocation, directory: Path) -> _Loaded:
-    """Load a dataset: from the Hub in the cache of `datasets`, from local files in `directory`."""
-    with _said_in_one_sentence(location, directory):
-        dataset, stamp = _dataset(location, directory)
-        columns = find_columns(dataset, location.wanted, str(location), location.form)
-    if not len(dataset):
-        raise CorpusError(f"there are no {location.form.unit} in {location}")
-    return _Loaded(dataset, columns, stamp)
-
-
-def _stream_of_dataset(loaded: _Loaded, location: CorpusLocation, directory: Path) -> TextStream:
-    """Return the rows as a stream, which says in one sentence what it cannot read."""
-    stream = stream_of(loaded.dataset, str(location), loaded.stamp, location.form, loaded.columns)
+def _read(location: CorpusLocation, directory: Path) -> Dataset:
+    """Return the rows of files from the directory, where they are written unless the same are already there."""
+    features = Features({LINE: Value("int64"), **{name: Value("string") for name in location.form.names}})
 
     def tables() -> Iterator[pa.Table]:
-        with _said_in_one_sentence(location, directory):
-            yield from stream.tables()
+        _, rows = _open(location)
+        while batch := list(islice(rows, ROWS_PER_TABLE)):
+            numbers, texts = zip(*batch, strict=True)
+            yield pa.table([numbers, *zip(*texts, strict=True)], schema=features.arrow_schema)
 
-    return replace(stream, tables=tables)
+    paths = [dictionary_path()] if location.kind == "text" else list(location.paths)
+    form = [*location.form.names, location.form.packed, location.split]
+    place = directory / fingerprint_settings([list(map(os.path.abspath, paths)), location.wanted, form])
+    stamps = fingerprint_settings([place.name, *map(_stamp, paths)])
+    builder = _Tables(tables, features, cache_dir=str(place), hash=stamps)
+    if not all(map(os.path.isfile, paths)):  # Pipes can be read only once, and tell nothing of what they give.
+        shutil.rmtree(place, ignore_errors=True)
+    builder.download_and_prepare()
+    for path in Path(builder.cache_dir).parent.iterdir():
+        if path.is_dir() and path.name != stamps:
+            shutil.rmtree(path, ignore_errors=True)
+    if not builder.info.splits["train"].num_examples:
+        raise CorpusError(f"there are no {location.form.unit} in {location}")
+    return builder.as_dataset(split="train")
 
 
-def _mapped(loaded: _Loaded, form: TextForm) -> Dataset | None:
-    """Return the rows as they are on this disk; None if some of them are not text."""
-    dataset, (names, parent) = loaded.dataset, (loaded.columns.names, loaded.columns.parent)
-    if None in names:
-        return None
-    if parent is not None:
-        dataset, names = dataset.select_columns([parent]).flatten(), tuple(f"{parent}.{name}" for name in names)
-    if any(
-        dataset.features[name] != datasets.Value("string") or dataset.data.column(name).null_count for name in names
+def _stamp(path: str) -> list[int]:
+    """Return what changes whenever a file does, without reading it."""
+    try:
+        status = os.stat(path)
+    except OSError as error:
+        raise CorpusError(f"{path} does not exist or cannot be read ({error.strerror})") from error
+    return [status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns]
+
+
+def _open(location: CorpusLocation) -> tuple[Wanted, NumberedRows]:
+    """Return the names or languages of the columns of files, if known, and their rows."""
+    paths, form = location.paths, location.form
+    if location.kind == "text":
+        return ("en", None), enumerate(read_cmudict(location.split or ""), start=1)
+    if location.kind == "table":
+        if form.tagged:
+            return location.wanted, read_conll(paths[0], location.wanted)
+        return read_table(paths[0], table_suffix(paths[0]) or "", location.wanted, form)
+    if form.packed:
+        return (None,), enumerate(((piece,) for piece in read_pieces(paths[0])), start=1)
+    rows = _aligned_lines(*paths) if len(paths) == 2 else ((line,) for line in read_lines(paths[0]))
+    suffixes = (Path(without_suffix(path).removesuffix(".txt")).suffix[1:] for path in paths)
+    return tuple(suffixes), enumerate(rows, start=1)
+
+
+def _aligned_lines(first_path: str, second_path: str) -> Iterator[tuple[str, str]]:
+    first, second = read_lines(first_path), read_lines(second_path)
+    for number, (source, target) in enumerate(zip_longest(first, second)):
+        if source is None or target is None:
+            longer = number + 1 + sum(1 for _ in (second if source is None else first))
+            counts = (number, longer) if source is None else (longer, number)
+            raise CorpusError(
+                f"{first_path} has {counts[0]} lines and {second_path} has {counts[1]}: line-aligned files "
+                "must have equally many lines"
+            )
+        yield source, target
+
+
+def _loaded(location: CorpusLocation, directory: Path) -> Dataset:
+    """Return a dataset's columns of a form as text, mapped where they lie if they are text already."""
+    dataset = _dataset(location, directory)
+    columns = _columns(dataset, location)
+    if columns.parent is not None:
+        dataset = dataset.select_columns([columns.parent]).flatten()
+        columns = Columns(tuple(f"{columns.parent}.{name}" for name in columns.names))
+    return as_text(dataset, location.form, columns, str(location), directory)
+
+
+def as_text(dataset: Dataset, form: TextForm, columns: Columns, name: str, directory: Path) -> Dataset:
+    """Return columns of a dataset, by default those with the form's names, as text without nulls.
+
+    What is not yet text is written to the directory.
+    """
+    chosen = list(zip(form.columns, columns.names, strict=True))
+    features = dataset.features
+    for column, its in chosen:
+        if its not in features and not column.optional:
+            raise CorpusError(f"{name}: no column {its!r}; there are {', '.join(map(repr, features))}")
+        kind = getattr(features[its], "dtype", "lists") if its in features else None
+        is_number = column.numbers and re.fullmatch(r"bool|u?int\d+|float\d+", str(kind))
+        if kind not in (None, "string", "large_string", "string_view") and not is_number:
+            raise CorpusError(f"{name}: column {its!r} holds {kind}, which is not text")
+    if all(its in features and features[its] == Value("string") for _, its in chosen) and not any(
+        dataset.data.column(its).null_count for _, its in chosen
     ):
-        return None
-    return dataset.select_columns(list(names)).rename_columns(dict(zip(names, form.names, strict=True)))
+        renamed = {its: column.name for column, its in chosen if its != column.name}
+        return dataset.select_columns([its for _, its in chosen]).rename_columns(renamed)
+    classes = {its: one.names for its, one in features.items() if isinstance(one, ClassLabel)}
+
+    def texts(table: pa.Table) -> pa.Table:
+        return pa.table({column.name: _texts(table, its, classes.get(its)) for column, its in chosen})
+
+    made = fingerprint_settings([dataset._fingerprint, columns.names, form.names])
+    directory.mkdir(parents=True, exist_ok=True)
+    return (
+        dataset.with_format("arrow")
+        .map(
+            texts,
+            batched=True,
+            remove_columns=dataset.column_names,
+            features=Features({column: Value("string") for column in form.names}),
+            new_fingerprint=made,
+            cache_file_name=str(directory / f"{made}.arrow"),
+        )
+        .with_format(None)
+    )
+
+
+def _texts(table: pa.Table, name: str | None, classes: list[str] | None) -> pa.Array:
+    """Return a column as text, with an empty one for a null and for a column that is missing."""
+    if name not in table.column_names:
+        return pa.array([""] * table.num_rows, pa.string())
+    values = table.column(name)
+    if classes is not None:
+        known = pc.if_else(pc.greater_equal(values, 0), values, None)  # -1 is a text without a label.
+        values = pa.array(classes).take(known.combine_chunks())
+    return pc.fill_null(values.cast(pa.string()), "")
+
+
+def _columns(dataset: Dataset, location: CorpusLocation) -> Columns:
+    """Decide which columns of a dataset are those of a form; see `choose_columns`."""
+    translation = dataset.features.get("translation")
+    languages = translation.languages if isinstance(translation, datasets.Translation) else translation
+    names = list(languages) if isinstance(languages, list | tuple | dict) else []
+    return choose_columns(list(dataset.features), names, location.wanted, str(location), location.form)
 
 
 @contextmanager
-def _said_in_one_sentence(location: CorpusLocation, directory: Path) -> Iterator[None]:
+def _in_one_sentence(location: CorpusLocation, directory: Path) -> Iterator[None]:
     """Turn errors of the readers of `datasets`, which may be of any class, into a CorpusError.
 
     The first line of an error's cause is the most informative.
     """
-    cache = _cache(location, directory) or datasets.config.HF_CACHE_HOME
-    problem, is_here = None, os.path.exists(location.paths[0])
+    is_here = location.kind != "dataset" or os.path.exists(location.paths[0])
+    problem = None
     try:
         with nullcontext() if is_here else hub_or_cache() as problem:
             yield
-    except (CorpusError, GeneratorExit):
+    except CorpusError:
         raise
     except Exception as error:
+        if isinstance(error.__cause__, CorpusError):
+            raise error.__cause__ from None
         if problem and isinstance(error, OSError):
             raise CorpusError(f"there is no {location} here, and {problem}") from error
         if _is_out_of_room(error):
+            cache = directory if is_here else datasets.config.HF_CACHE_HOME
             raise CorpusError(
                 f"{location} cannot be loaded because the disk of {cache} is full: free some space"
             ) from error
@@ -295,32 +330,32 @@ def _is_out_of_room(error: BaseException | None) -> bool:
     return False
 
 
-def _cache(location: CorpusLocation, directory: Path) -> Path | None:
-    """Return the cache for data that `datasets` reads from local files; None for its own cache."""
-    return directory / "datasets" if os.path.exists(location.paths[0]) else None
+@contextmanager
+def bars_on_terminals() -> Iterator[None]:
+    """Turns off the bars of `datasets` in its body where nobody watches them."""
+    hidden = not sys.stderr.isatty() and not datasets.are_progress_bars_disabled()
+    if hidden:
+        datasets.disable_progress_bars()
+    try:
+        yield
+    finally:
+        if hidden:
+            datasets.enable_progress_bars()
 
 
-def _load_saved(location: CorpusLocation) -> Dataset:
-    loaded = datasets.load_from_disk(location.paths[0])
-    if isinstance(loaded, datasets.DatasetDict):
-        return loaded[_choose_split(location, list(loaded))]
-    if location.split is not None:
-        raise CorpusError(f"{location} has no splits: leave {location.split!r} out")
-    return loaded
-
-
-def _dataset(location: CorpusLocation, directory: Path) -> tuple[Dataset, str | None]:
-    """Return a dataset, and a stamp that changes if its text may have changed."""
-    if any(Path(location.paths[0], name).exists() for name in ("state.json", "dataset_dict.json")):
-        return _load_saved(location), None  # Already on this disk as Arrow, which is mapped and never copied.
+def _dataset(location: CorpusLocation, directory: Path) -> Dataset:
+    """Load a dataset: one saved on this disk, or by a builder of `datasets`."""
+    path = location.paths[0]
+    if any(Path(path, name).exists() for name in ("state.json", "dataset_dict.json")):
+        saved = datasets.load_from_disk(path)
+        if isinstance(saved, datasets.DatasetDict):
+            return saved[_choose_split(location, list(saved))]
+        if location.split is not None:
+            raise CorpusError(f"{location} has no splits: leave {location.split!r} out")
+        return saved
     builder = _builder(location, directory)
     builder.download_and_prepare()
-    split = location.split or _choose_split(location, list(builder.info.splits or ()))
-    dataset = builder.as_dataset(split=split)
-    # A file's modification time, or its commit on the Hub.
-    files = getattr(builder.config, "data_files", None) or {}
-    origins = [[str(name), files[name], files[name].origin_metadata] for name in files]
-    return dataset, json.dumps([builder.hash, builder.config_id, origins, split, location.wanted])
+    return builder.as_dataset(split=location.split or _choose_split(location, list(builder.info.splits or ())))
 
 
 def _builder(location: CorpusLocation, directory: Path) -> DatasetBuilder:
@@ -329,9 +364,8 @@ def _builder(location: CorpusLocation, directory: Path) -> DatasetBuilder:
     if os.path.isfile(path):
         _check_parquet(path, location.form)
         arguments = {"path": "parquet", "data_files": path}
-    cache = _cache(location, directory)
-    if cache is not None:
-        arguments["cache_dir"] = str(cache)
+    if os.path.exists(path):
+        arguments["cache_dir"] = str(directory / "datasets")
     builder = datasets.load_dataset_builder(**arguments)
     if hasattr(builder.config, "keep_default_na"):
         # The CSV reader takes the words "null" and "NA" for missing values, and "null" is a German word.

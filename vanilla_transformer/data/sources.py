@@ -10,6 +10,7 @@ from typing import Any
 
 from vanilla_transformer.compression import SUFFIXES, without_suffix
 from vanilla_transformer.data.columns import COLUMN_SETTINGS, PAIRS, TextForm, Wanted
+from vanilla_transformer.data.conll import SUFFIXES as CONLL_SUFFIXES
 from vanilla_transformer.errors import CorpusError
 from vanilla_transformer.suggestions import closest, did_you_mean
 
@@ -240,10 +241,10 @@ def may_have_columns(corpus: CorpusSpec) -> bool:
 def _locate_one(source: str, form: TextForm) -> CorpusLocation:
     path, parts = split_off(source)
     suffix, single = table_suffix(path), len(form.columns) == 1
-    if form.files is not None:
+    if form.tagged:
         if not os.path.isfile(source) or suffix not in (None, ".tsv"):
             problem = "is none" if os.path.exists(source) else "does not exist"
-            raise CorpusError(f"{form.unit} are read from files of {form.files.name}, but {source} {problem}")
+            raise CorpusError(f"{form.unit} are read from files of CoNLL columns, but {source} {problem}")
         return CorpusLocation("table", (source,))
     if path == CMUDICT and len(parts) < 2 and form.parallel:
         return CorpusLocation("text", (path,), split=parts[0] if parts else None)
@@ -277,6 +278,13 @@ def split_off(source: str) -> tuple[str, list[str]]:
     return name, rest
 
 
+def refuse_pipes(corpora: Sequence[CorpusSpec]) -> None:
+    """Raises CorpusError for text that can be read only once, such as from `<(zcat text.gz)`."""
+    for path in (path for corpus in corpora for path in corpus.parts):
+        if os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path):
+            raise CorpusError(f"{path} is a pipe or a device, but a run reads its text again to resume: name a file")
+
+
 def table_suffix(path: str) -> str | None:
     """Return the suffix that marks a file as a table, None for other files."""
     suffix = Path(without_suffix(path)).suffix.lower()
@@ -285,6 +293,4 @@ def table_suffix(path: str) -> str | None:
 
 def has_columns(path: str, form: TextForm) -> bool:
     """Tell by its suffix whether a file has columns to read a form from, rather than lines of text."""
-    if form.files is None:
-        return table_suffix(path) is not None
-    return without_suffix(path).endswith(form.files.suffixes)
+    return without_suffix(path).endswith(CONLL_SUFFIXES) if form.tagged else table_suffix(path) is not None

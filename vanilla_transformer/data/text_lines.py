@@ -14,14 +14,6 @@ LONGEST_PIECE = 1 << 14
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
-class RowError(CorpusError):
-    """An unusable row of a corpus, with its number from 0 and the reason."""
-
-    def __init__(self, row: int, reason: object) -> None:
-        super().__init__(f"row {row + 1:,}: {reason}")
-        self.row, self.reason = row, reason
-
-
 def read_lines(path: str | os.PathLike[str]) -> Iterator[str]:
     r"""Yield the lines of a UTF-8 file, plain or compressed, without their line ends; ``"-"`` is standard input.
 

@@ -1,22 +1,23 @@
-"""A corpus in tokens, as training sees it: rows of ids in named columns, read by position, kept in Arrow files."""
+"""A corpus in tokens, as training sees it: rows of ids in named columns, read by position."""
 
+import hashlib
+import json
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
 from pathlib import Path
-from typing import Any, NamedTuple
 
 import numpy as np
-import pyarrow as pa
+from datasets import Dataset
 from numpy.typing import NDArray
 
-from vanilla_transformer.data.columns import PAIRS, TextForm
-from vanilla_transformer.data.row_hashes import RowHash
+from vanilla_transformer.data.columns import TextForm
+from vanilla_transformer.errors import CorpusError
 
 Ids = NDArray[np.unsignedinteger]
 Lengths = NDArray[np.integer]
+TOKENS_FILE = "tokens.arrow"
+REPORT_FILE = "report.json"
 Rows = Mapping[str, Sequence[Ids]]
 """Rows of a corpus by column: each name with the ids of its rows."""
 
@@ -29,20 +30,6 @@ class PreparationReport:
     kept: int
     dropped_empty: int
     dropped_too_long: int
-
-    @classmethod
-    def of(cls, record: Mapping[str, Any]) -> "PreparationReport":
-        """Return the counts in a record that has others beside them; KeyError if one is missing."""
-        return cls(**{name: record[name] for name in cls.__dataclass_fields__})
-
-    @property
-    def is_sound(self) -> bool:
-        """Tells whether the values are valid counts, with each row in exactly one of them."""
-        counts = self.kept, self.dropped_empty, self.dropped_too_long
-        return all(type(count) is int and count >= 0 for count in counts) and self.read == sum(counts)
-
-    def __str__(self) -> str:
-        return self.describe(PAIRS)
 
     def describe(self, form: TextForm) -> str:
         """Return the counts in words, with the form's name for rows."""
@@ -59,13 +46,11 @@ class PreparedCorpus(ABC):
     Attributes:
         report: Numbers of rows kept and dropped.
         tokens: A hash of all ids in their order: it changes whenever a model would learn from other data.
-        texts: A hash of the underlying text, for each corpus of a mixture.
         lengths: Number of ids in each row, including end tokens, by column in the order of the columns.
     """
 
     report: PreparationReport
     tokens: str
-    texts: tuple[str, ...]
     lengths: Mapping[str, Lengths]
 
     def __len__(self) -> int:
@@ -85,70 +70,58 @@ class PreparedCorpus(ABC):
         return self
 
 
-class _Column(NamedTuple):
-    """One column of adjacent rows: their ids one after the other, and where each row begins and ends."""
-
-    ids: Ids
-    bounds: NDArray[np.int32]
-
-    @classmethod
-    def from_arrow(cls, column: pa.ListArray) -> "_Column":
-        return cls(column.values.to_numpy(zero_copy_only=True), column.offsets.to_numpy(zero_copy_only=True))
-
-    def row(self, offset: int) -> Ids:
-        return self.ids[self.bounds[offset] : self.bounds[offset + 1]]
-
-    def hashed(self) -> tuple[memoryview, NDArray[np.int64]]:
-        return self.ids.data, np.diff(self.bounds).astype(np.int64)
-
-
-class TokenFile:
-    """Rows of ids in named columns, in an Arrow file that is memory-mapped.
+class StoredCorpus(PreparedCorpus):
+    """The rows that `prepare_corpus` kept in `directory`, memory-mapped.
 
     Raises:
-        ValueError: The file is damaged.
+        CorpusError: The directory holds no tokens, or damaged ones.
     """
 
-    def __init__(self, path: Path) -> None:
-        file = pa.memory_map(str(path))
-        reader = pa.ipc.open_file(file)
-        batches = [reader.get_batch(index) for index in range(reader.num_record_batches)]
-        _refuse_buffers_outside(file, batches)
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        try:
+            record = json.loads((directory / REPORT_FILE).read_text(encoding="utf-8"))
+            self.report, self.fingerprint = PreparationReport(**record["report"]), str(record["fingerprint"])
+            table = Dataset.from_file(str(directory / TOKENS_FILE)).data
+            if not len(table) == self.report.kept > 0:
+                raise ValueError(f"{len(table)} rows")
+        except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
+            raise CorpusError(f"{directory} holds no tokenized corpus that can be read: prepare it again") from error
+        # The ids of each piece of a column one after the other, and where each row begins and ends in them.
         self._columns = {
-            name: [_Column.from_arrow(batch.column(name)) for batch in batches] for name in reader.schema.names
+            name: [(piece.values.to_numpy(), piece.offsets.to_numpy()) for piece in table.column(name).chunks]
+            for name in table.column_names
         }
-        self._ends = np.cumsum([batch.num_rows for batch in batches], dtype=np.int64)
-        self.id = (reader.schema.metadata or {}).get(b"id", b"").decode()
-
-    def __len__(self) -> int:
-        return int(self._ends[-1]) if len(self._ends) else 0
-
-    def lengths(self) -> dict[str, NDArray[np.int32]]:
-        """Return the number of ids in each row, by column."""
-        empty = np.zeros(0, dtype=np.int32)
-        return {
-            name: np.concatenate([empty, *(np.diff(part.bounds) for part in parts)])
-            for name, parts in self._columns.items()
+        counts = [len(piece) for piece in table.column(0).chunks]
+        self._starts = np.cumsum([0, *counts])
+        self.lengths = {
+            name: np.concatenate([np.diff(bounds) for _, bounds in pieces]) for name, pieces in self._columns.items()
         }
+        self.tokens = self._hash()
 
-    def rows(self, indices: Sequence[int] | NDArray[np.integer]) -> dict[str, list[Ids]]:
+    def __reduce__(self) -> tuple[type["StoredCorpus"], tuple[Path]]:
+        # Another process maps the file again instead of receiving a copy.
+        return StoredCorpus, (self.directory,)
+
+    def rows(self, indices: Sequence[int] | NDArray[np.integer]) -> Rows:
         """Return the ids of the rows at `indices`, by column, as views of the file."""
         positions = np.asarray(indices, dtype=np.int64)
-        batches = np.searchsorted(self._ends, positions, side="right")
-        offsets = positions - np.concatenate(([0], self._ends))[batches]
-        places = list(zip(batches.tolist(), offsets.tolist(), strict=True))
-        return {name: [parts[batch].row(offset) for batch, offset in places] for name, parts in self._columns.items()}
+        numbers = np.searchsorted(self._starts, positions, side="right") - 1
+        places = list(zip(numbers.tolist(), (positions - self._starts[numbers]).tolist(), strict=True))
+        found: dict[str, list[Ids]] = {}
+        for name, pieces in self._columns.items():
+            found[name] = [
+                ids[bounds[place] : bounds[place + 1]] for number, place in places for ids, bounds in [pieces[number]]
+            ]
+        return found
 
-
-def _refuse_buffers_outside(file: pa.MemoryMappedFile, batches: Iterable[pa.RecordBatch]) -> None:
-    """Raises ValueError if memory beyond the end of the file would be read, which would kill the process."""
-    file.seek(0)
-    whole = file.read_buffer()
-    for batch in batches:
-        batch.validate()
-        for buffer in chain.from_iterable(column.buffers() for column in batch.columns):
-            if buffer is not None and not 0 <= buffer.address - whole.address <= whole.size - buffer.size:
-                raise ValueError("ids beyond the end of the file")
+    def _hash(self) -> str:
+        digest = hashlib.blake2b(digest_size=16)
+        for name, pieces in self._columns.items():
+            for ids, bounds in pieces:
+                digest.update(ids[bounds[0] : bounds[-1]].data)
+            digest.update(self.lengths[name].data)
+        return digest.hexdigest()
 
 
 def rows_of_several(parts: Sequence[PreparedCorpus], starts: NDArray[np.int64], positions: NDArray[np.int64]) -> Rows:
@@ -162,38 +135,3 @@ def rows_of_several(parts: Sequence[PreparedCorpus], starts: NDArray[np.int64], 
             for place, ids in zip(places.tolist(), column, strict=True):
                 all_rows[place] = ids
     return found
-
-
-@contextmanager
-def token_writer(
-    path: Path, columns: Sequence[str], ids: int, name: str, tokens: RowHash
-) -> Iterator[Callable[[Sequence[tuple[Sequence[int], ...]]], int]]:
-    """Open a file for a function that writes rows of ids to it, adds them to the hash and returns their number.
-
-    Args:
-        path: The file to write, for `TokenFile` to read.
-        columns: Names of the columns.
-        ids: The number of ids: all are below it.
-        name: The id stored in the file.
-        tokens: A hash.
-    """
-    # A half or a quarter of the size of 64-bit ids.
-    kind = pa.list_(pa.uint16() if ids <= 1 << 16 else pa.uint32())
-    schema = pa.schema([(column, kind) for column in columns], metadata={"id": name})
-    with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, schema) as writer:
-
-        def write(rows: Sequence[tuple[Sequence[int], ...]]) -> int:
-            if rows:
-                lists = [_id_lists(column, kind) for column in zip(*rows, strict=True)]
-                writer.write_batch(pa.record_batch(lists, schema))
-                tokens.add(_Column.from_arrow(column).hashed() for column in lists)
-            return len(rows)
-
-        yield write
-
-
-def _id_lists(rows: Sequence[Sequence[int]], kind: pa.ListType) -> pa.ListArray:
-    offsets = np.zeros(len(rows) + 1, dtype=np.int32)
-    np.cumsum([len(row) for row in rows], out=offsets[1:])
-    ids = np.fromiter(chain.from_iterable(rows), kind.value_type.to_pandas_dtype(), count=offsets[-1])
-    return pa.ListArray.from_arrays(offsets, ids, type=kind)

@@ -54,11 +54,11 @@ class VanillaTransformerTokenizer(PreTrainedTokenizerFast):
             VocabularyError: The texts cannot give that many types.
         """
         try:
-            from vanilla_transformer.tokenizer import learning
+            from vanilla_transformer.tokenizer import learn_tokenizer
         except ImportError as error:
             raise ImportError("To learn a vocabulary, install vanilla_transformer.") from error
         mask = MASK_TOKEN if mask_token else None
-        tokenizer = learning.learn_tokenizer(texts, vocab_size, algorithm, ends, mask)
+        tokenizer = learn_tokenizer(texts, vocab_size, algorithm, ends, SPECIAL_TOKENS, mask)
         tokenizer.post_processor = _post_processor(tokenizer, begins, ends)
         if lowercase:
             rest = [] if tokenizer.normalizer is None else [tokenizer.normalizer]

@@ -3,7 +3,6 @@
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +11,7 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from vanilla_transformer.data.batching import pad
-from vanilla_transformer.data.columns import TextForm
+from vanilla_transformer.data.preparation import Encoder, Texts
 from vanilla_transformer.errors import MetricError, RecipeError
 from vanilla_transformer.limits import check_whole
 from vanilla_transformer.model.configuration_vanilla_transformer import VanillaTransformerEncoderConfig
@@ -31,19 +30,6 @@ if TYPE_CHECKING:
 _FOREIGN = ("architecture", "tokenizer_sides", "decoding")
 # Tokens of a row that a model reads if its positions have no limit.
 LONGEST_ROW = 1024
-Texts = Mapping[str, Sequence[str]]
-
-
-@dataclass(frozen=True)
-class RowEncoder:
-    """Encodes rows of text as ids: see `data.preparation.Encoder`."""
-
-    name: str
-    form: TextForm
-    columns: tuple[str, ...]
-    encode: Callable[[Texts, PreTrainedTokenizerFast], dict[str, list[list[int]]]]
-    settings: tuple[Any, ...] = ()
-    ids: Callable[[PreTrainedTokenizerFast], int] = len
 
 
 class EncoderTask(Task, ABC):
@@ -82,9 +68,9 @@ class EncoderTask(Task, ABC):
         # Predicting does not need what scoring needs.
         return resolve_name(self.known_metrics) if isinstance(self.known_metrics, str) else self.known_metrics
 
-    def row_encoder(self, encode: Callable[[Texts, PreTrainedTokenizerFast], Any], **settings: Any) -> RowEncoder:
+    def row_encoder(self, encode: Callable[[Texts, PreTrainedTokenizerFast], Any], **settings: Any) -> Encoder:
         """Returns an encoder of the task's rows."""
-        return RowEncoder(self.name, self.form, self.columns, encode, **settings)
+        return Encoder(self.name, self.form, self.columns, encode, **settings)
 
     def config(self, recipe: Recipe) -> Any:
         """Returns the sizes of the recipe's model: its preset, overridden by the recipe's own fields."""
@@ -122,7 +108,7 @@ class EncoderTask(Task, ABC):
         """Refuses rows that this model cannot be scored on.
 
         Raises:
-            RowError: Names the row and says why.
+            CorpusError: Says where the row stands, and why.
         """
 
     def written(self, prediction: Prediction) -> str:
@@ -144,7 +130,7 @@ class EncoderTask(Task, ABC):
 
         Raises:
             ValueError: Some settings are for other models.
-            RowError: A row cannot be scored, such as one with a label unknown to the model.
+            CorpusError: A row cannot be scored, such as one with a label unknown to the model.
         """
         from vanilla_transformer.evaluation.metrics import score
         from vanilla_transformer.evaluation.scoring import Evaluation, cut_in_words, in_chunks

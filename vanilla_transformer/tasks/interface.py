@@ -20,7 +20,6 @@ from vanilla_transformer.recipe.schema import Recipe
 if TYPE_CHECKING:
     from datasets import Dataset
 
-    from vanilla_transformer.data.text_streams import TextStream
     from vanilla_transformer.evaluation.scoring import Evaluation
 
 Batch = dict[str, torch.Tensor]
@@ -134,12 +133,12 @@ class Task(Architecture, Protocol):
             ValueError: Names the setting, and the supported ones.
         """
 
-    def complete(self, recipe: Recipe, corpora: "Mapping[str, Sequence[TextStream]]") -> Recipe:
+    def complete(self, recipe: Recipe, corpora: "Mapping[str, Sequence[Dataset]]") -> Recipe:
         """Returns the recipe completed by values that come from the text itself, such as the labels.
 
         Args:
             recipe: Values it already gives are kept.
-            corpora: The streams of `train`, `dev` and `test`.
+            corpora: The texts of `train`, `dev` and `test`.
 
         Raises:
             ValueError: A row cannot be used; the message says where it is.

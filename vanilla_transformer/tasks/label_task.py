@@ -1,14 +1,14 @@
 """Shared parts of the tasks whose labels are found in the text that a model learns from."""
 
 from abc import abstractmethod
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from transformers import PreTrainedTokenizerFast
 
+from vanilla_transformer.data.corpus import row_place
 from vanilla_transformer.data.preparation import Encoder
-from vanilla_transformer.data.text_lines import RowError
 from vanilla_transformer.errors import CorpusError, RecipeError
 from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.suggestions import did_you_mean
@@ -16,8 +16,6 @@ from vanilla_transformer.tasks.encoders import EncoderPredictor, EncoderTask, Te
 
 if TYPE_CHECKING:
     from datasets import Dataset
-
-    from vanilla_transformer.data.text_streams import TextStream
 
 
 class LabelPredictor(EncoderPredictor):
@@ -61,7 +59,7 @@ class LabelTask(EncoderTask):
         """Returns how many different numbers `text_ids` may contain."""
         return len(tokenizer)
 
-    def complete(self, recipe: Recipe, corpora: "Mapping[str, Sequence[TextStream]]") -> Recipe:
+    def complete(self, recipe: Recipe, corpora: "Mapping[str, Sequence[Dataset]]") -> Recipe:
         """Returns the recipe with the labels of `train`, unless it names them; `dev` and `test` may have no others.
 
         Their order does not depend on the order of rows.
@@ -70,34 +68,26 @@ class LabelTask(EncoderTask):
             CorpusError: There are fewer than two, or `dev` or `test` has a label unknown to `train`; the message says
                 where.
         """
-        labels = recipe["labels"]
+        labels, (column, _) = recipe["labels"], self.columns
         if labels is None:
-            found = {
-                label
-                for stream in corpora["train"]
-                for text in self.label_texts(stream)
-                for label in self.labels_in(text)
-            }
+            texts = (text for corpus in corpora["train"] for text in corpus.unique(column))
+            found = {label for text in texts for label in self.labels_in(text)}
             in_order = (lambda label: (int(label), label)) if all(map(_is_number, found)) else None
             labels = tuple(sorted(found, key=in_order))
         if len(labels) < 2:
-            where, only = " + ".join(stream.name for stream in corpora["train"]), "".join(labels)
+            where = " + ".join(corpus.info.description for corpus in corpora["train"])
+            only = "".join(labels)
             raise CorpusError(f"{where}: there is nothing to tell apart, because {only!r} is its only label")
         for name in ("dev", "test"):
-            for stream in corpora[name]:
-                for row, text in enumerate(self.label_texts(stream)):
+            for corpus in corpora[name]:
+                for row, text in enumerate(corpus[column]):
                     for label in self.labels_in(text):
                         if label not in labels:
                             raise CorpusError(
-                                f"{stream.where(row)}: the label {label!r} of {name} was never seen in train"
+                                f"{row_place(corpus, row)}: the label {label!r} of {name} was never seen in train"
                                 f"{_instead_of(label, labels)}"
                             )
         return recipe.with_options(labels=labels)
-
-    def label_texts(self, stream: "TextStream") -> Iterable[str]:
-        """Yields the texts of the label column."""
-        for table in stream.tables():
-            yield from table.column(self.columns[0]).to_pylist()
 
     def encoder(self, recipe: Recipe) -> Encoder:
         """Returns the encoder of texts, and of their labels as ids."""
@@ -143,7 +133,7 @@ class LabelTask(EncoderTask):
                 if text.strip():
                     self.label_ids(label, numbers)
             except CorpusError as error:
-                raise RowError(row, error) from error
+                raise CorpusError(f"{row_place(corpus, row)}: {error}") from error
 
 
 def number_of(label: str, numbers: Mapping[str, int]) -> int:

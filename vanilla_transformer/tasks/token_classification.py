@@ -10,8 +10,7 @@ import torch
 from transformers import PreTrainedConfig, PreTrainedTokenizerFast
 
 from vanilla_transformer.data.batching import LABEL_PADDING, Lengths, pad
-from vanilla_transformer.data.columns import BETWEEN_WORDS
-from vanilla_transformer.data.conll import TAGGED_SENTENCES
+from vanilla_transformer.data.columns import BETWEEN_WORDS, TAGGED_SENTENCES
 from vanilla_transformer.data.preparation import reading_backend
 from vanilla_transformer.data.token_corpus import Rows
 from vanilla_transformer.model.modeling_vanilla_transformer import (
@@ -24,7 +23,7 @@ from vanilla_transformer.tasks.interface import Batch, Prediction, RowRandom
 from vanilla_transformer.tasks.label_task import LabelPredictor, LabelTask
 
 if TYPE_CHECKING:
-    from vanilla_transformer.data.text_streams import TextStream
+    from datasets import Dataset
 
 
 def pieces_of_words(
@@ -85,7 +84,7 @@ class TokenClassification(LabelTask):
         SizePreset(float("inf"), 16_000, "small", "small", 0.1, 8_192, 10),
     )
 
-    def complete(self, recipe: Recipe, corpora: "Mapping[str, Sequence[TextStream]]") -> Recipe:
+    def complete(self, recipe: Recipe, corpora: "Mapping[str, Sequence[Dataset]]") -> Recipe:
         """Returns the recipe with the labels of `train`, and for span tags with their metric."""
         recipe = super().complete(recipe, corpora)
         spans = all(label == "O" or label[:2] in ("B-", "I-") for label in recipe["labels"])

@@ -1,13 +1,13 @@
 """Text to other text, by the encoder-decoder of the paper: the task of sections 5 and 6."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerFast
 
 from vanilla_transformer.data.batching import LABEL_PADDING, Lengths, pad
 from vanilla_transformer.data.columns import PAIRS
-from vanilla_transformer.data.preparation import Encoder, token_ids
+from vanilla_transformer.data.preparation import Encoder, Texts, token_ids
 from vanilla_transformer.data.token_corpus import Rows
 from vanilla_transformer.errors import RecipeError
 from vanilla_transformer.model.configuration_vanilla_transformer import VanillaTransformerConfig
@@ -30,7 +30,6 @@ class Translation(Task):
     name = "translation"
     form = PAIRS
     columns: tuple[str, ...] = ("source", "target")
-    settings: tuple[Any, ...] = ()
     special_tokens = SpecialTokens()
     size_presets = SIZE_PRESETS
     config_class: type[Any] = VanillaTransformerConfig
@@ -51,16 +50,12 @@ class Translation(Task):
             raise RecipeError(f"Translation learns from pairs, which cannot be packed: leave {option} out.")
 
     def encoder(self, recipe: Recipe) -> Encoder:
-        """Returns the task itself."""
-        return self
+        """Returns the encoder of both sides, including the end of each sentence."""
+        return Encoder(self.name, self.form, self.columns, _encode)
 
     def vocabulary_columns(self, recipe: Recipe) -> tuple[str, ...]:
         """Returns both sides, or one, as the recipe says."""
         return self.columns if recipe.tokenizer.tokenizer_sides == "both" else (recipe.tokenizer.tokenizer_sides,)
-
-    def ids(self, tokenizer: PreTrainedTokenizerFast) -> int:
-        """Returns the size of the vocabulary."""
-        return len(tokenizer)
 
     def config(self, recipe: Recipe) -> Any:
         """Returns the sizes of the recipe's model: its preset, overridden by the recipe's own fields."""
@@ -89,12 +84,6 @@ class Translation(Task):
         in_layer = 20 * config.d_model + 4 * config.d_ff
         layers: int = config.encoder_layers + config.decoder_layers
         return layers * in_layer + 4 * config.vocab_size
-
-    def encode(
-        self, texts: Mapping[str, Sequence[str]], tokenizer: PreTrainedTokenizerFast
-    ) -> dict[str, list[list[int]]]:
-        """Returns the ids of both sides, including the end of each sentence."""
-        return {name: token_ids(texts[name], tokenizer, target=name == "target") for name in self.columns}
 
     def items(self, *lengths: Lengths) -> Lengths:
         """Counts the tokens of each target."""
@@ -140,3 +129,7 @@ class Translation(Task):
     def describe_limit(self, max_length: int) -> str:
         """Describes the longest pairs."""
         return f"{super().describe_limit(max_length)} per side"
+
+
+def _encode(texts: Texts, tokenizer: PreTrainedTokenizerFast) -> dict[str, list[list[int]]]:
+    return {name: token_ids(texts[name], tokenizer, target=name == "target") for name in ("source", "target")}

@@ -1,31 +1,26 @@
 """Inputs of a run: the corpora as text, the tokenizer, and the corpora as tokens."""
 
 import json
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from functools import partial
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+import pyarrow.compute as pc
+from datasets import Dataset
 
 from vanilla_transformer.atomic_files import atomic_write_files, atomic_write_text
-from vanilla_transformer.data.columns import TextForm
-from vanilla_transformer.data.corpus import corpus_languages, open_corpus, read_corpus, row_place
+from vanilla_transformer.data.corpus import corpus_languages, read_corpus
 from vanilla_transformer.data.preparation import prepare_corpus
-from vanilla_transformer.data.row_hashes import has_equal_sides
-from vanilla_transformer.data.sources import Corpora
-from vanilla_transformer.data.text_streams import TextStream, sample_rows, stream_of
+from vanilla_transformer.data.sources import Corpora, refuse_pipes
 from vanilla_transformer.data.token_corpus import PreparedCorpus
 from vanilla_transformer.errors import RecipeError
-from vanilla_transformer.model.tokenization_vanilla_transformer import (
-    VanillaTransformerTokenizer,
-)
+from vanilla_transformer.model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
 from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.tasks import task_for
 from vanilla_transformer.training.checkpoints import has_checkpoints, remove_partial_files
 from vanilla_transformer.training.mixed_corpus import mix
 from vanilla_transformer.training.run_directory import RunDirectory
 from vanilla_transformer.training.vocabulary import (
-    MOST_ROWS_FOR_THE_VOCABULARY,
     check_tokenizer,
     check_vocab_size,
     describe_unseen_characters,
@@ -33,8 +28,8 @@ from vanilla_transformer.training.vocabulary import (
 )
 from vanilla_transformer.translation.loading import load_own_tokenizer
 
-if TYPE_CHECKING:
-    from datasets import Dataset
+# Rows compared at once.
+_ROWS_AT_ONCE = 10_000
 
 
 @dataclass(frozen=True)
@@ -48,8 +43,8 @@ class Inputs:
     tokenizer: VanillaTransformerTokenizer
     train: PreparedCorpus
     dev: PreparedCorpus | None
-    dev_text: "Dataset | None"
-    test_text: "Dataset | None"
+    dev_text: Dataset | None
+    test_text: Dataset | None
     languages: tuple[str | None, str | None]
 
 
@@ -58,129 +53,128 @@ def gather_inputs(recipe: Recipe, run: RunDirectory, say: Callable[[str], None])
     task = task_for(recipe)
     if not recipe.data.train:
         raise RecipeError(f"There is no training data: give the {task.form.unit} as --train.")
-    corpora, cache = recipe.data.corpora("train"), run.prepared / "text"
-    train = [open_corpus(corpus, form=task.form, cache_dir=cache) for corpus in corpora]
-    held_out = {field: _read_held_out(recipe.data.corpora(field), task.form, cache) for field in ("dev", "test")}
-    dev, test = ((None if one is None else one[0]) for one in held_out.values())
-    streams = {field: [] if one is None else [one[1]] for field, one in held_out.items()}
-    recipe = task.complete(recipe, {"train": train, **streams})
-    tokenizer, train = _tokenizer(recipe, run, train, say)
-    parts = prepare_train(corpora, train, tokenizer, recipe, run.prepared, say)
-    prepared = parts[0] if len(parts) == 1 else mix(corpora, parts, recipe, say)
-    languages = corpus_languages(corpora[0], cache_dir=cache) if task.form.parallel else (None, None)
+    cache, corpora = run.prepared / "text", {name: recipe.data.corpora(name) for name in ("train", "dev", "test")}
+    refuse_pipes([corpus for several in corpora.values() for corpus in several])
+    texts = {
+        name: [read_corpus(corpus, form=task.form, cache_dir=cache) for corpus in several]
+        for name, several in corpora.items()
+    }
+    train, dev, test = texts["train"], *(next(iter(texts[name]), None) for name in ("dev", "test"))
+    recipe = task.complete(recipe, texts)
+    if not has_checkpoints(run.checkpoints):
+        for sentence in _doubts(texts, task.form.names, task.form.unit):
+            say(sentence)
+    tokenizer = _tokenizer(recipe, run, train, say)
+    prepared = prepare_train(corpora["train"], train, tokenizer, recipe, run.prepared, say)
     if recipe.tokenizer.tokenizer_algorithm == "character":
-        unseen = (describe_unseen_characters(recipe, train, name, held) for name, held in streams.items())
+        unseen = (describe_unseen_characters(recipe, train, name, texts[name]) for name in ("dev", "test"))
         for sentence in filter(None, unseen):
             say(sentence)
-    prepared_dev = None
-    if dev is not None:
-        prepared_dev = _prepare(run.prepared / "dev", "dev", streams["dev"][0], tokenizer, recipe, say)
-    texts = {
-        "train": prepared.texts,
-        "dev": () if prepared_dev is None else prepared_dev.texts,
-        "test": () if test is None else (streams["test"][0].text_hash(),),
-    }
-    for sentence in _doubts(texts):
-        say(sentence)
-    return Inputs(recipe, tokenizer, prepared, prepared_dev, dev_text=dev, test_text=test, languages=languages)
+    return Inputs(
+        recipe,
+        tokenizer,
+        prepared[0] if len(prepared) == 1 else mix(corpora["train"], prepared, recipe, say),
+        None if dev is None else _prepare(run.prepared / "dev", "dev", dev, tokenizer, recipe, say),
+        dev_text=dev,
+        test_text=test,
+        languages=corpus_languages(corpora["train"][0], cache_dir=cache) if task.form.parallel else (None, None),
+    )
 
 
-def _doubts(texts: dict[str, tuple[str, ...]]) -> Iterator[str]:
-    """Warns of likely mistakes in the choice of corpora, by the hashes of their texts."""
-    for name, hashes in texts.items():
-        if any(map(has_equal_sides, hashes)):
+def _doubts(texts: Mapping[str, Sequence[Dataset]], columns: Sequence[str], unit: str) -> Iterator[str]:
+    """Warns of likely mistakes in the choice of corpora: rows to copy, and rows to be scored on that were learned."""
+    for name, corpora in texts.items():
+        if len(columns) == 2 and any(_has_equal_sides(corpus, columns) for corpus in corpora):
             yield f"Attention: both sides of {name} are the same text, so the model can only learn to copy."
     for name, others in (("dev", ["train"]), ("test", ["train", "dev"])):
-        for other in others:
-            if not set(texts[name]).isdisjoint(texts[other]):
-                yield f"Attention: {name} is the same text as {other}, so scores on it say little about new text."
+        for corpus in texts[name]:
+            for other in others:
+                known = _rows_also_in(corpus, texts[other], columns)
+                if known:
+                    yield (
+                        f"Attention: {known:,} of the {len(corpus):,} {unit} of {name} stand in {other} too, "
+                        "so scores on them say little about new text."
+                    )
 
 
-def _read_held_out(corpora: Corpora, form: TextForm, cache: Path) -> "tuple[Dataset, TextStream] | None":
-    """Returns the corpus as a dataset and as a stream of its rows, which knows where each stands in its file."""
-    if not corpora:
-        return None
-    dataset = read_corpus(corpora[0], form=form, cache_dir=cache)
-    return dataset, replace(stream_of(dataset, str(corpora[0]), form=form), place=partial(row_place, corpora[0], form))
+def _has_equal_sides(corpus: Dataset, columns: Sequence[str]) -> bool:
+    """Tells whether all rows have twice the same text; reads no further than the first that has not."""
+    first, second = columns
+    tables = corpus.with_format("arrow").iter(_ROWS_AT_ONCE)
+    return all(pc.all(pc.equal(table[first], table[second])).as_py() for table in tables)
+
+
+def _rows_also_in(corpus: Dataset, others: Sequence[Dataset], columns: Sequence[str]) -> int:
+    """Counts the rows of a corpus that also stand in others; only its own rows are held."""
+    whole = corpus.with_format("arrow")[:]
+    rows = list(zip(*(whole[name].to_pylist() for name in columns), strict=True))
+    first, found = whole[columns[0]].combine_chunks(), set[tuple[str, ...]]()
+    for other in others:
+        for table in other.with_format("arrow").iter(_ROWS_AT_ONCE):
+            alike = table.filter(pc.is_in(table[columns[0]], value_set=first))
+            found.update(zip(*(alike[name].to_pylist() for name in columns), strict=True))
+    found.intersection_update(rows)
+    return sum(row in found for row in rows)
 
 
 def prepare_train(
     corpora: Corpora,
-    streams: Sequence[TextStream],
+    texts: Sequence[Dataset],
     tokenizer: VanillaTransformerTokenizer,
     recipe: Recipe,
     directory: Path,
     say: Callable[[str], None],
 ) -> list[PreparedCorpus]:
     """Prepares each training corpus as tokens, which are kept in the directory."""
-    if len(streams) == 1:
-        return [_prepare(directory / "train", "train", streams[0], tokenizer, recipe, say)]
+    if len(texts) == 1:
+        return [_prepare(directory / "train", "train", texts[0], tokenizer, recipe, say)]
     return [
-        _prepare(directory / f"train-{number}", f"train, {stream.name}", stream, tokenizer, recipe, say)
-        for number, (corpus, stream) in enumerate(zip(corpora, streams, strict=True), start=1)
+        _prepare(directory / f"train-{number}", f"train, {corpus}", text, tokenizer, recipe, say)
+        for number, (corpus, text) in enumerate(zip(corpora, texts, strict=True), start=1)
     ]
 
 
 def _prepare(
     directory: Path,
     name: str,
-    corpus: TextStream,
+    text: Dataset,
     tokenizer: VanillaTransformerTokenizer,
     recipe: Recipe,
     say: Callable[[str], None],
 ) -> PreparedCorpus:
     encoder, max_length = task_for(recipe).encoder(recipe), recipe.data.max_length
-    prepared = prepare_corpus(corpus, tokenizer, encoder, max_length=max_length, directory=directory)
-    say(f"{name}: {prepared.report.describe(corpus.form)}")
+    prepared = prepare_corpus(text, tokenizer, encoder, max_length=max_length, directory=directory)
+    say(f"{name}: {prepared.report.describe(encoder.form)}")
     return prepared
 
 
 def _tokenizer(
-    recipe: Recipe, run: RunDirectory, corpora: Sequence[TextStream], say: Callable[[str], None]
-) -> tuple[VanillaTransformerTokenizer, list[TextStream]]:
-    """Returns the run's tokenizer: the one it already has, the one the recipe names, or a new one.
-
-    Learning one counts the rows, so the returned corpora know their number.
-    """
-    streams = list(corpora)
-    there = run.tokenizer_config.exists()
+    recipe: Recipe, run: RunDirectory, texts: Sequence[Dataset], say: Callable[[str], None]
+) -> VanillaTransformerTokenizer:
+    """Returns the run's tokenizer: the one it already has, the one the recipe names, or a new one."""
+    there, learned_from = run.tokenizer_config.exists(), json.dumps([text._fingerprint for text in texts])
     # Checkpoints belong to the present tokenizer; until there are some, a tokenizer named by the recipe is preferred.
-    named = recipe.tokenizer.tokenizer is not None and not has_checkpoints(run.checkpoints)
-    if there and not named and (recipe.tokenizer.tokenizer is not None or _vocabulary_is_of(streams, run)):
+    begun, name = has_checkpoints(run.checkpoints), recipe.tokenizer.tokenizer
+    is_of_text = run.vocabulary.is_file() and run.vocabulary.read_text(encoding="utf-8") == learned_from
+    if there and (begun or (name is None and is_of_text)):
         tokenizer = load_own_tokenizer(run.path)
-    elif recipe.tokenizer.tokenizer is not None:
-        tokenizer = load_own_tokenizer(recipe.tokenizer.tokenizer)
-        check_tokenizer(tokenizer, recipe.tokenizer.tokenizer, task_for(recipe).special_tokens)
+    elif name is not None:
+        tokenizer = load_own_tokenizer(name)
+        check_tokenizer(tokenizer, name, task_for(recipe).special_tokens)
         if not (there and _is_same(tokenizer, load_own_tokenizer(run.path))):
             save_tokenizer(tokenizer, run)
     else:
         run.tokenizer_config.unlink(missing_ok=True)
-        counts, texts, sample = sample_rows(streams, MOST_ROWS_FOR_THE_VOCABULARY)
-        stamped = [[stream.stamp, text] for stream, text in zip(streams, texts, strict=True)]
-        streams = [replace(stream, rows=count) for stream, count in zip(streams, counts, strict=True)]
-        tokenizer = learn_tokenizer(recipe, sum(counts), sample, say)
+        tokenizer = learn_tokenizer(recipe, texts, say)
         run.prepared.mkdir(parents=True, exist_ok=True)
-        atomic_write_text(run.vocabulary, json.dumps(stamped))
+        atomic_write_text(run.vocabulary, learned_from)
         save_tokenizer(tokenizer, run)
     check_vocab_size(tokenizer, recipe)
-    return tokenizer, streams
+    return tokenizer
 
 
 def _is_same(one: VanillaTransformerTokenizer, other: VanillaTransformerTokenizer) -> bool:
     return one.backend_tokenizer.to_str() == other.backend_tokenizer.to_str()
-
-
-def _vocabulary_is_of(streams: Sequence[TextStream], run: RunDirectory) -> bool:
-    """Tells whether to keep the present tokenizer: checkpoints use it, or it was learned from this very text."""
-    if has_checkpoints(run.checkpoints):
-        return True
-    try:
-        texts = json.loads(run.vocabulary.read_text(encoding="utf-8"))
-        return len(texts) == len(streams) and all(
-            stream.is_still(stamp, text) for stream, (stamp, text) in zip(streams, texts, strict=True)
-        )
-    except (OSError, ValueError, TypeError, LookupError):
-        return False
 
 
 def save_tokenizer(tokenizer: VanillaTransformerTokenizer, run: RunDirectory) -> None:

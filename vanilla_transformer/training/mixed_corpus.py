@@ -70,7 +70,6 @@ class MixedCorpus(PreparedCorpus):
         self.report = PreparationReport(*np.sum([astuple(part.report) for part in self.parts], axis=0).tolist())
         identity = [[part.tokens for part in self.parts], self.shares, seed]
         self.tokens = fingerprint_settings(identity)
-        self.texts = tuple(text for part in self.parts for text in part.texts)
 
     def of_epoch(self, epoch: int) -> PreparedCorpus:
         """Return the pairs of an epoch; those for shares that are not a whole number of repetitions are drawn anew."""

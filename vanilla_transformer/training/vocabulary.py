@@ -4,15 +4,16 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict
 
-from vanilla_transformer.data.columns import BETWEEN_WORDS, Row
-from vanilla_transformer.data.text_streams import TextStream
-from vanilla_transformer.errors import CorpusError, RecipeError
+from datasets import Dataset, concatenate_datasets
+
+from vanilla_transformer.data.columns import BETWEEN_WORDS
+from vanilla_transformer.errors import RecipeError, VocabularyError
 from vanilla_transformer.model.configuration_vanilla_transformer import VanillaTransformerConfig
 from vanilla_transformer.model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
 from vanilla_transformer.recipe.defaults import choose_vocab_size
-from vanilla_transformer.recipe.schema import Recipe, in_words
+from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.tasks import SpecialTokens, task_for
-from vanilla_transformer.tokenizer.learning import count_long_words, describe_long_words, lowercased
+from vanilla_transformer.tokenizer import count_long_words, describe_long_words, lowercased
 
 # Sub-words depend on counts: more sentences than this hardly change them.
 MOST_ROWS_FOR_THE_VOCABULARY = 1_000_000
@@ -60,51 +61,53 @@ def check_vocab_size(tokenizer: VanillaTransformerTokenizer, recipe: Recipe) -> 
 
 
 def learn_tokenizer(
-    recipe: Recipe, rows: int, sample: Sequence[Row], say: Callable[[str], None]
+    recipe: Recipe, texts: Sequence[Dataset], say: Callable[[str], None]
 ) -> VanillaTransformerTokenizer:
-    """Learns sub-words from a sample of all rows, as many as suit it unless the recipe gives their number."""
+    """Learns sub-words from an even sample of all rows, as many as suit them unless the recipe gives their number."""
     task = task_for(recipe)
-    if not sample:
-        raise CorpusError(f"there are no {task.form.unit} in {in_words(recipe.data.train)}")
+    rows, stride = sum(map(len, texts)), 1
+    while rows > MOST_ROWS_FOR_THE_VOCABULARY * stride:
+        stride *= 2
+    whole = concatenate_datasets([text.select_columns(list(task.form.names)) for text in texts])
+    sample = whole.select(range(0, rows, stride)) if stride > 1 else whole
     vocab_size, sentences = choose_vocab_size(recipe, task, rows)
     for sentence in sentences:
         say(sentence)
     if len(sample) < rows:
-        unit = task.form.unit
-        say(f"The vocabulary is learned from {len(sample):,} of the {rows:,} {unit}, sampled evenly.")
+        say(f"The vocabulary is learned from {len(sample):,} of the {rows:,} {task.form.unit}, sampled evenly.")
     if recipe.tokenizer.tokenizer_algorithm not in ("character", "presplit"):
         long_words = count_long_words(_sentences(sample, recipe))
         if long_words:
             say(describe_long_words(long_words))
     try:
         return _learn(recipe, sample, vocab_size)
-    except ValueError as error:
-        available = getattr(error, "available", None)
-        if available is None or recipe.tokenizer.vocab_size is not None:
+    except VocabularyError as error:
+        if recipe.tokenizer.vocab_size is not None:
             raise
+        available = error.available
     say(f"The text yields only {available:,} entries, so the vocabulary has that size.")
     return _learn(recipe, sample, available)
 
 
-def _learn(recipe: Recipe, sample: Sequence[Row], vocab_size: int) -> VanillaTransformerTokenizer:
+def _learn(recipe: Recipe, sample: Dataset, vocab_size: int) -> VanillaTransformerTokenizer:
     special, algorithm = asdict(task_for(recipe).special_tokens), recipe.tokenizer.tokenizer_algorithm
     texts = _sentences(sample, recipe)
     lowercase = recipe.tokenizer.tokenizer_lowercase
     return VanillaTransformerTokenizer.train(texts, vocab_size, algorithm=algorithm, lowercase=lowercase, **special)
 
 
-def _sentences(sample: Sequence[Row], recipe: Recipe) -> Iterator[str]:
+def _sentences(sample: Dataset, recipe: Recipe) -> Iterator[str]:
+    """Yields the texts of a thousand rows column by column, then those of the next."""
     task = task_for(recipe)
-    columns = [(task.form.names.index(name), name) for name in task.vocabulary_columns(recipe)]
-    for start in range(0, len(sample), 1000):
-        for column, name in columns:
-            for row in sample[start : start + 1000]:
-                text = row[column].replace(BETWEEN_WORDS, " ") if task.form.tagged else row[column]
+    for rows in sample.iter(1000):
+        for name in task.vocabulary_columns(recipe):
+            for text in rows[name]:
+                text = text.replace(BETWEEN_WORDS, " ") if task.form.tagged else text
                 yield lowercased(text) if recipe.tokenizer.tokenizer_lowercase and name != "target" else text
 
 
 def describe_unseen_characters(
-    recipe: Recipe, train: Iterable[TextStream], name: str, others: Iterable[TextStream]
+    recipe: Recipe, train: Iterable[Dataset], name: str, others: Iterable[Dataset]
 ) -> str | None:
     """Describes characters of another text that never occur in `train`, with their counts; None if there are none."""
     columns = task_for(recipe).vocabulary_columns(recipe)
@@ -121,8 +124,8 @@ def describe_unseen_characters(
     )
 
 
-def _texts(streams: Iterable[TextStream], columns: Sequence[str]) -> Iterator[str]:
-    for stream in streams:
-        for table in stream.tables():
+def _texts(corpora: Iterable[Dataset], columns: Sequence[str]) -> Iterator[str]:
+    for corpus in corpora:
+        for rows in corpus.select_columns(list(columns)).iter(1000):
             for column in columns:
-                yield from table.column(column).to_pylist()
+                yield from rows[column]

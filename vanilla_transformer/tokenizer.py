@@ -1,7 +1,7 @@
 """Section 5.1: learning a vocabulary. This stays in the package; the code that reads text ships with a model."""
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from itertools import chain
 from typing import Any
 
@@ -9,7 +9,6 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalize
 
 from vanilla_transformer.errors import VocabularyError
 from vanilla_transformer.limits import check_whole
-from vanilla_transformer.model.tokenization_vanilla_transformer import SPECIAL_TOKENS
 
 # The library allocates memory for this many before it learns, and kills the process if there is too little.
 _MOST_TYPES = 4_000_000
@@ -49,6 +48,7 @@ def learn_tokenizer(
     vocab_size: int | None,
     algorithm: str,
     ends: bool,
+    special_tokens: Mapping[str, str],
     mask_token: str | None = None,
 ) -> Tokenizer:
     """Learns a vocabulary; see `VanillaTransformerTokenizer.train`.
@@ -58,6 +58,7 @@ def learn_tokenizer(
         vocab_size: Number of types in all.
         algorithm: One of `ALGORITHMS`.
         ends: Whether an end token stands after a text.
+        special_tokens: The first pieces, by their names in the library.
         mask_token: The last piece.
     """
     if isinstance(texts, str):
@@ -65,25 +66,25 @@ def learn_tokenizer(
     if algorithm not in ALGORITHMS:
         raise ValueError(f"There is no algorithm {algorithm!r}; there are {', '.join(ALGORITHMS)}.")
     check_whole("vocab_size", vocab_size)
-    wanted = vocab_size
+    wanted, special = vocab_size, [*special_tokens.values()]
     others = int(mask_token is not None)
     vocab_size = None if wanted is None else wanted - others
-    least = len(SPECIAL_TOKENS) + len(_BYTES)
+    least = len(special) + len(_BYTES)
     if vocab_size is not None and vocab_size < least:
         raise ValueError(
             f"vocab_size must be at least {least + others}, for {len(_BYTES)} bytes and "
-            f"{len(SPECIAL_TOKENS) + others} special tokens, not {wanted}."
+            f"{len(special) + others} special tokens, not {wanted}."
         )
     if vocab_size is not None and vocab_size > _MOST_TYPES:
         raise ValueError(f"vocab_size must be at most {_MOST_TYPES}, not {vocab_size}.")
     if algorithm == "presplit":
-        tokenizer = _learn_presplit(texts, vocab_size)
+        tokenizer = _learn_presplit(texts, vocab_size, special)
     elif vocab_size is None:
         raise ValueError(f"vocab_size is missing: {algorithm} can learn a vocabulary of any size.")
     elif algorithm == "character":
-        tokenizer = _learn_characters(texts, vocab_size)
+        tokenizer = _learn_characters(texts, vocab_size, special)
     else:
-        tokenizer = _learn_sub_words(texts, vocab_size, algorithm, ends)
+        tokenizer = _learn_sub_words(texts, vocab_size, algorithm, ends, special)
     available = tokenizer.get_vocab_size() + others
     if wanted is not None and available < wanted:
         raise VocabularyError(wanted, available)
@@ -117,9 +118,9 @@ def describe_long_words(count: int) -> str:
     )
 
 
-def _special_tokens() -> list[AddedToken]:
+def _as_added(special: Iterable[str]) -> list[AddedToken]:
     """Returns the special tokens as a trainer takes them."""
-    return [AddedToken(token, special=True, normalized=False) for token in SPECIAL_TOKENS.values()]
+    return [AddedToken(token, special=True, normalized=False) for token in special]
 
 
 def _put_space_before_text(tokenizer: Tokenizer) -> list[pre_tokenizers.PreTokenizer]:
@@ -131,7 +132,9 @@ def _put_space_before_text(tokenizer: Tokenizer) -> list[pre_tokenizers.PreToken
     return [_SPACE_BEFORE_TEXT, pre_tokenizers.Split(_SHIELDS, "removed")]
 
 
-def _learn_sub_words(texts: Iterable[str], vocab_size: int, algorithm: str, ends: bool) -> Tokenizer:
+def _learn_sub_words(
+    texts: Iterable[str], vocab_size: int, algorithm: str, ends: bool, special: list[str]
+) -> Tokenizer:
     """Learns pieces of words; a word always has the same ones, because a space goes before the text too.
 
     A text without an end gets none: its continuation is decoded alone, and must keep its first space.
@@ -143,20 +146,20 @@ def _learn_sub_words(texts: Iterable[str], vocab_size: int, algorithm: str, ends
     if ends:
         words = _put_space_before_text(tokenizer) + words
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence([*words, cut, _TO_BYTES])
-    _learn_bpe(tokenizer, texts, vocab_size)
+    _learn_bpe(tokenizer, texts, vocab_size, special)
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence([*words, _TO_BYTES])
     if algorithm == "wordpiece":
         short = pre_tokenizers.Split(Regex(f".{{1,{_LONGEST_PIECE}}}"), "isolated")
         tokenizer.pre_tokenizer = pre_tokenizers.Sequence([*words, _TO_BYTES, short])
-        tokenizer.model = _longest_first(tokenizer.get_vocab())
+        tokenizer.model = _longest_first(tokenizer.get_vocab(), special)
     return tokenizer
 
 
-def _learn_bpe(tokenizer: Tokenizer, texts: Iterable[str], vocab_size: int) -> None:
+def _learn_bpe(tokenizer: Tokenizer, texts: Iterable[str], vocab_size: int, special: list[str]) -> None:
     """Byte-pair encoding (Sennrich et al. 2016): repeatedly joins the most frequent pair of pieces."""
     trainer = trainers.BpeTrainer(
         vocab_size=vocab_size,
-        special_tokens=_special_tokens(),
+        special_tokens=_as_added(special),
         initial_alphabet=_BYTES,
         max_token_length=_LONGEST_PIECE,
         show_progress=False,
@@ -164,35 +167,35 @@ def _learn_bpe(tokenizer: Tokenizer, texts: Iterable[str], vocab_size: int) -> N
     tokenizer.train_from_iterator(texts, trainer)
 
 
-def _longest_first(vocabulary: dict[str, int]) -> models.WordPiece:
+def _longest_first(vocabulary: dict[str, int], special: list[str]) -> models.WordPiece:
     """Takes the longest piece from the left; pieces that begin a word include its space, so none needs a mark."""
     return models.WordPiece(
         vocabulary,
-        unk_token=SPECIAL_TOKENS["unk_token"],
+        unk_token=special[-1],
         continuing_subword_prefix="",
         max_input_chars_per_word=_LONGEST_PIECE,
     )
 
 
-def _learn_characters(texts: Iterable[str], vocab_size: int) -> Tokenizer:
+def _learn_characters(texts: Iterable[str], vocab_size: int, special: list[str]) -> Tokenizer:
     """Learns one piece for each of the most frequent characters; the others become bytes."""
     counts = Counter(chain.from_iterable(texts))
     frequent = sorted((char for char in counts if not char.isascii()), key=lambda char: (-counts[char], char))
-    pieces = [*SPECIAL_TOKENS.values(), *_BYTES]
+    pieces = [*special, *_BYTES]
     pieces += [_TO_BYTES.pre_tokenize_str(char)[0][0] for char in frequent[: vocab_size - len(pieces)]]
     # No character's bytes begin with another's: the longest piece is the character, or else each of its bytes.
-    tokenizer = Tokenizer(_longest_first({piece: index for index, piece in enumerate(pieces)}))
+    tokenizer = Tokenizer(_longest_first({piece: index for index, piece in enumerate(pieces)}, special))
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Split(_CHARACTERS, "isolated"), _TO_BYTES])
     tokenizer.decoder = decoders.ByteLevel()
-    tokenizer.add_special_tokens(_special_tokens())
+    tokenizer.add_special_tokens(_as_added(special))
     return tokenizer
 
 
-def _learn_presplit(texts: Iterable[str], vocab_size: int | None) -> Tokenizer:
+def _learn_presplit(texts: Iterable[str], vocab_size: int | None, special: list[str]) -> Tokenizer:
     """Learns the most frequent pieces as they are; the others become bytes. Decoding joins the pieces of a word."""
     counts = Counter(piece for text in texts for piece in text.split(" ") if piece)
     frequent = sorted(counts, key=lambda piece: (-counts[piece], piece))
-    known = [*SPECIAL_TOKENS.values(), *_BYTES]
+    known = [*special, *_BYTES]
     known += [
         _TO_BYTES.pre_tokenize_str(f" {piece}")[0][0]
         for piece in frequent[: None if vocab_size is None else vocab_size - len(known)]
@@ -202,8 +205,5 @@ def _learn_presplit(texts: Iterable[str], vocab_size: int | None) -> Tokenizer:
     splits = [*_put_space_before_text(tokenizer), pre_tokenizers.Split(_BETWEEN_SPACES, "isolated"), _TO_BYTES]
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(splits)
     tokenizer.decoder = decoders.Sequence([tokenizer.decoder, decoders.Replace(_GOES_ON, "")])
-    tokenizer.add_special_tokens(_special_tokens())
+    tokenizer.add_special_tokens(_as_added(special))
     return tokenizer
-
-
-__all__ = ["ALGORITHMS", "LONGEST_WORD", "VocabularyError", "learn_tokenizer"]
