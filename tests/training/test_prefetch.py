@@ -72,8 +72,8 @@ def test_a_step_of_few_tokens_is_one_batch(corpus, plan):
     tokens = [plan.real_and_all_tokens(rows)[1] for rows in together]
     assert min(tokens) < max(tokens)
     found = islice(steps_from(corpus, plan, Progress(), joined_tokens=max(tokens) - 1), len(steps))
-    for fed, step, rows, count in zip(found, steps, together, tokens, strict=True):
-        pieces = step.batches if count == max(tokens) else [rows]
+    for fed, step, rows, size in zip(found, steps, together, tokens, strict=True):
+        pieces = step.batches if size == max(tokens) else [rows]
         assert_same(fed, [COLLATE(corpus.rows(piece), None) for piece in pieces])
 
 
