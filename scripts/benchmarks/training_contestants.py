@@ -176,6 +176,7 @@ def train_ours(job: Job, turns: Turns) -> None:
     accelerator = Accelerator(cpu=job.device.type == "cpu", step_scheduler_with_optimizer=False)
     logger = RunLogger(job.directory / "metrics.jsonl", job.directory / "train.log", enabled=False)
     loop = InTurns(job.recipe, accelerator, job.corpus(), None, job.directory / "checkpoints", logger)
+    loop.follow(job.recipe, None)
     loop.run(StopRequest())
 
 

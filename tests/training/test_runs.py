@@ -9,6 +9,7 @@ import signal
 import time
 from contextlib import ExitStack
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -27,11 +28,14 @@ from vanilla_transformer import (
 )
 from vanilla_transformer.data.corpus import read_corpus
 from vanilla_transformer.data.preparation import prepare_corpus
-from vanilla_transformer.errors import DivergenceError, RunError
+from vanilla_transformer.errors import DivergenceError, ModelError, RunError
+from vanilla_transformer.recipe.reading import load_recipe
 from vanilla_transformer.tasks import get_task
 from vanilla_transformer.training.checkpoints import latest_checkpoint
-from vanilla_transformer.training.loop import train
+from vanilla_transformer.training.loop import TrainingLoop, train
 from vanilla_transformer.training.prefetch import make_plan
+from vanilla_transformer.training.run_directory import RunDirectory
+from vanilla_transformer.translation import load_model
 
 TASK = get_task("translation")
 
@@ -339,3 +343,96 @@ def test_short_run_is_scored_on_a_part_and_every_report_says_so(recipe, tmp_path
     part = re.search(r"\|(200 of \d+ texts)$", score["signature"])[1]
     assert part in (tmp_path / "model" / "README.md").read_text()
     assert f"dev: scored on {part}" in (tmp_path / "model" / "train.log").read_text()
+
+
+@pytest.fixture
+def a_second_each(monkeypatch):
+    """A clock on which the gradients of each step take a second, and little else takes time."""
+    seconds, add = [0.0], TrainingLoop._add_gradients
+
+    def slow(self, step):
+        add(self, step)
+        seconds[0] += 1
+
+    def clock():
+        seconds[0] += 1e-4
+        return seconds[0]
+
+    for module in ("loop", "setup", "signals", "finalize"):
+        monkeypatch.setattr(f"vanilla_transformer.training.{module}.time", SimpleNamespace(perf_counter=clock))
+    monkeypatch.setattr(TrainingLoop, "_add_gradients", slow)
+    return clock
+
+
+OPEN = dict.fromkeys(("max_steps", "warmup_steps", "save_steps", "eval_steps"))
+
+
+def test_a_run_of_half_a_minute_plans_for_it_ends_within_it_and_can_be_repeated(recipe, tmp_path, a_second_each):
+    begun = a_second_each()
+    run = train(into(recipe, tmp_path / "model", max_minutes=0.5, metrics=("chrf",), **OPEN))
+    assert 27 < a_second_each() - begun < 30
+    kept = load_recipe(run / "recipe.yaml")
+    steps = kept.optimization.max_steps
+    assert run.summary["steps"] == steps and kept.optimization.max_minutes is None
+    # The first seven seconds measured the speed, and the last two are for the end.
+    assert 18 < steps < 22 and abs(kept.optimization.warmup_steps - 2 * steps / 3) < 2
+    assert_same_run(train(into(kept, tmp_path / "again")), run.directory)
+
+
+def test_an_interrupted_run_keeps_its_plan_and_its_used_minutes(recipe, tmp_path, a_second_each, train_until):
+    mine = into(recipe, tmp_path / "model", max_minutes=0.5, **OPEN)
+    train_until(mine, 11)
+    planned, begun = load_recipe(tmp_path / "model" / "recipe.yaml"), a_second_each()
+    run = train(mine)
+    kept = load_recipe(run / "recipe.yaml")
+    assert kept == planned.with_options(max_steps=run.summary["steps"], max_minutes=None)
+    # Of the first try, the ten steps before its checkpoint count.
+    assert a_second_each() - begun < 20 and 26 < run.summary["steps"] < 29
+    assert_same_run(train(into(kept, tmp_path / "again")), run.directory)
+
+
+def test_a_given_number_of_steps_that_fits_is_taken(recipe, tmp_path, a_second_each):
+    run = train(into(recipe, tmp_path / "model", max_minutes=0.5, max_steps=9))
+    assert run.summary["steps"] == 9 and load_recipe(run / "recipe.yaml").optimization.warmup_steps == 20
+
+
+def test_a_stopped_run_is_made_a_model_when_asked(recipe, tmp_path, train_until):
+    mine = into(recipe, tmp_path / "model")
+    train_until(mine, 14)
+    with refused(ModelError, str(tmp_path / "model" / "recipe.yaml"), "--finish"):
+        load_model(tmp_path / "model")
+    assert not RunDirectory(tmp_path / "model").ask_to_finish()
+    run = train(mine.with_options(max_steps=None))
+    assert run.summary["averaged_steps"] == [6, 9, 12]
+    load_model(run)
+    assert not (run / "finish").exists()
+    assert train(mine).summary["steps"] == 30
+
+
+def test_a_running_run_ends_with_a_model_when_asked(recipe, tmp_path):
+    mine = into(recipe, tmp_path / "model")
+    process = in_background(mine, slowly)
+    wait_for((tmp_path / "model" / "metrics.jsonl").exists, process)
+    assert RunDirectory(tmp_path / "model").ask_to_finish()
+    assert exit_code(process) == 0
+    steps = json.loads((tmp_path / "model" / "summary.json").read_text())["steps"]
+    assert 4 <= steps < 30
+    assert_same_run(train(into(recipe, tmp_path / "again", max_steps=steps)), tmp_path / "model")
+
+
+def test_only_a_run_with_a_checkpoint_can_be_finished(recipe, undisturbed, tmp_path):
+    for place in (tmp_path, tmp_path / "none"):
+        with refused(RunError, str(place)):
+            RunDirectory(place).ask_to_finish()
+    train(into(recipe, tmp_path / "model"), dry_run=True)
+    with refused(RunError, "checkpoint"):
+        RunDirectory(tmp_path / "model").ask_to_finish()
+    assert not RunDirectory(undisturbed).ask_to_finish() and not (undisturbed / "finish").exists()
+
+
+def test_translations_shown_while_it_learns_change_nothing(recipe, undisturbed, tmp_path, monkeypatch):
+    sources = Path(recipe.data.dev[0].parts[0]).read_text().splitlines()[:2]
+    lines = (undisturbed / "train.log").read_text().splitlines()
+    assert [sum(f" · {source} → " in line for line in lines) for source in sources] == [2, 2]
+    monkeypatch.setattr("vanilla_transformer.training.loop.SAMPLES", 0)
+    assert_same_run(train(into(recipe, tmp_path / "model")), undisturbed)

@@ -1,5 +1,6 @@
 """`vanilla-transformer train`: train a model from a recipe, or from parallel text alone."""
 
+import sys
 from dataclasses import dataclass
 from functools import partial
 from typing import Annotated
@@ -27,6 +28,9 @@ class Train:
     name: Annotated[str | None, Positional, arg(metavar="[RECIPE]", help=RECIPE_HELP, help_behavior_hint="")] = None
     dry_run: Flag = False
     """Start all processes, prepare the text, print the plan of the run, and end before its first step."""
+    finish: Flag = False
+    """End the run of this output directory with the model that it has: averaged, scored, with its card. It may have
+    been stopped, or be running elsewhere; then it ends with its present step."""
     recipe: Annotated[Recipe, arg(name="")] = Recipe()
 
     @classmethod
@@ -38,9 +42,13 @@ class Train:
 
     def run(self) -> None:
         """Trains and prints the model directory, from one process only."""
-        from vanilla_transformer.training.processes import launch, processes_for, run_worker
+        from vanilla_transformer.training.processes import is_launched, launch, processes_for, run_worker
+        from vanilla_transformer.training.run_directory import RunDirectory, output_path
 
         recipe = self.settled()
+        if self.finish and not is_launched() and RunDirectory(output_path(recipe)).ask_to_finish():
+            print(f"The run in {recipe.run.output} ends with its present step.", file=sys.stderr)
+            return
         processes = processes_for(recipe)
         if processes > 1:
             launch(processes, recipe, ["--dry-run"] * self.dry_run)

@@ -228,6 +228,9 @@ class Optimization(Block):
     """Batches per step over all devices, for gradient accumulation; by default chosen from the device's memory."""
     max_steps: ChosenCount = CHOSEN
     """Number of training steps (section 5.2); by default chosen from the data and the device."""
+    max_minutes: OptionalPositive = None
+    """End within this many minutes, scores and model card included, with as many steps as fit. The speed of the first
+    steps decides the warm-up. After an interruption, the minutes used up to its checkpoint count."""
     warmup_steps: ChosenCount = CHOSEN
     """Warm-up steps of the learning rate (Eq. 3); by default chosen from the number of steps."""
     learning_rate_scale: ChosenNumber = CHOSEN

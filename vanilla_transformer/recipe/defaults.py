@@ -102,6 +102,8 @@ MEMORY_SHARE_OF_A_BATCH = 0.3
 # in 4 batches the WER on CMUdict is 45.7 and 43.9, the perplexity on Multi30k 10.7 and 10.3; 8 batches are no better.
 LEAST_BATCHES = 4
 MOST_TOKENS_IN_A_BATCH = {"cpu": 2_048, "accelerator": 8_192}
+# Steps of a run that only the time ends.
+NO_LIMIT = 10**15 - 1
 # Shorter warm-ups raise the rate so high that small post-norm models stop learning; the paper's is the longest.
 LEAST_WARMUP, MOST_WARMUP = 2_000, 4_000
 # In shorter runs the rate rises over a third of the steps, to at most its value after LEAST_WARMUP; in very short ones
@@ -127,8 +129,15 @@ def choose_vocab_size(recipe: Recipe, task: Architecture, rows: int) -> tuple[in
     return size, [f"Vocabulary: {size:,} entries, for {rows:,} {task.form.unit}."]
 
 
-def resolve(recipe: Recipe, task: Architecture, corpus: CorpusFacts, device: DeviceFacts) -> tuple[Recipe, list[str]]:
-    """Fills every field that a recipe leaves open, and explains each choice in a sentence."""
+def resolve(
+    recipe: Recipe, task: Architecture, corpus: CorpusFacts, device: DeviceFacts, steps_in_time: int | None = None
+) -> tuple[Recipe, list[str]]:
+    """Fills every field that a recipe leaves open, and explains each choice in a sentence.
+
+    Args:
+        steps_in_time: Number of steps that fit into `max_minutes`. It is measured with the recipe's model and batches,
+            so those are resolved without it; what follows from the number is then explained with it alone.
+    """
     metrics = task.metrics if recipe.evaluation.metrics is None else recipe.evaluation.metrics
     # The number of processes is that of the started ones, whatever an earlier run's recipe says.
     recipe = recipe.with_options(vocab_size=corpus.vocab_size, metrics=metrics, processes=device.processes)
@@ -139,16 +148,20 @@ def resolve(recipe: Recipe, task: Architecture, corpus: CorpusFacts, device: Dev
         changes = {name: value for name, value in chosen.items() if recipe[name] in (None, "auto")}
         if changes:
             recipe = recipe.with_options(**changes)
-            sentences.append(sentence)
+            if sentence:
+                sentences.append(sentence)
 
     fill(*_choose_model(recipe, task, corpus, device))
     fill(*_choose_precision(recipe, device))
     batch_tokens = recipe.optimization.batch_tokens or _batch_tokens(task, corpus)
     fill(*_choose_batches(recipe, task, device, batch_tokens))
     given_warmup = recipe.optimization.warmup_steps
-    steps, warmup_steps, scale, sentence = _choose_length(recipe, task, corpus, device, batch_tokens)
-    fill({"max_steps": steps, "warmup_steps": warmup_steps, "learning_rate_scale": scale}, sentence)
-    if given_warmup is not None and given_warmup >= steps and sentences:
+    timed = recipe.optimization.max_minutes is not None
+    unmeasured = timed and steps_in_time is None
+    steps, warmup_steps, scale, sentence = _choose_length(recipe, task, corpus, device, batch_tokens, steps_in_time)
+    chosen = {"max_steps": NO_LIMIT if timed else steps, "warmup_steps": warmup_steps, "learning_rate_scale": scale}
+    fill(chosen, "" if unmeasured else sentence)
+    if given_warmup is not None and given_warmup >= steps and sentences and not unmeasured:
         sentences.append(
             f"Attention: the warm-up of {given_warmup:,} steps leaves none of the {steps:,} steps at the "
             "full learning rate: give fewer --warmup-steps, or leave the option out."
@@ -157,7 +170,8 @@ def resolve(recipe: Recipe, task: Architecture, corpus: CorpusFacts, device: Dev
         fill(*_choose_recurrent(recipe))
     if recipe.start.from_model is not None:
         fill(*_choose_fine_tuning(recipe))
-    fill(*_choose_intervals(recipe, corpus, steps, batch_tokens))
+    intervals, sentence = _choose_intervals(recipe, corpus, steps, batch_tokens)
+    fill(intervals, "" if unmeasured else sentence)
     return recipe, sentences
 
 
@@ -250,7 +264,12 @@ def _choose_batches(
 
 
 def _choose_length(
-    recipe: Recipe, task: Architecture, corpus: CorpusFacts, device: DeviceFacts, batch_tokens: int
+    recipe: Recipe,
+    task: Architecture,
+    corpus: CorpusFacts,
+    device: DeviceFacts,
+    batch_tokens: int,
+    steps_in_time: int | None,
 ) -> tuple[int, int, float, str]:
     epochs = _size_preset(task, corpus.pairs).epochs
     if recipe.start.from_model is not None:
@@ -269,6 +288,8 @@ def _choose_length(
         steps = _rounded(steps)
     else:
         steps, reason = recipe.optimization.max_steps, "as asked"
+    if steps_in_time is not None and steps_in_time < (recipe.optimization.max_steps or math.inf):
+        steps, reason = steps_in_time, f"in {recipe.optimization.max_minutes:g} minutes"
     warmup, scale = _paper_warmup(steps)
     if recipe.model.architecture == "recurrent":
         warmup, scale = min(max(steps // 10, 1), RECURRENT_WARMUP), 1.0
@@ -277,7 +298,8 @@ def _choose_length(
     if recipe.optimization.warmup_steps is not None:
         scale = 1.0  # A given warm-up is used in Eq. 3 unscaled, as in the paper.
     scale = scale if recipe.optimization.learning_rate_scale is None else recipe.optimization.learning_rate_scale
-    time = f", very roughly {duration(steps * seconds_per_step)} on {_name(device)}" if seconds_per_step else ""
+    is_estimated = seconds_per_step and steps_in_time is None
+    time = f", very roughly {duration(steps * seconds_per_step)} on {_name(device)}" if is_estimated else ""
     counted = "1 step" if steps == 1 else _steps(steps)
     sentence = (
         f"Length: {counted}, about {_epochs(steps / steps_per_epoch)}{time} ({reason}); "

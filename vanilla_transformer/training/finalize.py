@@ -1,7 +1,9 @@
 """The end of a run: the mean of the last checkpoints, its scores, and the files of a model directory."""
 
 import os
+import shlex
 import shutil
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -37,7 +39,10 @@ if TYPE_CHECKING:
     from datasets import Dataset
 
 # Writing a text takes as long as learning from some ten: a run is not scored for much longer than it has learned.
+LEARNED_WHILE_WRITING = 10
 SCORED_SHARE, LEAST_SCORED = 1 / 40, 200
+# However little time is left.
+LEAST_SCORED_IN_TIME = 20
 
 
 def finalize(
@@ -47,28 +52,48 @@ def finalize(
     model: PreTrainedModel,
     progress: Progress,
     logger: RunLogger,
+    deadline: float,
 ) -> None:
-    """Turns the output directory into a scored model; if interrupted, it is repeated from the last checkpoint."""
+    """Turns the output directory into a scored model; if interrupted, it is repeated from the last checkpoint.
+
+    Args:
+        deadline: When the run has to be over, on the clock of `time.perf_counter`.
+    """
     remove_partial_files(run.path)
     averaged = _load_mean_of_checkpoints(recipe, run, model, progress, logger)
     with without_progress_bars(), atomic_write_files(run.path, "model") as temporary:
         model.eval().save_pretrained(temporary)
-    scores = {
-        name: _score(name, text, recipe, inputs, model, progress, logger)
-        for name, text in (("dev", inputs.dev_text), ("test", inputs.test_text))
-        if text is not None and recipe.evaluation.metrics
-    }
+    texts = {"dev": inputs.dev_text, "test": inputs.test_text} if recipe.evaluation.metrics else {}
+    given = {name: text for name, text in texts.items() if text is not None}
+    scores = {}
+    for left, (name, text) in zip(range(len(given), 0, -1), given.items(), strict=True):
+        seconds = (deadline - time.perf_counter()) / left
+        scores[name] = _score(name, text, recipe, inputs, model, progress, logger, seconds)
     summary = _summarise(recipe, inputs, model, progress, logger.read_metrics(), averaged, scores)
     task = task_for(recipe)
     unit = f"nats per {task.item.removesuffix('s')}"
     plot_learning_curves(logger.read_metrics(), run.path / CURVES, unit)
     answers = task.show(model, inputs.tokenizer, recipe.evaluation.examples)
     write_model_card(run.path, summary, answers)
-    for example, answer in zip(recipe.evaluation.examples, answers, strict=True):
-        print(example, answer, sep="\t")
     logger.info(summary.describe(task.item))
+    if answers:
+        logger.info("Examples, each with what the model makes of it:")
+    for example, answer in zip(recipe.evaluation.examples, answers, strict=True):
+        print(example, answer, sep="\t", flush=True)
     shutil.rmtree(run.prepared, ignore_errors=True)
+    run.finish.unlink(missing_ok=True)
     summary.write(run.summary)
+    logger.info("Next:\n" + "\n".join(f"  vanilla-transformer {command}" for command in _next_commands(recipe)))
+
+
+def _next_commands(recipe: Recipe) -> list[str]:
+    """Returns commands that use a finished model, score it on other text and show it."""
+    task, model = task_for(recipe), shlex.quote(str(recipe.run.output))
+    use = f"{task.command} {model} < FILE"
+    if not task.command:
+        use = f"train --task text-classification --from {model} --train FILE --output OTHER"
+    text = "SOURCES TARGETS" if task.form.parallel else "FILE"
+    return [use, f"evaluate {model} --data {text}", f"demo {model}"]
 
 
 def _load_mean_of_checkpoints(
@@ -97,10 +122,12 @@ def _score(
     model: PreTrainedModel,
     progress: Progress,
     logger: RunLogger,
+    seconds: float,
 ) -> list[Score]:
     task = task_for(recipe)
     learned_from = len(inputs.train) * progress.target_tokens / max(1, inputs.train.token_counts[-1])
-    texts, most = task.examples(corpus), max(LEAST_SCORED, int(learned_from * SCORED_SHARE))
+    in_time = max(LEAST_SCORED_IN_TIME, seconds * learned_from / progress.seconds / LEARNED_WHILE_WRITING)
+    texts, most = task.examples(corpus), int(min(max(LEAST_SCORED, learned_from * SCORED_SHARE), in_time))
     if texts > most:
         corpus = task.sample(corpus, most)
     total = task.examples(corpus)

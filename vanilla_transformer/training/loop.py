@@ -22,7 +22,8 @@ from vanilla_transformer.data.batching import share
 from vanilla_transformer.data.token_corpus import PreparedCorpus
 from vanilla_transformer.errors import DivergenceError, RecipeError, RunError
 from vanilla_transformer.malloc import keep_freed_memory
-from vanilla_transformer.recipe.defaults import duration
+from vanilla_transformer.model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
+from vanilla_transformer.recipe.defaults import NO_LIMIT, duration
 from vanilla_transformer.recipe.reading import named_recipe
 from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.tasks import Batch, RowRandom, task_for
@@ -39,7 +40,12 @@ from vanilla_transformer.training.devices import has_tf32, training_kernels
 from vanilla_transformer.training.finalize import finalize
 from vanilla_transformer.training.optimisation import make_optimizer, make_schedule
 from vanilla_transformer.training.prefetch import LocalStep, local_steps, make_plan, pinned, prefetch
-from vanilla_transformer.training.processes import explain_lost_processes, is_launched, is_main_process
+from vanilla_transformer.training.processes import (
+    explain_lost_processes,
+    from_main_process,
+    is_launched,
+    is_main_process,
+)
 from vanilla_transformer.training.run_directory import AlreadyFinished, output_path
 from vanilla_transformer.training.run_logger import RunLogger
 from vanilla_transformer.training.saved_start import build_model
@@ -58,6 +64,10 @@ FEW_NUMBERS = 1 << 22
 SLOW = 3
 # Each step whose gradients overflow float16 is left out and halves the factor on the loss, from 65,536 on.
 LEAST_SCALE = 1.0
+# Number of sentences of `dev` whose translations are shown now and then.
+SAMPLES = 2
+# Measuring the time of a step takes this long.
+SECONDS_OF_MEASURING = 6
 # Number of steps whose batches are prepared in advance.
 STEPS_AHEAD = 2
 
@@ -106,18 +116,28 @@ def _follow(context: RunContext) -> None:
     accelerator, logger = context.accelerator, context.logger
     start_trackers(accelerator, recipe)
     loop = TrainingLoop(recipe, accelerator, inputs.train, inputs.dev, run.checkpoints, logger)
-    loop.resume(context.checkpoint)
+    if inputs.dev_text is not None and loop.task.translates:
+        loop.tokenizer, loop.samples = inputs.tokenizer, inputs.dev_text[:SAMPLES]["source"]
+    if context.checkpoint is None and recipe.optimization.max_minutes is not None:
+        recipe = context.plan_for_time(loop.seconds_per_step())
+    loop.follow(recipe, context.checkpoint)
     if accelerator.is_main_process:
         run.go_on(recipe)
-    with stop_on_signals() as stop:
+    with stop_on_signals(run.finish, context.last_step_by) as stop:
         loop.run(stop)
+    step = loop.progress.step
     if not loop.is_over:
-        step = loop.progress.step
-        logger.info(f"Stopped after step {step:,} with everything saved: run the same command again to continue.")
+        logger.info(
+            f"Stopped after step {step:,} with everything saved: run the same command again to continue; with "
+            "--finish it makes a model of what is there."
+        )
         raise SystemExit(128 + (stop.signal or signal.SIGTERM))
+    if recipe.optimization.max_minutes or loop.max_steps == step:
+        recipe = recipe.with_options(max_steps=step, max_minutes=None)
     if accelerator.is_main_process:
-        finalize(recipe, run, inputs, loop.plain_model, loop.progress, logger)
-        accelerator.log(final_scores(run.summary), step=loop.progress.step)
+        run.keep(recipe)
+        finalize(recipe, run, inputs, loop.plain_model, loop.progress, logger, context.deadline)
+        accelerator.log(final_scores(run.summary), step=step)
 
 
 class TrainingLoop:
@@ -135,14 +155,16 @@ class TrainingLoop:
         self.recipe, self.accelerator, self.logger = recipe, accelerator, logger
         self.task = task_for(recipe)
         self.corpus, self.dev, self.checkpoints = corpus, dev, checkpoints
+        self.max_steps = NO_LIMIT
+        self.tokenizer: VanillaTransformerTokenizer | None = None
+        self.samples: list[str] = []
         self.progress = Progress(
             data=corpus.tokens, dev=dev.tokens if dev is not None else "", processes=accelerator.num_processes
         )
-        self.max_steps, self.save_steps = recipe.optimization.max_steps, recipe.run.save_steps
-        self.eval_steps, self.log_steps = recipe.evaluation.eval_steps, recipe.run.log_steps
         self.reading_steps = 1 if accelerator.device.type == "cpu" else STEPS_PER_READING
         self.epoch_done = 0.0
         self.pin = accelerator.device.type == "cuda"
+        self.tf32 = recipe.optimization.tf32 and has_tf32(accelerator.device)
 
         keep_freed_memory()
         set_seed(recipe.optimization.seed)
@@ -155,16 +177,11 @@ class TrainingLoop:
             # On CPUs the backward pass of torch's fused attention is slower: half as many tokens per second.
             model.set_attn_implementation("eager")
         learned = [weight for weight in model.parameters() if weight.requires_grad]
-        optimizer = make_optimizer(learned, recipe, accelerator.device)
-        rates = recipe.optimization
-        schedule = make_schedule(
-            optimizer, model.config.d_model, rates.warmup_steps, rates.learning_rate_scale, rates.learning_rate
-        )
         if recipe.optimization.precision == "float16":
             # accelerate scales losses by it, steps and saves it, as in its own mixed precision.
             accelerator.scaler = torch.amp.GradScaler(accelerator.device.type)
         self.plain_model = model
-        self.model, self.optimizer, self.schedule = accelerator.prepare(model, optimizer, schedule)
+        self.model, self.optimizer = accelerator.prepare(model, make_optimizer(learned, recipe, accelerator.device))
         save_plain_weights(accelerator, model)
         self.learning_rate = 0.0
         self.unread_loss = torch.zeros((), device=accelerator.device)
@@ -174,7 +191,6 @@ class TrainingLoop:
         # Since the last log line: seconds without a batch, and tokens of batches without and with padding.
         self._waited, self._real_tokens, self._all_tokens = 0.0, 0, 0
         self._fastest, self._slow = 0.0, False
-        set_seed(recipe.optimization.seed, device_specific=True)
 
     @property
     def is_over(self) -> bool:
@@ -185,8 +201,33 @@ class TrainingLoop:
         )
         return self.progress.step >= self.max_steps or impatient
 
-    def resume(self, checkpoint: Checkpoint | None) -> None:
-        """Returns to a checkpoint, if there is one, and drops records made after it."""
+    def seconds_per_step(self) -> float:
+        """Measures the gradients of the first steps, without an update; nothing else is kept of them."""
+        begun, done, passed = replace(self.progress), 0, 0.0
+        self.model.train()
+        with training_kernels(self.tf32), closing(self._remaining_steps()) as steps:
+            self._add_gradients(next(steps))  # It also allocates memory.
+            start = time.perf_counter()
+            while passed < SECONDS_OF_MEASURING:
+                self._add_gradients(next(steps))
+                self.unread_loss.tolist()
+                done, passed = done + 1, from_main_process(lambda: time.perf_counter() - start)
+        self.optimizer.zero_grad()
+        self.unread_loss.zero_()
+        self.progress, self._waited = begun, 0.0
+        return passed / done
+
+    def follow(self, recipe: Recipe, checkpoint: Checkpoint | None) -> None:
+        """Begins the recipe's schedule, or returns to a checkpoint and drops records made after it."""
+        self.recipe, rates = recipe, recipe.optimization
+        self.max_steps, self.save_steps = rates.max_steps, recipe.run.save_steps
+        self.eval_steps, self.log_steps = recipe.evaluation.eval_steps, recipe.run.log_steps
+        d_model, optimizer = self.plain_model.config.d_model, self.optimizer.optimizer
+        schedule = make_schedule(
+            optimizer, d_model, rates.warmup_steps, rates.learning_rate_scale, rates.learning_rate
+        )
+        self.schedule = self.accelerator.prepare(schedule)
+        set_seed(rates.seed, device_specific=True)
         if checkpoint is not None:
             self._go_back_to(checkpoint)
         if self.accelerator.is_main_process:
@@ -219,20 +260,22 @@ class TrainingLoop:
     def run(self, stop: StopRequest) -> None:
         """Trains to the end, or until a signal asks to stop; in both cases the last step is saved."""
         self.model.train()
-        tf32 = self.recipe.optimization.tf32 and has_tf32(self.accelerator.device)
-        if tf32 and self.recipe.optimization.precision == "float32":
+        if self.tf32 and self.recipe.optimization.precision == "float32":
             self.logger.info("Products in float32 round their factors to TF32; --no-tf32 keeps them whole.")
-        self.logger.start_bar(total=self.max_steps, done=self.progress.step)
+        if self.progress.step and from_main_process(stop.is_last_step):
+            self.max_steps = self.progress.step
+        total = self.max_steps if self.max_steps < NO_LIMIT else None
+        self.logger.start_bar(total=total, done=self.progress.step)
         self._clock = self._begun_at = time.perf_counter()
         self._begun_after = self.progress.step
-        with training_kernels(tf32), closing(self._remaining_steps()) as steps:
+        with training_kernels(self.tf32), closing(self._remaining_steps()) as steps:
             for step in steps:
                 self._update(step)
                 self._count(step)
                 reading_is_due = self._is_due(self.reading_steps, self.log_steps, self.eval_steps, self.save_steps)
                 stopping = reading_is_due and self._read_losses(stop)
                 if self._is_due(self.log_steps):
-                    self._log()
+                    self._log(stop)
                 if self._is_due(self.eval_steps):
                     self._evaluate()
                 if self.is_over and self.dev is None:
@@ -275,14 +318,7 @@ class TrainingLoop:
 
     def _update(self, step: LocalStep) -> None:
         """Section 5.3: updates the weights once, by the mean loss over the items of the whole step."""
-        processes = self.accelerator.num_processes
-        for number, batch in enumerate(step.batches, start=1):
-            # Processes exchange their gradients once per step, after its last batch.
-            with nullcontext() if number == len(step.batches) else self.accelerator.no_sync(self.model):
-                loss = self._loss(self.model, batch, step.items)
-                # The exchange takes the mean over processes, but the step needs their sum.
-                self.accelerator.backward(loss * processes)
-            self.unread_loss += loss.detach() * step.items
+        self._add_gradients(step)
         if self.recipe.optimization.max_grad_norm:
             if self.accelerator.scaler is not None:
                 self.accelerator.scaler.unscale_(self.optimizer.optimizer)
@@ -291,6 +327,16 @@ class TrainingLoop:
         self.optimizer.step()
         self.schedule.step()
         self.optimizer.zero_grad()
+
+    def _add_gradients(self, step: LocalStep) -> None:
+        processes = self.accelerator.num_processes
+        for number, batch in enumerate(step.batches, start=1):
+            # Processes exchange their gradients once per step, after its last batch.
+            with nullcontext() if number == len(step.batches) else self.accelerator.no_sync(self.model):
+                loss = self._loss(self.model, batch, step.items)
+                # The exchange takes the mean over processes, but the step needs their sum.
+                self.accelerator.backward(loss * processes)
+            self.unread_loss += loss.detach() * step.items
 
     def _loss(self, model: torch.nn.Module, batch: Batch, items: int) -> torch.Tensor:
         """Returns the summed loss of a batch over `items`; without rows, zero with a zero gradient."""
@@ -310,8 +356,9 @@ class TrainingLoop:
 
     def _read_losses(self, stop: StopRequest) -> bool:
         """Collects the losses since the last reading from all processes; True if one was asked to stop by a signal."""
-        asked = torch.full_like(self.unread_loss, float(stop.signal != 0))
-        loss, asked_anywhere = self.accelerator.reduce(torch.stack([self.unread_loss, asked]), "sum").tolist()
+        asked, is_last = (torch.full_like(self.unread_loss, bool(one)) for one in (stop.signal, stop.is_last_step()))
+        told = self.accelerator.reduce(torch.stack([self.unread_loss, asked, is_last]), "sum").tolist()
+        loss, asked_anywhere, is_last_anywhere = told
         if not math.isfinite(loss):
             raise self._divergence("The loss is")
         scaler = self.accelerator.scaler
@@ -326,6 +373,8 @@ class TrainingLoop:
             "learning_rate": self.learning_rate,
             "tokens_per_second": round(progress.window_tokens / progress.window_seconds),
         }
+        if is_last_anywhere:
+            self.max_steps = progress.step
         return asked_anywhere > 0
 
     def _divergence(self, what: str) -> DivergenceError:
@@ -338,11 +387,11 @@ class TrainingLoop:
             "--learning-rate-scale, a longer --warmup-steps, --max-grad-norm 1 or --precision float32."
         )
 
-    def _log(self) -> None:
+    def _log(self, stop: StopRequest) -> None:
         """Logs the figures of all steps since the last line, and resets the counts."""
         padding, waited = 1 - self._real_tokens / self._all_tokens, self._waited / self.progress.window_seconds
         words = f"{_in_words(self.figures)} · padding {padding:.1%} · waited for data {waited:.1%}"
-        self._record(self.figures, f"{words}{self._time_left()}")
+        self._record(self.figures, f"{words}{self._time_left(stop)}")
         self._tell_if_slow(self.figures["tokens_per_second"], waited)
         self._waited, self._real_tokens, self._all_tokens = 0.0, 0, 0
         self.progress.window_loss, self.progress.window_tokens, self.progress.window_seconds = 0.0, 0, 0.0
@@ -358,18 +407,21 @@ class TrainingLoop:
             f"{likely_cause(waited)}."
         )
 
-    def _time_left(self) -> str:
+    def _time_left(self, stop: StopRequest) -> str:
         """Estimates the time of the remaining steps from this process's steps so far, including all overhead."""
-        seconds = (time.perf_counter() - self._begun_at) / (self.progress.step - self._begun_after)
-        left = self.max_steps - self.progress.step
+        now, left = time.perf_counter(), self.max_steps - self.progress.step
+        seconds = left * (now - self._begun_at) / (self.progress.step - self._begun_after)
         most = "at most " if self.recipe.evaluation.patience is not None else ""
-        return f" · {most}{duration(left * seconds)} left" if left else ""
+        return f" · {most}{duration(min(seconds, stop.last_step_by - now))} left" if left else ""
 
     def _evaluate(self) -> None:
         """Measures the loss on `dev`, without label smoothing or dropout."""
         if self.dev is None:
             return
         loss, progress = self._dev_loss(self.dev), self.progress
+        # After 1, 2, 4, 8, ... evaluations.
+        if self.accelerator.is_main_process and (progress.step // self.eval_steps).bit_count() == 1:
+            self._show_samples()
         if not math.isfinite(loss):
             raise self._divergence("The loss on dev is")
         if progress.best_dev_loss is None or loss < progress.best_dev_loss:
@@ -382,6 +434,14 @@ class TrainingLoop:
             figures["dev_perplexity"] = math.exp(min(loss, 700.0))
             words += f" · perplexity {figures['dev_perplexity']:.2f}"
         self._record(figures, words)
+
+    def _show_samples(self) -> None:
+        """Logs translations of the samples, so that one sees the model learn."""
+        assert self.tokenizer is not None
+        for sample, answer in zip(
+            self.samples, self.task.show(self.plain_model, self.tokenizer, self.samples), strict=True
+        ):
+            self.logger.info(f"step {self.progress.step:,} · {sample} → {answer}")
 
     @torch.no_grad()
     def _check_last_update(self, step: LocalStep) -> None:

@@ -26,7 +26,10 @@ _REPORT_FIELDS = (
     *("num_beams", "length_penalty", "length_penalty_type", "max_length_beyond_source"),
 )
 # These change neither weights nor the final model.
-_FREE_FIELDS = {*_REPORT_FIELDS, "keep_checkpoints", "log_steps", "trackers", "output", "processes", "process_timeout"}
+_FREE_FIELDS = {
+    *(*_REPORT_FIELDS, "max_minutes", "keep_checkpoints", "log_steps"),
+    *("trackers", "output", "processes", "process_timeout"),
+}
 # These determine the vocabulary.
 _TOKENIZER_FIELDS = (
     *("train", *COLUMN_SETTINGS),
@@ -59,6 +62,7 @@ class RunDirectory:
         vocabulary: Identifies the text from which the run's own tokenizer was learned.
         metrics: One JSON object per line for every log line and every measurement on `dev`.
         log: Everything the run printed.
+        finish: Asks the run, by being there, to end with the model that it has.
         summary: Written last: a run is finished once it exists.
     """
 
@@ -66,6 +70,7 @@ class RunDirectory:
         self.path = path
         self.checkpoints, self.prepared = path / "checkpoints", path / "prepared"
         self.tokenizer_config, self.vocabulary = path / "tokenizer_config.json", self.prepared / "vocabulary.json"
+        self.finish = path / "finish"
         self.metrics, self.log, self.summary = path / "metrics.jsonl", path / "train.log", path / SUMMARY
         # Not the soft lock: a killed process leaves it behind, and the next would wait for it in vain.
         self._lock = FileLock(path / LOCK, blocking=False, thread_local=False, fallback_to_soft=False)
@@ -111,6 +116,29 @@ class RunDirectory:
             with suppress(OSError):  # Windows does not remove open files; there the library removes it next.
                 (self.path / LOCK).unlink()
             self._lock.release()
+
+    def ask_to_finish(self) -> bool:
+        """Asks the run to end with the model that it has; tells whether another process, which trains, will do so.
+
+        Raises:
+            RunError: No run has begun here, or it has no checkpoint.
+        """
+        if not (self.path / RECIPE).is_file():
+            raise RunError(f"There is no run in {self.path}.")
+        if self.summary.is_file():
+            return False
+        try:
+            self._take()
+        except RunError:
+            self.finish.touch()
+            return True
+        try:
+            if not has_checkpoints(self.checkpoints):
+                raise RunError(f"There is no checkpoint in {self.path} to make a model of.")
+            self.finish.touch()
+            return False
+        finally:
+            self.leave()
 
     def _take(self) -> None:
         try:

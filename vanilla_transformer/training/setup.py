@@ -1,5 +1,7 @@
 """The start of a run: text turned into tokens, and processes that form a group."""
 
+import math
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -9,7 +11,7 @@ from typing import Any
 from accelerate import Accelerator
 
 from vanilla_transformer.errors import RecipeError
-from vanilla_transformer.recipe.defaults import CorpusFacts, check_sizes, device_facts, resolve, with_cells
+from vanilla_transformer.recipe.defaults import NO_LIMIT, CorpusFacts, check_sizes, device_facts, resolve, with_cells
 from vanilla_transformer.recipe.schema import Recipe, in_words
 from vanilla_transformer.tasks import task_for
 from vanilla_transformer.training.checkpoints import Checkpoint, latest_checkpoint
@@ -28,12 +30,19 @@ from vanilla_transformer.training.run_logger import RunLogger
 from vanilla_transformer.training.saved_start import recipe_of_start
 from vanilla_transformer.training.trackers import make_trackers
 
+# Share of a run's minutes that its last evaluation and checkpoint, the mean, the scores and the card may take.
+SHARE_OF_THE_END = 0.07
+# Settings that follow from the number of steps.
+SCHEDULE = ("max_steps", "warmup_steps", "learning_rate_scale", "eval_steps", "save_steps")
+
 
 @dataclass(frozen=True)
 class RunContext:
     """A run that holds its output directory and has turned its text into tokens.
 
-    `checkpoint` is the one from which it continues.
+    Attributes:
+        checkpoint: The one from which it continues.
+        deadline: When the run has to be over, on the clock of `time.perf_counter`; infinite if it may take any time.
     """
 
     recipe: Recipe
@@ -42,6 +51,20 @@ class RunContext:
     checkpoint: Checkpoint | None
     accelerator: Accelerator
     logger: RunLogger
+    deadline: float
+
+    def plan_for_time(self, seconds_per_step: float) -> Recipe:
+        """Returns the recipe with the schedule of the steps that fit into its minutes."""
+        minutes, given = self.recipe.optimization.max_minutes, self.inputs.recipe
+        steps = max(1, int((self.last_step_by - time.perf_counter()) / seconds_per_step))
+        self.logger.info(f"Speed: {seconds_per_step:.3g} s a step, so about {steps:,} fit into {minutes:g} minutes.")
+        open_again = self.recipe.with_options(**{name: given[name] for name in SCHEDULE})
+        return _resolve(open_again, self.inputs, self.accelerator, self.logger, steps)
+
+    @property
+    def last_step_by(self) -> float:
+        """Returns when the last step is to end, which leaves time for the mean, the scores and the card."""
+        return self.deadline - 60 * (self.recipe.optimization.max_minutes or 0) * SHARE_OF_THE_END
 
 
 @contextmanager
@@ -52,6 +75,7 @@ def start_run(recipe: Recipe) -> Iterator[RunContext]:
         ValueError, OSError: The recipe, output or processes do not allow it; the message says what.
         AlreadyFinished: Raised on all processes: there is nothing to do.
     """
+    begun = time.perf_counter()
     task = task_for(recipe)
     task.check(recipe)
     for option in recipe.used("classification"):
@@ -75,9 +99,12 @@ def start_run(recipe: Recipe) -> Iterator[RunContext]:
         with _errors_in_log(logger):
             accelerator = start_accelerator(store, recipe.run.process_timeout, trackers, run.path)
             check_same(_facts(inputs, run))
-            resolved = from_main_process(partial(_resolve, inputs, accelerator, logger))
+            resolved = _resolve(inputs.recipe, inputs, accelerator, logger)
             checkpoint = from_main_process(partial(latest_checkpoint, run.checkpoints, logger.info))
-            context = RunContext(resolved, run, inputs, checkpoint, accelerator, logger)
+            deadline = begun + 60 * (resolved.optimization.max_minutes or math.inf)
+            if checkpoint is not None:
+                deadline -= checkpoint.progress.seconds
+            context = RunContext(resolved, run, inputs, checkpoint, accelerator, logger, deadline)
             logger.info(_plan(context))
             yield context
     finally:
@@ -118,7 +145,9 @@ def _errors_in_log(logger: RunLogger) -> Iterator[None]:
         raise
 
 
-def _resolve(inputs: Inputs, accelerator: Accelerator, logger: RunLogger) -> Recipe:
+def _resolve(
+    recipe: Recipe, inputs: Inputs, accelerator: Accelerator, logger: RunLogger, steps_in_time: int | None = None
+) -> Recipe:
     """Makes the choices still open, and reports them."""
     corpus = CorpusFacts(
         pairs=len(inputs.train),
@@ -127,7 +156,7 @@ def _resolve(inputs: Inputs, accelerator: Accelerator, logger: RunLogger) -> Rec
         dev_tokens=(0,) if inputs.dev is None else inputs.dev.token_counts,
     )
     device = device_facts(accelerator.device, accelerator.num_processes)
-    resolved, sentences = resolve(inputs.recipe, task_for(inputs.recipe), corpus, device)
+    resolved, sentences = from_main_process(partial(resolve, recipe, task_for(recipe), corpus, device, steps_in_time))
     for sentence in sentences:
         logger.info(sentence)
     return resolved
@@ -136,7 +165,13 @@ def _resolve(inputs: Inputs, accelerator: Accelerator, logger: RunLogger) -> Rec
 def _plan(context: RunContext) -> str:
     """Describes the steps that follow, whose sizes `resolve` has described."""
     unit, processes = task_for(context.recipe).form.unit, context.accelerator.num_processes
-    done = 0 if context.checkpoint is None else context.checkpoint.step
+    optimization, done = context.recipe.optimization, 0 if context.checkpoint is None else context.checkpoint.step
     shared = f", shared by {processes} processes" if processes > 1 else ""
-    steps = f"from step {done:,} to {context.recipe.optimization.max_steps:,}"
+    ends = []
+    if optimization.max_steps < NO_LIMIT:
+        ends.append(f"to {optimization.max_steps:,}")
+    if context.deadline < math.inf:
+        left = (context.deadline - time.perf_counter()) / 60
+        ends.append(f"until {optimization.max_minutes:g} minutes are used, of which {left:.1f} are left,")
+    steps = f"from step {done:,} {' or '.join(ends)}"
     return f"Plan: {steps} over {len(context.inputs.train):,} {unit}{shared}, in {context.run.path}."

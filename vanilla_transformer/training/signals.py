@@ -1,8 +1,11 @@
-"""SIGTERM, SIGHUP and Ctrl-C: the first request ends the loop at the next step; a second Ctrl-C ends it at once."""
+"""What ends the loop before its last step: SIGTERM, SIGHUP and Ctrl-C, whose second ends it at once; or the time."""
 
+import math
 import signal
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from types import FrameType
 
 # Windows has no SIGHUP, which a closing terminal sends.
@@ -10,10 +13,19 @@ _SIGNALS = ("SIGTERM", "SIGINT", "SIGHUP")
 
 
 class StopRequest:
-    """Remembers the first signal that asked to stop; 0 before that."""
+    """Remembers the first signal that asked to stop, 0 before that; tells when a step is the last one.
 
-    def __init__(self) -> None:
-        self.signal = 0
+    Args:
+        finish: A file that asks the run, by being there, to end with the model that it has.
+        last_step_by: The end of the last step on the clock of `time.perf_counter`.
+    """
+
+    def __init__(self, finish: Path | None = None, last_step_by: float = math.inf) -> None:
+        self.signal, self.finish, self.last_step_by = 0, finish, last_step_by
+
+    def is_last_step(self) -> bool:
+        """Tells whether the run ends with the step that is done, by its time or as somebody asked."""
+        return time.perf_counter() >= self.last_step_by or (self.finish is not None and self.finish.exists())
 
     def __call__(self, signum: int, frame: FrameType | None) -> None:
         """Handles a signal; a second Ctrl-C ends the process without waiting.
@@ -26,14 +38,14 @@ class StopRequest:
 
 
 @contextmanager
-def stop_on_signals() -> Iterator[StopRequest]:
+def stop_on_signals(finish: Path | None = None, last_step_by: float = math.inf) -> Iterator[StopRequest]:
     """Lets SIGTERM, SIGHUP and Ctrl-C only be recorded in its body; afterwards restores their handlers.
 
     An ignored SIGHUP stays ignored, as under nohup.
 
     Outside the main thread Python allows no handlers, and signals keep their usual effect.
     """
-    request = StopRequest()
+    request = StopRequest(finish, last_step_by)
     previous = {}
     try:
         for signum in (getattr(signal, name) for name in _SIGNALS if hasattr(signal, name)):

@@ -269,6 +269,11 @@ def _not_found(path: str | Path, file: str, blame: str = "") -> Iterator[None]:
     """
     if Path(path).is_dir():
         if not Path(path, file).is_file():
+            if Path(path, "recipe.yaml").is_file() and Path(path, "checkpoints").is_dir():
+                raise ModelError(
+                    f"{path} is an unfinished run: `vanilla-transformer train {Path(path, 'recipe.yaml')}` goes on "
+                    "with it, and with --finish makes a model of what is there."
+                )
             raise ModelError(f"{path} is not a model directory: it has no {file}.")
     elif _means_a_place_here(str(path)):
         raise ModelError(f"There is no model directory {path}.")
