@@ -1,6 +1,7 @@
 """The programs in examples/ run on a little text, from beginning to end."""
 
 import importlib.util
+import os
 import random
 import re
 import signal
@@ -171,12 +172,12 @@ def test_a_text_is_translated_in_parts_by_two_processes_of_which_one_is_killed(t
 
     def begin(first, count):
         command = [sys.executable, EXAMPLES / "many_machines.py", *words, "--first", first, "--count", count]
-        return subprocess.Popen(list(map(str, command)), stderr=subprocess.DEVNULL)
+        return subprocess.Popen(list(map(str, command)), stderr=subprocess.DEVNULL, start_new_session=True)
 
     killed, other = begin(0, 3), begin(3, 2)
     while killed.poll() is None and not program.part_of(text / "parts", 0, 5).exists():
         time.sleep(0.01)
-    killed.kill()
+    os.killpg(killed.pid, signal.SIGKILL)  # With the workers that it has.
     assert killed.wait() == -signal.SIGKILL and other.wait() == 0
     with refused(SystemExit, "missing"):
         program.main([*words, "--join", str(text / "joined")])

@@ -46,21 +46,19 @@ def lively(model: Any) -> Any:
 
 def build(kind: str) -> tuple[Any, Any]:
     torch.manual_seed(3)
-    if kind in ("plain", "other", "deep", "recurrent-lstm", "recurrent-gru", "recurrent-2014"):
+    if kind in ("plain", "other", "recurrent-lstm", "recurrent-gru"):
         tokenizer = (unigram_tokenizer if kind == "other" else VanillaTransformerTokenizer.train)(TEXTS, 300)
         size = len(tokenizer)
         if kind.startswith("recurrent"):
             settings = {
                 "recurrent-lstm": {"attention": "luong-general", "attention_window": 3},
                 "recurrent-gru": {"cell": "gru", "attention": "bahdanau"},
-                "recurrent-2014": {"attention": "none", "bidirectional": False, "tie_word_embeddings": False},
             }[kind]
             recurrent = RecurrentEncoderDecoderConfig(vocab_size=size, d_model=16, num_layers=2, **settings)
             return lively(RecurrentEncoderDecoderForConditionalGeneration(recurrent)), tokenizer
         config = {
             "plain": VanillaTransformerConfig(vocab_size=size, **SIZES, **STACKS),
             "other": VanillaTransformerConfig(vocab_size=size, **SIZES, **STACKS, **OTHER),
-            "deep": VanillaTransformerConfig(vocab_size=size, **SIZES, encoder_layers=4, decoder_layers=1),
         }[kind]
         return lively(VanillaTransformerForConditionalGeneration(config)), tokenizer
     model, tokenizer = single_stack(kind, TEXTS, **SIZES)

@@ -12,8 +12,7 @@ playwright = pytest.importorskip("playwright.sync_api", reason="the package play
 
 WORDS = ["a dog", "telephone", "naïve", "</s>", "more tokens"]
 FAMILIES = [
-    *("plain", "other", "deep", "language-model", "masked-language-model", "classifier", "tagger"),
-    *("recurrent-lstm", "recurrent-gru", "recurrent-2014"),
+    *("plain", "other", "language-model", "classifier", "tagger", "recurrent-lstm", "recurrent-gru"),
 ]
 SEARCHES = [(1, 0.0), (4, 0.6), (8, 0.3)]
 
@@ -45,7 +44,7 @@ def opened(browser, explored) -> Iterator[Any]:
 def test_all_values_of_all_layers_are_the_models(opened, kind: str):
     explored, page = opened(kind)
     model, tokenizer = explored.model, explored.tokenizer
-    words = WORDS if kind in ("plain", "other", "deep") else WORDS[:3]
+    words = WORDS if kind in ("plain", "other") else WORDS[:3]
     sources = [tokenizer(word, split_special_tokens=True)["input_ids"] for word in words]
     encoded = page.evaluate(
         "async (all) => { const { app } = await import('/app.js'); return all.map((one) => app.model.encode(one)); }",
@@ -68,7 +67,7 @@ def test_search_tree_matches_generate_and_has_the_models_probabilities(opened, k
     explored, page = opened(kind)
     model, tokenizer = explored.model, explored.tokenizer
     ends = model.config.eos_token_id
-    words = WORDS if kind in ("plain", "other", "deep") else WORDS[:3]
+    words = WORDS if kind in ("plain", "other") else WORDS[:3]
     asked = [(word, width, alpha) for word in words for width, alpha in SEARCHES]
     calls = [
         (tokenizer(word, split_special_tokens=True)["input_ids"], {"width": width, "alpha": alpha, "wanted": width})

@@ -21,7 +21,7 @@ from vanilla_transformer import (
     VanillaTransformerEncoderModel,
     VanillaTransformerForConditionalGeneration,
 )
-from vanilla_transformer.model.modeling_vanilla_transformer import Decoder, Dropout, Encoder, PositionalEncoding
+from vanilla_transformer.model.modeling_vanilla_transformer import Dropout, PositionalEncoding
 
 TARGET = torch.tensor([[1, 6, 3, 12, 30], [1, 9, 7, 7, 40]])
 KINDS, ATTENTION = list(HEADS), ["eager", "sdpa"]
@@ -108,15 +108,6 @@ def test_cached_decoding_equals_uncached(implementation: str, fields: dict):
         steps.append(outputs.logits)
     whole = model(ids, mask).logits
     torch.testing.assert_close(torch.cat(steps, 1)[mask.bool()], whole[mask.bool()], atol=1e-5, rtol=0)
-
-
-def test_decoder_on_its_own_goes_on_from_its_cache(tiny_model):
-    decoder = tiny_model.get_decoder()
-    mask = torch.tensor([[1, 1, 1, 1, 1], [0, 1, 1, 1, 1]])
-    whole = decoder(input_ids=TARGET, attention_mask=mask).last_hidden_state
-    begun = decoder(input_ids=TARGET[:, :3], attention_mask=mask[:, :3], use_cache=True)
-    rest = decoder(input_ids=TARGET[:, 3:], attention_mask=mask, past_key_values=begun.past_key_values)
-    torch.testing.assert_close(rest.last_hidden_state, whole[:, 3:], atol=1e-5, rtol=0)
 
 
 def test_texts_packed_into_a_row_are_as_on_their_own():
@@ -369,17 +360,6 @@ def test_save_and_load_change_no_logit_and_save_no_table(kind: str, tmp_path):
     assert torch.equal(stack.positional_encoding(4000), PositionalEncoding(model.config)(4000))
 
 
-def test_encoder_and_decoder_are_saved_and_loaded_on_their_own(tiny_model, tmp_path):
-    whole = tiny_model(**given("translator"), output_hidden_states=True)
-    for part in ("encoder", "decoder"):
-        getattr(tiny_model.model, part).save_pretrained(tmp_path / part)
-    encoder, decoder = Encoder.from_pretrained(tmp_path / "encoder"), Decoder.from_pretrained(tmp_path / "decoder")
-    states = encoder(input_ids=IDS, attention_mask=MASK).last_hidden_state
-    torch.testing.assert_close(states, whole.encoder_last_hidden_state)
-    found = decoder(input_ids=TARGET, encoder_hidden_states=states, encoder_attention_mask=MASK)
-    torch.testing.assert_close(found.last_hidden_state, whole.decoder_hidden_states[-1])
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_larger_vocabulary_is_that_of_input_and_output(kind: str, tmp_path):
     for fields in ({}, {"tie_word_embeddings": False}) if kind in WORDS else ({},):
@@ -401,14 +381,6 @@ def test_one_matrix_is_embedding_and_output_and_registered_once(kind: str):
     assert untied.num_parameters() - model.num_parameters() == matrices * 48 * 32
     embeddings = [name for name, one in model.named_modules(remove_duplicate=False) if isinstance(one, nn.Embedding)]
     assert embeddings == ["model.shared" if kind == "translator" else "model.embed_tokens"]
-
-
-def test_another_embedding_in_its_place_is_that_of_both_sides(tiny_model):
-    encoder = tiny_model.get_encoder()
-    before = encoder(IDS).last_hidden_state
-    tiny_model.model.shared = nn.Embedding(48, 32)
-    assert not torch.equal(encoder(IDS).last_hidden_state, before)
-    assert tiny_model.model.decoder.embed_tokens is tiny_model.model.shared
 
 
 @pytest.mark.parametrize("other", [copy.deepcopy, lambda model: pickle.loads(pickle.dumps(model))])
