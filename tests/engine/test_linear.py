@@ -12,6 +12,7 @@ EXACT, ROUNDED, EIGHT_BITS = 1e-5, 0.02, 0.02
 
 
 @pytest.mark.processor
+@pytest.mark.parametrize("unpacked", [True, False])
 @pytest.mark.parametrize("outputs", [24, MANY_OUTPUTS + 3])
 @pytest.mark.parametrize("rows", [1, 2, FEW_ROWS, MANY_ROWS - 1, MANY_ROWS, MANY_ROWS + 5])
 @pytest.mark.parametrize("with_bias", [True, False])
@@ -19,10 +20,13 @@ EXACT, ROUNDED, EIGHT_BITS = 1e-5, 0.02, 0.02
     ("dtype", "quantization", "tolerance"),
     [(torch.float32, None, EXACT), (torch.bfloat16, None, ROUNDED), (torch.float32, "int8", EIGHT_BITS)],
 )
-def test_a_packed_linear_multiplies_by_its_weight(outputs, rows, with_bias, dtype, quantization, tolerance):
+def test_a_packed_linear_multiplies_by_its_weight(
+    monkeypatch, unpacked, outputs, rows, with_bias, dtype, quantization, tolerance
+):
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "AVX2" if unpacked else "AVX512")
     torch.manual_seed(0)
     linear, x = nn.Linear(64, outputs, bias=with_bias), torch.randn(rows, 64)
-    pack = PackedWeights(dtype, quantization)
+    pack = PackedWeights(dtype, quantization, few_rows=True)
     with torch.no_grad():
         expected = linear(x)
         for activation in (None, nn.ReLU(), nn.GELU()):

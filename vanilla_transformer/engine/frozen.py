@@ -3,6 +3,7 @@
 import os
 import threading
 from contextvars import ContextVar
+from dataclasses import replace
 from typing import Any, Self
 
 import torch
@@ -68,7 +69,8 @@ class Frozen:
 
     def decoder(self, dtype: torch.dtype, quantization: str | None) -> Decoder:
         """Returns the decoder for a type of its activations."""
-        return self._part(Decoder, PackedWeights(dtype, self.quantization or quantization))
+        packed = PackedWeights(dtype, self.quantization or quantization, few_rows=True)
+        return self._part(Decoder, packed, replace(packed, few_rows=False))
 
     def encoder(self, dtype: torch.dtype, quantization: str | None) -> Encoder:
         """Returns the encoder for the type in which the library's search would compute."""
@@ -80,7 +82,7 @@ class Frozen:
         return None if dtype != torch.float32 or self.quantization or quantization else self._part(GraphSearch.of)
 
     def _part(self, kind: Any, *weights: PackedWeights) -> Any:
-        key = kind, weights
+        key = kind, weights[:1]
         # A lock of each process: a fork copies those that other threads hold, and nobody there gives them back.
         with self._locks.setdefault(os.getpid(), threading.Lock()):
             if key not in self._parts:

@@ -11,6 +11,7 @@ from torch.nn import functional as F
 from .cpu import (
     has_bfloat16_products,
     int8_engine,
+    multiplies_few_rows_unpacked,
     saturates,
     without_deprecation,
 )
@@ -18,11 +19,11 @@ from .cpu import (
 # Rows and outputs (a vocabulary's) from which oneDNN is faster with 8 bits than torch's default engine.
 MANY_ROWS = 32
 MANY_OUTPUTS = 4096
-# Multiplications, or size of the weight alone, above which oneDNN's packed linear is faster in float32
-# than `F.linear`: below, its fixed cost per call exceeds the multiplication.
+# Multiplications, and weight size, from which oneDNN's packed linear is faster in float32 than `F.linear`: below, its
+# fixed cost per call exceeds the multiplication.
 PACKED_FROM = 1 << 20
 LARGE_WEIGHT = 1 << 18
-# Shapes that are multiplied faster as transposed than by oneDNN with a weight as it is.
+# Shapes that are multiplied faster as transposed than by oneDNN with an unpacked weight.
 FEW_ROWS, FEW_INPUTS = 4, 1024
 
 Linear = Callable[[torch.Tensor], torch.Tensor]
@@ -98,7 +99,7 @@ class Weights:
         return PositionTable(module, None if module.learned is None else self.embedding(module.learned))
 
     def _linear(self, weight: torch.Tensor, bias: torch.Tensor | None, relu: bool = False) -> Linear:
-        return _float_linear(weight, bias, relu)
+        return _float_linear(weight, bias, relu, weight, by_rows=True)
 
     def _own(self, weight: Any, dtype: torch.dtype | None = None) -> Any:
         """Returns a weight as it is kept."""
@@ -112,9 +113,11 @@ class PackedWeights(Weights):
     Attributes:
         quantization: None, or "int8" for 8-bit weights and activations rounded to 8 bits at each call; everything
             between the linear layers is then computed in float32.
+        few_rows: Whether inputs may have few rows, as in a decoding step for one sentence.
     """
 
     quantization: str | None = None
+    few_rows: bool = False
 
     @property
     def activations(self) -> torch.dtype:
@@ -139,9 +142,10 @@ class PackedWeights(Weights):
         if self.quantization == "int8":
             return _int8_linear(weight, bias, relu)
         weight, bias = self._own(weight, self.dtype), self._own(bias, self.dtype)
-        can_pack = _can_pack(weight.device, self.dtype)
-        packed = torch.ops.mkldnn._reorder_linear_weight(weight, None) if can_pack else None
-        return _float_linear(weight, bias, relu, packed)
+        if not _can_pack(weight.device, self.dtype):
+            return _float_linear(weight, bias, relu, weight)
+        packed = torch.ops.mkldnn._reorder_linear_weight(weight, None)
+        return _float_linear(weight, bias, relu, packed, self.few_rows and multiplies_few_rows_unpacked())
 
     def _own(self, weight: Any, dtype: torch.dtype | None = None) -> Any:
         """Returns a weight in the type of the activations, unless another is given."""
@@ -193,7 +197,7 @@ def _can_pack(device: torch.device, dtype: torch.dtype) -> bool:
 
 
 def _float_linear(
-    weight: torch.Tensor, bias: torch.Tensor | None, relu: bool, packed: torch.Tensor | None = None
+    weight: torch.Tensor, bias: torch.Tensor | None, relu: bool, packed: torch.Tensor, by_rows: bool = False
 ) -> Linear:
     """Multiplies by oneDNN where that is fastest: `F.linear` uses a slower library.
 
@@ -201,7 +205,8 @@ def _float_linear(
         weight: (out, in).
         bias: (out,), or None.
         relu: Whether a ReLU follows.
-        packed: The weight in oneDNN's order, which is up to twice as fast with a few rows; None for one that changes.
+        packed: The weight in oneDNN's order, or as it is, which is as fast with one row, and nearly with many.
+        by_rows: Whether one or few rows are multiplied by `weight` instead of `packed`.
     """
 
     def plain(x: torch.Tensor) -> torch.Tensor:
@@ -210,22 +215,26 @@ def _float_linear(
 
     if not (_can_pack(weight.device, weight.dtype) and weight.is_contiguous()):
         return plain
-    then, ordered = "relu" if relu else "none", weight if packed is None else packed
+    then = "relu" if relu else "none"
 
-    def by_onednn(x: torch.Tensor) -> torch.Tensor:
-        return torch.ops.mkldnn._linear_pointwise(x, ordered, bias, then, [], "")
+    def by_onednn(x: torch.Tensor, weight: torch.Tensor = packed) -> torch.Tensor:
+        return torch.ops.mkldnn._linear_pointwise(x, weight, bias, then, [], "")
 
     if weight.dtype != torch.float32:
         return by_onednn
-    if weight.numel() <= LARGE_WEIGHT:
+    if weight.numel() < LARGE_WEIGHT:
         least = -(-PACKED_FROM // weight.numel())
         return lambda x: plain(x) if x.shape[0] < least else by_onednn(x)
-    if packed is not None or weight.shape[1] > FEW_INPUTS:
+    if not by_rows:
         return by_onednn
+    few = FEW_ROWS if weight.shape[1] <= FEW_INPUTS else 1
 
     def by_number(x: torch.Tensor) -> torch.Tensor:
-        if not 1 < x.shape[0] <= FEW_ROWS:
+        rows = x.shape[0]
+        if rows > few:
             return by_onednn(x)
+        if rows == 1:
+            return by_onednn(x, weight)
         outputs = torch.mm(weight, x.mT).mT.contiguous()
         outputs = outputs if bias is None else outputs.add_(bias)
         return outputs.relu_() if relu else outputs
