@@ -68,6 +68,8 @@ def test_8_bits_are_the_weights_within_half_a_step():
     places, _ = packing.pack(weights)
     packed = packing.pack_8_bits(weights, places)
     floats, numbers = np.frombuffer(packed[: 4 * 11], "<f4"), np.frombuffer(packed[4 * 11 :], "i1")
+    # Each row has all of its 127 steps.
+    assert np.abs(numbers[:35].reshape(5, 7)).max(axis=1).tolist() == [127] * 5
     a = numbers[:35].reshape(5, 7) * floats[:5, None]
     assert (np.abs(a - weights["a"].numpy()) <= floats[:5, None] * 0.5001).all()
     np.testing.assert_array_equal(floats[5:9], weights["b"].numpy())
