@@ -26,6 +26,7 @@ from vanilla_transformer import (
     VanillaTransformerForConditionalGeneration,
     VanillaTransformerTokenizer,
 )
+from vanilla_transformer.cli import main
 from vanilla_transformer.data.corpus import read_corpus
 from vanilla_transformer.data.preparation import prepare_corpus
 from vanilla_transformer.errors import DivergenceError, ModelError, RunError
@@ -401,11 +402,10 @@ def test_a_stopped_run_is_made_a_model_when_asked(recipe, tmp_path, train_until)
     train_until(mine, 14)
     with refused(ModelError, str(tmp_path / "model" / "recipe.yaml"), "--finish"):
         load_model(tmp_path / "model")
-    assert not RunDirectory(tmp_path / "model").ask_to_finish()
-    run = train(mine.with_options(max_steps=None))
-    assert run.summary["averaged_steps"] == [6, 9, 12]
-    load_model(run)
-    assert not (run / "finish").exists()
+    assert main(["train", str(tmp_path / "model" / "recipe.yaml"), "--finish"]) == 0
+    assert json.loads((tmp_path / "model" / "summary.json").read_text())["averaged_steps"] == [6, 9, 12]
+    load_model(tmp_path / "model")
+    assert not (tmp_path / "model" / "finish").exists()
     assert train(mine).summary["steps"] == 30
 
 

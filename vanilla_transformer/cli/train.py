@@ -42,13 +42,21 @@ class Train:
 
     def run(self) -> None:
         """Trains and prints the model directory, from one process only."""
-        from vanilla_transformer.training.processes import is_launched, launch, processes_for, run_worker
+        from vanilla_transformer.training.processes import (
+            is_launched,
+            is_main_process,
+            launch,
+            processes_for,
+            run_worker,
+        )
         from vanilla_transformer.training.run_directory import RunDirectory, output_path
 
         recipe = self.settled()
-        if self.finish and not is_launched() and RunDirectory(output_path(recipe)).ask_to_finish():
-            print(f"The run in {recipe.run.output} ends with its present step.", file=sys.stderr)
-            return
+        if self.finish and is_main_process():
+            trains_elsewhere = RunDirectory(output_path(recipe)).ask_to_finish()
+            if trains_elsewhere and not is_launched():
+                print(f"The run in {recipe.run.output} ends with its present step.", file=sys.stderr)
+                return
         processes = processes_for(recipe)
         if processes > 1:
             launch(processes, recipe, ["--dry-run"] * self.dry_run)

@@ -132,6 +132,8 @@ def _follow(context: RunContext) -> None:
             "--finish it makes a model of what is there."
         )
         raise SystemExit(128 + (stop.signal or signal.SIGTERM))
+    if loop.max_steps == step != recipe.optimization.max_steps:
+        logger.info(f"Step {step:,} is the last: {'the time is up' if stop.is_late else 'the run is to finish now'}.")
     if recipe.optimization.max_minutes or loop.max_steps == step:
         recipe = recipe.with_options(max_steps=step, max_minutes=None)
     if accelerator.is_main_process:
