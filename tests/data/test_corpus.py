@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from refusals import refused
 
 from vanilla_transformer.data.columns import PAIRS, TAGGED_SENTENCES, TEXTS
-from vanilla_transformer.data.corpus import corpus_languages, read_corpus, row_place
+from vanilla_transformer.data.corpus import corpus_languages, describe_empty_rows, read_corpus, row_place
 from vanilla_transformer.data.sources import CorpusSpec, parse_corpus, refuse_pipes
 from vanilla_transformer.errors import CorpusError
 from vanilla_transformer.tasks.text_classification import LABELLED_TEXTS
@@ -316,6 +316,15 @@ def test_a_row_knows_its_file_and_line(write):
     assert [row_place(tagged, row) for row in (0, 1)] == [f"{write('a.conll', '')}, line {n}" for n in (1, 4)]
     assert row_place(spread, 1).endswith("a.csv, line 5")
     assert row_place(Dataset.from_dict({"text": ["x", "y"]}), 1).endswith("row 2")
+
+
+def test_rows_that_training_would_drop_are_counted_before_they_are_scored(write):
+    corpus = read_corpus(
+        [write("a.jsonl", '{"en": null, "de": "b"}\n{"en": "a", "de": " \u3000"}\n{"en": "c", "de": "d"}\n')]
+    )
+    (sentence,) = describe_empty_rows(corpus, PAIRS)
+    assert sentence.startswith("2 pairs ")
+    assert describe_empty_rows(corpus.select([2]), PAIRS) == []
 
 
 def test_a_pipe_is_read_to_score_but_refused_to_learn_from(tmp_path, write, rows):

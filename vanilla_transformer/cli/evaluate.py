@@ -70,9 +70,11 @@ class Evaluate:
     def run(self) -> None:
         """Predicts the corpus and prints the scores."""
         task, metrics = self._check()
-        from vanilla_transformer.data.corpus import read_corpus
+        from vanilla_transformer.data.corpus import describe_empty_rows, read_corpus
 
         corpus = read_corpus(self._source(task.form), form=task.form)
+        for sentence in describe_empty_rows(corpus, task.form):
+            warn(f"{sentence}.")
         model, tokenizer = load_models(self._all_models, self.decoding, translates=False)
         self._report(self._evaluate(task, corpus, model, tokenizer, metrics), model)
 

@@ -107,6 +107,18 @@ def row_place(corpus: Dataset, row: int) -> str:
     return f"{name}, line {corpus[row][LINE]:,}" if LINE in corpus.features else f"{name}, row {row + 1:,}"
 
 
+def describe_empty_rows(corpus: Dataset, form: TextForm) -> list[str]:
+    """Return a sentence about rows that training would drop as empty, if there are any."""
+    count = 0
+    for table in corpus.with_format("arrow").iter(ROWS_PER_TABLE):
+        empty = pa.array([False] * table.num_rows, pa.bool_())
+        for column in () if form.packed else form.columns:
+            if not column.optional:
+                empty = pc.or_(empty, pc.equal(pc.utf8_trim_whitespace(table[column.name]), ""))
+        count += pc.sum(empty).as_py()
+    return [f"{count:,} {form.unit} {form.empty} count too, though training drops such"] if count else []
+
+
 def with_columns_of(corpus: CorpusSpec, other: CorpusSpec, form: TextForm) -> CorpusSpec:
     """Return a table that names no columns with those named by another corpus, if it has them; its header wins."""
     named = {column.setting: getattr(other, column.setting) for column in form.columns}

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 
 from vanilla_transformer.data.columns import COLUMN_SETTINGS, TextForm
-from vanilla_transformer.data.corpus import read_corpus, with_columns_of
+from vanilla_transformer.data.corpus import describe_empty_rows, read_corpus, with_columns_of
 from vanilla_transformer.data.sources import CorpusSpec, corpora_from_values, only_corpus
 from vanilla_transformer.recipe.reading import load_recipe
 from vanilla_transformer.recipe.schema import Recipe
@@ -53,7 +53,9 @@ def evaluate(
     spec = dataclasses.replace(only_corpus(corpora_from_values(data) or ()), **columns)
     corpus = read_corpus(as_in_training(spec, path, task.form), form=task.form)
     loaded, tokenizer = load_model(path, device=device, translates=False)
-    return task.evaluate(loaded, cast(Any, tokenizer), corpus, names, progress=lambda count: None, **settings)
+    evaluation = task.evaluate(loaded, cast(Any, tokenizer), corpus, names, progress=lambda count: None, **settings)
+    evaluation.sentences.extend(describe_empty_rows(corpus, task.form))
+    return evaluation
 
 
 def metrics_of_model(model: str | os.PathLike[str], task: Task) -> tuple[str, ...]:
