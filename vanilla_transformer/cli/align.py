@@ -30,19 +30,19 @@ class Align:
     `translate --alignment`.
     """
 
+    #: Directory or Hub id of the model.
     model: Model
-    """Directory or Hub id of the model."""
+    #: UTF-8 text, one sentence per line.
     source: Annotated[Path, Positional, arg(metavar="SOURCE")]
-    """UTF-8 text, one sentence per line."""
+    #: Its translation, line by line.
     target: Annotated[Path, Positional, arg(metavar="TARGET")]
-    """Its translation, line by line."""
+    #: Choose heads on 100 of the pairs, and save them in the model's directory.
     choose_heads: Flag = False
-    """Choose heads on 100 of the pairs, and save them in the model's directory."""
+    #: File to write to (default: standard output).
     output: OptionalPath = None
-    """File to write to (default: standard output)."""
+    #: Heads to read the alignment from, such as `output 3:1 3:2`: the step, then layer:head, counted from 1 (default:
+    #: those that were chosen).
     alignment_heads: OptionalText = None
-    """Heads to read the alignment from, such as `output 3:1 3:2`: the step, then layer:head, counted from 1
-    (default: those that were chosen)."""
 
     def run(self) -> None:
         """Writes the alignments, or chooses heads and prints them."""

@@ -27,31 +27,31 @@ class Attend:
     overwritten.
     """
 
+    #: Model directory or Hub id.
     model: Model
-    """Model directory or Hub id."""
+    #: Source sentence.
     text: Annotated[str | None, Positional, arg(metavar="[TEXT]", help_behavior_hint="")] = None
-    """Source sentence."""
+    #: UTF-8 text file to use instead of TEXT; the page shows every line.
     input: OptionalPath = None
-    """UTF-8 text file to use instead of TEXT; the page shows every line."""
+    #: Target sentence for the decoder (default: the model's own translation); not for models without an encoder or
+    #: without a decoder.
     target: OptionalText = None
-    """Target sentence for the decoder (default: the model's own translation);
-    not for models without an encoder or without a decoder."""
+    #: HTML page to write (default: attention.html, or none if --picture is given).
     output: OptionalPath = None
-    """HTML page to write (default: attention.html, or none if --picture is given)."""
+    #: PNG, SVG or PDF file to write: the attention of one layer for one sentence.
     picture: OptionalPath = None
-    """PNG, SVG or PDF file to write: the attention of one layer for one sentence."""
+    #: Picture: encoder self-attention, decoder self-attention or cross-attention (default: cross-attention, or what
+    #: the model has instead).
     kind: Annotated[
         Literal["encoder", "decoder", "cross"] | None, arg(metavar="{encoder,decoder,cross}", help_behavior_hint="")
     ] = None
-    """Picture: encoder self-attention, decoder self-attention or cross-attention
-    (default: cross-attention, or what the model has instead)."""
+    #: Picture: layer number from 1, -1 for the last, or the mean over layers.
     layer: Annotated[str, arg(metavar="INT|mean")] = "-1"
-    """Picture: layer number from 1, -1 for the last, or the mean over layers."""
+    #: Picture: head number from 1, the mean over heads, or all heads side by side.
     head: Annotated[str, arg(metavar="INT|mean|all")] = "mean"
-    """Picture: head number from 1, the mean over heads, or all heads side by side."""
+    #: Picture: a heat map, or lines between words as in figures 3 to 5 of the paper. Both show whole words: what the
+    #: sub-words of a word attend to is averaged, what they receive is added up; the page has a checkbox for sub-words.
     view: Literal["heatmap", "lines"] = "heatmap"
-    """Picture: a heat map, or lines between words as in figures 3 to 5 of the paper. Both show whole words: what the
-    sub-words of a word attend to is averaged, what they receive is added up; the page has a checkbox for sub-words."""
 
     def run(self) -> None:
         """Writes the page, the picture or both, and prints their paths."""

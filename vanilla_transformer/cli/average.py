@@ -26,12 +26,12 @@ class Average:
     same architecture; the result has the tokenizer and the generation config of the first.
     """
 
+    #: One run directory, or several directories of checkpoints or models, or their safetensors files.
     models: Annotated[tuple[Path, ...], Positional, arg(metavar="RUN|CHECKPOINT ...", help_behavior_hint="")]
-    """One run directory, or several directories of checkpoints or models, or their safetensors files."""
+    #: Output directory for the model; must be empty or not exist.
     output: Path
-    """Output directory for the model; must be empty or not exist."""
+    #: Average the last N checkpoints of the run (default: average_checkpoints in its recipe).
     last: OptionalCount = None
-    """Average the last N checkpoints of the run (default: average_checkpoints in its recipe)."""
 
     def run(self) -> None:
         """Averages, saves the model and prints its directory."""

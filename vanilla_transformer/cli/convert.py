@@ -18,10 +18,10 @@ class Convert:
     The logits are identical. The tokenizer keeps its class, and `generate` uses the model's original settings.
     """
 
+    #: Model directory or Hub id; the type of the model determines the direction.
     source: Annotated[str, Positional, arg(metavar="SOURCE")]
-    """Model directory or Hub id; the type of the model determines the direction."""
+    #: Output directory; must be empty or not exist.
     output: Annotated[Path, Positional, arg(metavar="OUTPUT")]
-    """Output directory; must be empty or not exist."""
 
     def run(self) -> None:
         """Converts the model and prints its directory."""

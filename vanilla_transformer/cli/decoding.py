@@ -43,10 +43,10 @@ def loading_libraries() -> Iterator[None]:
 class Computing:
     """Device and precision."""
 
+    #: Type of parameters and arithmetic; auto uses bfloat16 on CPUs that are faster with it, and otherwise float32.
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
-    """Type of parameters and arithmetic; auto uses bfloat16 on CPUs that are faster with it, and otherwise float32."""
+    #: cpu, cuda, cuda:1, mps, ... (default: an accelerator if there is one).
     device: OptionalText = None
-    """cpu, cuda, cuda:1, mps, ... (default: an accelerator if there is one)."""
 
     def check(self) -> None:
         """Raises RecipeError for an invalid option, before a model is loaded."""
@@ -108,24 +108,23 @@ class Computing:
 class BatchedComputing(Computing):
     """Device, precision and size of batches."""
 
+    #: Tokens per batch, padding included; in translation, source tokens (default: 2,048 on a CPU, 16,384 elsewhere).
     batch_tokens: OptionalCount = None
-    """Tokens per batch, padding included; in translation, source tokens
-    (default: 2,048 on a CPU, 16,384 elsewhere)."""
 
 
 @dataclass(frozen=True)
 class Decoding(BatchedComputing):
     """Search, device and precision."""
 
+    #: Beam size; 1 for greedy search (default: the model's; section 6.1: 4).
     num_beams: Annotated[int | None, number(int, 1, 10_001), HINT] = None
-    """Beam size; 1 for greedy search (default: the model's; section 6.1: 4)."""
+    #: Exponent of the length penalty (default: the model's; section 6.1: 0.6).
     length_penalty: Annotated[float | None, number(float, -10, 10), HINT] = None
-    """Exponent of the length penalty (default: the model's; section 6.1: 0.6)."""
+    #: Maximum tokens a translation may have beyond its source (default: the model's; section 6.1: 50).
     max_length_beyond_source: Annotated[int | None, number(int, 0, 1_000_001), HINT] = None
-    """Maximum tokens a translation may have beyond its source (default: the model's; section 6.1: 50)."""
+    #: Type of parameters and arithmetic; int8 is for CPUs only. auto uses bfloat16 on CPUs that are faster with it,
+    #: and otherwise float32.
     precision: Literal["auto", "float32", "bfloat16", "int8"] = "auto"  # type: ignore[assignment]
-    """Type of parameters and arithmetic; int8 is for CPUs only.
-    auto uses bfloat16 on CPUs that are faster with it, and otherwise float32."""
 
     def arguments(self) -> dict[str, Any]:
         """Returns the arguments of `translate_lines`; the model's own settings apply otherwise."""

@@ -20,10 +20,10 @@ class Demo:
     environment has GRADIO_SERVER_NAME=0.0.0.0; nothing leaves the machine, and no usage statistics are collected.
     """
 
+    #: Directories or Hub ids of models.
     models: Annotated[tuple[str, ...], Positional, arg(metavar="MODEL [MODEL ...]", help_behavior_hint="")]
-    """Directories or Hub ids of models."""
+    #: Port to listen on.
     port: Annotated[int, number(int, 1, 65536)] = 7860
-    """Port to listen on."""
     computing: Computing = Computing()
 
     def run(self) -> None:

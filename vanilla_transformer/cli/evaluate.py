@@ -39,32 +39,30 @@ if TYPE_CHECKING:
 class Evaluate:
     """Score a model or an ensemble on a corpus: each metric with its value and its signature."""
 
+    #: Model directory or Hub id.
     model: Model
-    """Model directory or Hub id."""
+    #: Two line-aligned files, one table (TSV, CSV, JSONL, Parquet), a Hub id or cmudict:test (built in);
+    #: source_column=, target_column=, text_column= and so on may follow, as in `train`. For a classifier, a table of
+    #: texts and labels; for a tagger, a file of CoNLL columns.
     data: Annotated[tuple[str, ...], arg(metavar="CORPUS ...")]
-    """Two line-aligned files, one table (TSV, CSV, JSONL, Parquet), a Hub id or cmudict:test
-    (built in); source_column=, target_column=, text_column= and so on may follow, as in `train`.
-    For a classifier, a table of texts and labels; for a tagger, a file of CoNLL columns."""
+    #: Further models of the same vocabulary, which form an ensemble with the first one.
     models: Annotated[tuple[str, ...], Positional, arg(metavar="[MODEL ...]", help_behavior_hint="")] = ()
-    """Further models of the same vocabulary, which form an ensemble with the first one."""
+    #: Metrics (default: those of the model's recipe, or else of its task). Translation: sacrebleu, chrf, ter,
+    #: tokenized_bleu, paper_bleu (German; paper_bleu:fr for French, etc.), wer, per. Classifiers: accuracy, macro_f1.
+    #: Taggers: token_accuracy, seqeval. Language models: perplexity, bits_per_character, bits_per_byte.
     metrics: Annotated[tuple[str, ...], arg(metavar="METRIC ...", help_behavior_hint="")] = ()
-    """Metrics (default: those of the model's recipe, or else of its task).
-    Translation: sacrebleu, chrf, ter, tokenized_bleu, paper_bleu (German; paper_bleu:fr for French, etc.), wer, per.
-    Classifiers: accuracy, macro_f1.
-    Taggers: token_accuracy, seqeval.
-    Language models: perplexity, bits_per_character, bits_per_byte."""
+    #: For a language model: number of new tokens in each further block of a long text. A smaller stride gives tokens
+    #: more context but needs more blocks (default: a whole block, as in training).
     stride: OptionalCount = None
-    """For a language model: number of new tokens in each further block of a long text.
-    A smaller stride gives tokens more context but needs more blocks (default: a whole block, as in training)."""
+    #: Write the translations, labels or tags to this file, one line per row of the corpus. For a language model: each
+    #: text's log-probability in nats and its number of tokens, as `predict` writes them.
     output: OptionalPath = None
-    """Write the translations, labels or tags to this file, one line per row of the corpus.
-    For a language model: each text's log-probability in nats and its number of tokens, as `predict` writes them."""
+    #: Add the scores to the model card, README.md in the model directory.
     card: Flag = False
-    """Add the scores to the model card, README.md in the model directory."""
+    #: Print the result as one JSON object.
     json: Flag = False
-    """Print the result as one JSON object."""
+    #: The search. The default precision is float32, because scores are compared across machines.
     decoding: Decoding = Decoding(precision="float32")
-    """The search. The default precision is float32, because scores are compared across machines."""
     risk: MinimumBayesRiskOptions = MinimumBayesRiskOptions()
 
     def run(self) -> None:

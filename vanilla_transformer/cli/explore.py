@@ -22,16 +22,16 @@ class Explore:
     static file host, and contacts no other host. View it with `python -m http.server --directory OUTPUT`.
     """
 
+    #: Model directory or Hub id, of any family, with at most 40 million parameters.
     model: Model
-    """Model directory or Hub id, of any family, with at most 40 million parameters."""
+    #: Directory to write; must be empty or not exist (default: MODEL-explore in the current directory).
     output: OptionalPath = None
-    """Directory to write; must be empty or not exist (default: MODEL-explore in the current directory)."""
+    #: Texts to offer on the page, which starts with the first (default: the examples in the model's card).
     text: Annotated[tuple[str, ...], arg(metavar="TEXT ...", help_behavior_hint="")] = ()
-    """Texts to offer on the page, which starts with the first (default: the examples in the model's card)."""
+    #: Directory of the run whose training is replayed (default: MODEL, if its checkpoints are there).
     training: OptionalPath = None
-    """Directory of the run whose training is replayed (default: MODEL, if its checkpoints are there)."""
+    #: URL of this documentation, so that each number links to its chapter (default: none).
     documentation: OptionalText = None
-    """URL of this documentation, so that each number links to its chapter (default: none)."""
 
     def run(self) -> None:
         """Writes the folder and prints it."""

@@ -29,14 +29,14 @@ class Export:
     a MarianMTModel, which transformers loads without this package.
     """
 
+    #: Model directory or Hub id.
     model: Model
-    """Model directory or Hub id."""
+    #: Target runtime.
     to: Literal["ctranslate2", "onnx", "marian"]
-    """Target runtime."""
+    #: Output directory; must be empty or not exist (default: MODEL-onnx etc. in the current directory).
     output: Annotated[Path | None, Positional, arg(metavar="[OUTPUT]", help_behavior_hint="")] = None
-    """Output directory; must be empty or not exist (default: MODEL-onnx etc. in the current directory)."""
+    #: Type of the parameters: float32, int8, or for ctranslate2 also int16, float16, bfloat16 (default: float32).
     quantization: Annotated[OptionalText, arg(metavar="TYPE")] = None
-    """Type of the parameters: float32, int8, or for ctranslate2 also int16, float16, bfloat16 (default: float32)."""
 
     def run(self) -> None:
         """Exports the model and prints the directory."""

@@ -16,16 +16,16 @@ from vanilla_transformer.options import HINT, Count, OptionalCount, OptionalPosi
 class SamplingOptions:
     """Sampling: tokens drawn from the model's probabilities."""
 
+    #: Draw each token at random; implied by each of the next four options.
     sample: Flag = False
-    """Draw each token at random; implied by each of the next four options."""
+    #: Draw from this many of the likeliest tokens (default: all).
     top_k: OptionalCount = None
-    """Draw from this many of the likeliest tokens (default: all)."""
+    #: Draw from the likeliest tokens whose probabilities add up to this (default: 1, all).
     top_p: OptionalPositive = None
-    """Draw from the likeliest tokens whose probabilities add up to this (default: 1, all)."""
+    #: Divide the logits by this; below 1, likely tokens become likelier (default: 1).
     temperature: OptionalPositive = None
-    """Divide the logits by this; below 1, likely tokens become likelier (default: 1)."""
+    #: Random seed (default: 1).
     seed: Annotated[int | None, number(int, 0), HINT] = None
-    """Random seed (default: 1)."""
 
     def check(self) -> None:
         """Raises RecipeError for an invalid option."""
@@ -41,14 +41,14 @@ class Generate:
     A text that outgrows the model's context continues from its latest tokens.
     """
 
+    #: Directory or Hub id of a language model.
     model: Model
-    """Directory or Hub id of a language model."""
+    #: Maximum tokens to write per prompt; a model trained on whole texts may end earlier.
     max_new_tokens: Count = 200
-    """Maximum tokens to write per prompt; a model trained on whole texts may end earlier."""
+    #: Beam size; above 1, the text is shown only when it is complete (default: 1, greedy search).
     num_beams: OptionalCount = None
-    """Beam size; above 1, the text is shown only when it is complete (default: 1, greedy search)."""
+    #: Write one JSON object per line: the prompt, its continuation, and the continuation's number of tokens.
     json: Flag = False
-    """Write one JSON object per line: the prompt, its continuation, and the continuation's number of tokens."""
     sampling: SamplingOptions = SamplingOptions()
     computing: Computing = Computing()
 

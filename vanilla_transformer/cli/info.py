@@ -33,16 +33,16 @@ class Info:
     shown, too.
     """
 
+    #: Preset (tiny, small, base, big, or a row of Table 3), model directory or Hub id.
     model: Annotated[str, Positional, arg(metavar="PRESET|MODEL")]
-    """Preset (tiny, small, base, big, or a row of Table 3), model directory or Hub id."""
+    #: Stacks of a preset; a model has its own.
     family: Literal["encoder-decoder", "encoder", "decoder"] = "encoder-decoder"
-    """Stacks of a preset; a model has its own."""
+    #: Vocabulary size of a preset (default: 37,000 as in section 5.1).
     vocab_size: OptionalCount = None
-    """Vocabulary size of a preset (default: 37,000 as in section 5.1)."""
+    #: Tokens per sentence, source and target alike, for FLOPs.
     sentence_length: Count = 25
-    """Tokens per sentence, source and target alike, for FLOPs."""
+    #: Print the result as one JSON object.
     json: Flag = False
-    """Print the result as one JSON object."""
 
     def run(self) -> None:
         """Prints the sizes, their cost, and why the paper's figures differ."""

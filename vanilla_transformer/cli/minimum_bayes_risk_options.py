@@ -18,9 +18,9 @@ BEAMS = 32
 class MinimumBayesRiskOptions:
     """Minimum Bayes risk: choose among the hypotheses of the beam."""
 
+    #: Write the hypothesis that agrees most with all others of the beam, by sacreBLEU's sentence chrF or BLEU.
+    #: --num-beams is the number of hypotheses (default: 32). --nbest then sorts by their mean agreement and writes it.
     mbr: Annotated[Literal["chrf", "bleu"] | None, arg(metavar="chrf|bleu", help_behavior_hint="")] = None
-    """Write the hypothesis that agrees most with all others of the beam, by sacreBLEU's sentence chrF or BLEU.
-    --num-beams is the number of hypotheses (default: 32). --nbest then sorts by their mean agreement and writes it."""
 
     def check(self, num_beams: int | None, nbest: int | None = None) -> None:
         """Raises RecipeError for a beam that is too small."""

@@ -28,20 +28,20 @@ class Predict:
     From file to file, an interrupted run continues with --resume.
     """
 
+    #: Directory or Hub id of the model.
     model: Model
-    """Directory or Hub id of the model."""
+    #: File with one text per line, plain or compressed (.gz, .bz2, .xz, .zst); a table (TSV, CSV, JSONL, Parquet); or,
+    #: for a tagger, CoNLL columns (.conll, .conllu) (default: lines of standard input).
     input: Annotated[Path | None, Positional, arg(metavar="[INPUT]", help_behavior_hint="")] = None
-    """File with one text per line, plain or compressed (.gz, .bz2, .xz, .zst); a table (TSV, CSV, JSONL, Parquet);
-    or, for a tagger, CoNLL columns (.conll, .conllu) (default: lines of standard input)."""
+    #: File to write to, plain or compressed like the input (default: standard output).
     output: OptionalPath = None
-    """File to write to, plain or compressed like the input (default: standard output)."""
+    #: Write one JSON object per line, with the probability of each label, or words, tags and probabilities.
     json: Flag = False
-    """Write one JSON object per line, with the probability of each label, or words, tags and probabilities."""
+    #: Column of the text in a table, or of the words in CoNLL columns, by name or number (default: as in the model's
+    #: recipe).
     text_column: OptionalText = None
-    """Column of the text in a table, or of the words in CoNLL columns, by name or number
-    (default: as in the model's recipe)."""
+    #: Column of the second text in a table, for pairs of texts.
     text_pair_column: OptionalText = None
-    """Column of the second text in a table, for pairs of texts."""
     computing: BatchedComputing = BatchedComputing()
     resume: Resume = False
 

@@ -21,25 +21,25 @@ class Push:
     interrupted upload. If the directory has no model card, one is written.
     """
 
+    #: Model directory.
     model: Annotated[Path, Positional, arg(metavar="MODEL")]
-    """Model directory."""
+    #: Repository on the Hub; NAME alone means your own namespace.
     name: Annotated[str, Positional, arg(metavar="ORG/NAME")]
-    """Repository on the Hub; NAME alone means your own namespace."""
+    #: Create a private repository.
     private: Flag = False
-    """Create a private repository."""
+    #: Branch to push to, created if it does not exist (default: main).
     revision: OptionalText = None
-    """Branch to push to, created if it does not exist (default: main)."""
+    #: Commit message (default: one that names the directory).
     message: OptionalText = None
-    """Commit message (default: one that names the directory)."""
+    #: Licence to add to a card that has none, as a Hub identifier: apache-2.0, cc-by-4.0, ... (default: none).
     license: OptionalText = None
-    """Licence to add to a card that has none, as a Hub identifier: apache-2.0, cc-by-4.0, ... (default: none)."""
+    #: Replace the card on the Hub even if others wrote or edited it.
     replace_card: Flag = False
-    """Replace the card on the Hub even if others wrote or edited it."""
 
+    #: Also create or update a Space of the same name, where anyone can try the model in a browser.
     space: Flag = False
-    """Also create or update a Space of the same name, where anyone can try the model in a browser."""
+    #: Also create or update a static Space, NAME-explore, which shows the model's computation step by step.
     explore: Flag = False
-    """Also create or update a static Space, NAME-explore, which shows the model's computation step by step."""
 
     def run(self) -> None:
         """Pushes the model and prints its URL, and then the Space's."""

@@ -20,18 +20,17 @@ from vanilla_transformer.options import OptionalCount
 class Tokenizer:
     """Train a sub-word tokenizer on text files, with one vocabulary for both languages (section 5.1)."""
 
+    #: UTF-8 text files, plain or compressed (.gz, .bz2, .xz, .zst).
     files: Annotated[tuple[Path, ...], Positional, arg(metavar="FILE [FILE ...]", help_behavior_hint="")]
-    """UTF-8 text files, plain or compressed (.gz, .bz2, .xz, .zst)."""
+    #: Output directory; must be empty or not exist.
     output: Path
-    """Output directory; must be empty or not exist."""
+    #: Vocabulary size; optional only for presplit (default: all sub-words in the text).
     vocab_size: OptionalCount = None
-    """Vocabulary size; optional only for presplit (default: all sub-words in the text)."""
+    #: Sub-word algorithm; presplit expects text already segmented with `@@ ` as the continuation mark.
     algorithm: Literal["bpe", "wordpiece", "character", "presplit"] = "bpe"
-    """Sub-word algorithm; presplit expects text already segmented with `@@ ` as the continuation mark."""
+    #: Lower-case text before splitting it, so that Hello is read as hello: for models that only read, such as
+    #: classifiers. For translation use `train --tokenizer-lowercase`: the model then keeps the case of what it writes.
     lowercase: Flag = False
-    """Lower-case text before splitting it, so that Hello is read as hello: for models that only read,
-    such as classifiers. For translation use
-    `train --tokenizer-lowercase`: the model then keeps the case of what it writes."""
 
     def run(self) -> None:
         """Trains and saves the tokenizer."""

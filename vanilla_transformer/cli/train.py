@@ -26,11 +26,11 @@ class Train:
     """
 
     name: Annotated[str | None, Positional, arg(metavar="[RECIPE]", help=RECIPE_HELP, help_behavior_hint="")] = None
+    #: Start all processes, prepare the text, print the plan of the run, and end before its first step.
     dry_run: Flag = False
-    """Start all processes, prepare the text, print the plan of the run, and end before its first step."""
+    #: End the run of this output directory with the model that it has: averaged, scored, with its card. It may have
+    #: been stopped, or be running elsewhere; then it ends with its present step.
     finish: Flag = False
-    """End the run of this output directory with the model that it has: averaged, scored, with its card. It may have
-    been stopped, or be running elsewhere; then it ends with its present step."""
     recipe: Annotated[Recipe, arg(name="")] = Recipe()
 
     @classmethod

@@ -28,19 +28,19 @@ class Translate:
     a terminal or a pipe are answered as they arrive. From file to file, an interrupted run continues with --resume.
     """
 
+    #: Directory or Hub id of the model.
     model: Model
-    """Directory or Hub id of the model."""
+    #: First any further models, as directories: they need the same vocabulary and form an ensemble with MODEL. Then a
+    #: UTF-8 text file, plain or compressed (.gz, .bz2, .xz, .zst; default: standard input).
     inputs: Annotated[tuple[str, ...], Positional, arg(metavar="[MODEL ...] [INPUT ...]", help_behavior_hint="")] = ()
-    """First any further models, as directories: they need the same vocabulary and form an ensemble with MODEL.
-    Then a UTF-8 text file, plain or compressed (.gz, .bz2, .xz, .zst; default: standard input)."""
+    #: File to write to, plain or compressed like the input (default: standard output).
     output: Annotated[OptionalText, arg(metavar="PATH")] = None
-    """File to write to, plain or compressed like the input (default: standard output)."""
+    #: Write this many translations per line, best first, as `line ||| translation ||| score`; lines count from 0.
     nbest: OptionalCount = None
-    """Write this many translations per line, best first, as `line ||| translation ||| score`; lines count from 0."""
     resume: Resume = False
+    #: Add the source words that each translated word comes from, as `translation ||| 0-0 1-2`: source-target, counted
+    #: from 0 (with --nbest, before the score). `align --choose-heads` chooses the heads to read them from, once.
     alignment: Flag = False
-    """Add the source words that each translated word comes from, as `translation ||| 0-0 1-2`: source-target, counted
-    from 0 (with --nbest, before the score). `align --choose-heads` chooses the heads to read them from, once."""
     decoding: Decoding = Decoding()
     risk: MinimumBayesRiskOptions = MinimumBayesRiskOptions()
 

@@ -84,29 +84,29 @@ class Block:
 class Data(Block):
     """The text."""
 
+    #: Training data: two line-aligned files, a table (TSV, CSV, JSONL, Parquet), a Hub id, or `cmudict:train`.
+    #: Separate several corpora with `+`. Each may be followed by `source_column=en target_column=de`, and by
+    #: `weight=0.7` (its share of an epoch, which oversamples small corpora).
     train: Mixture = ()
-    """Training data: two line-aligned files, a table (TSV, CSV, JSONL, Parquet), a Hub id, or `cmudict:train`.
-    Separate several corpora with `+`. Each may be followed by `source_column=en target_column=de`, and by `weight=0.7`
-    (its share of an epoch, which oversamples small corpora)."""
+    #: Held-out data for the loss during training, in any form that `train` accepts.
     dev: HeldOut = ()
-    """Held-out data for the loss during training, in any form that `train` accepts."""
+    #: Test data, scored once at the end.
     test: HeldOut = ()
-    """Test data, scored once at the end."""
+    #: Source column, or source language of a `translation` column; by default the first.
     source_column: OptionalText = None
-    """Source column, or source language of a `translation` column; by default the first."""
+    #: Target column, or target language of a `translation` column; by default the second.
     target_column: OptionalText = None
-    """Target column, or target language of a `translation` column; by default the second."""
+    #: Text column or, in CoNLL files, the column of the words; a number, from 1, if the file has no column names.
     text_column: OptionalText = None
-    """Text column or, in CoNLL files, the column of the words; a number, from 1, if the file has no column names."""
+    #: Column of the second text, for pairs of texts.
     text_pair_column: OptionalText = None
-    """Column of the second text, for pairs of texts."""
+    #: Column of the label or, in CoNLL files, of the tags.
     label_column: OptionalText = None
-    """Column of the label or, in CoNLL files, of the tags."""
+    #: Maximum number of tokens per side; longer pairs, or rows, are skipped, and their number is reported.
     max_length: Count = 256
-    """Maximum number of tokens per side; longer pairs, or rows, are skipped, and their number is reported."""
+    #: Text that a language model learns from. With lines, each line, or row of a table, is one text. With packed, each
+    #: plain text file is one text, line ends included, cut into blocks of max_length tokens so that nothing is lost.
     documents: Literal["lines", "packed"] = "lines"
-    """Text that a language model learns from. With lines, each line, or row of a table, is one text. With packed, each
-    plain text file is one text, line ends included, cut into blocks of max_length tokens so that nothing is lost."""
 
     def __post_init__(self) -> None:
         for name in ("train", "dev", "test"):
@@ -138,174 +138,173 @@ class Data(Block):
 class Tokenizer(Block):
     """The pieces that text is split into."""
 
+    #: Model directory or Hub id whose tokenizer to use; by default one is trained on `train`.
     tokenizer: OptionalText = None
-    """Model directory or Hub id whose tokenizer to use; by default one is trained on `train`."""
+    #: Sub-word algorithm (section 5.1: byte-pair encoding); presplit expects text already segmented with `@@ `.
     tokenizer_algorithm: Literal["bpe", "wordpiece", "character", "presplit"] = "bpe"
-    """Sub-word algorithm (section 5.1: byte-pair encoding); presplit expects text already segmented with `@@ `."""
+    #: Sides of `train` on which the tokenizer is trained.
     tokenizer_sides: Literal["both", "source", "target"] = "both"
-    """Sides of `train` on which the tokenizer is trained."""
+    #: Lower-case what the model reads, so that Hello is read as hello; what a translation model writes keeps its case.
+    #: By default decoding restores any text exactly.
     tokenizer_lowercase: bool = False
-    """Lower-case what the model reads, so that Hello is read as hello; what a translation model writes keeps its case.
-    By default decoding restores any text exactly."""
+    #: Size of the shared vocabulary; by default chosen from the number of pairs.
     vocab_size: ChosenCount = CHOSEN
-    """Size of the shared vocabulary; by default chosen from the number of pairs."""
 
 
 @dataclass(frozen=True)
 class Start(Block):
     """A saved model to train further."""
 
+    #: Start from the weights and tokenizer of this model, a directory or a Hub id: to fine-tune it, or to use the
+    #: encoder of a masked language model in a classifier. The learning rate then stays constant after the warm-up
+    #: (`learning_rate`), because the peak of Eq. 3 suits random weights and would undo what these have learned.
     from_model: Annotated[OptionalText, arg(aliases=["--from"])] = None
-    """Start from the weights and tokenizer of this model, a directory or a Hub id: to fine-tune it, or to use the
-    encoder of a masked language model in a classifier. The learning rate then stays constant after the warm-up
-    (`learning_rate`), because the peak of Eq. 3 suits random weights and would undo what these have learned."""
 
 
 @dataclass(frozen=True)
 class Model(Block):
     """The sizes of the model (sections 3 and 5.4)."""
 
+    #: The paper's Transformer, or `recurrent` for a model of the kind it replaced (2014 and 2015).
     architecture: Literal["transformer", "recurrent"] = "transformer"
-    """The paper's Transformer, or `recurrent` for a model of the kind it replaced (2014 and 2015)."""
+    #: Model size: tiny, small, base, big or a row of Table 3; by default chosen from the data and the device.
     preset: OptionalText = None
-    """Model size: tiny, small, base, big or a row of Table 3; by default chosen from the data and the device."""
+    #: Width of the layers (section 3.1); by default the preset's.
     d_model: OptionalCount = None
-    """Width of the layers (section 3.1); by default the preset's."""
+    #: Inner width of the feed-forward layers (section 3.3); by default the preset's.
     d_ff: OptionalCount = None
-    """Inner width of the feed-forward layers (section 3.3); by default the preset's."""
+    #: Number of attention heads (section 3.2.2); by default the preset's.
     num_heads: OptionalCount = None
-    """Number of attention heads (section 3.2.2); by default the preset's."""
+    #: Width of a head's queries and keys; by default d_model / num_heads.
     d_k: OptionalCount = None
-    """Width of a head's queries and keys; by default d_model / num_heads."""
+    #: Width of a head's values; by default d_model / num_heads.
     d_v: OptionalCount = None
-    """Width of a head's values; by default d_model / num_heads."""
+    #: Number of encoder layers; by default the preset's.
     encoder_layers: OptionalCount = None
-    """Number of encoder layers; by default the preset's."""
+    #: Number of decoder layers; by default the preset's.
     decoder_layers: OptionalCount = None
-    """Number of decoder layers; by default the preset's."""
+    #: Residual dropout (section 5.4); by default chosen from the number of pairs.
     dropout: OptionalShare = None
-    """Residual dropout (section 5.4); by default chosen from the number of pairs."""
+    #: Dropout of attention weights; off by default, as in the paper.
     attention_dropout: OptionalShare = None
-    """Dropout of attention weights; off by default, as in the paper."""
+    #: Dropout inside the feed-forward layers; off by default, as in the paper.
     activation_dropout: OptionalShare = None
-    """Dropout inside the feed-forward layers; off by default, as in the paper."""
+    #: Label smoothing (section 5.4); by default the preset's.
     label_smoothing: OptionalShare = None
-    """Label smoothing (section 5.4); by default the preset's."""
+    #: Positional encoding: sinusoidal (section 3.5) or learned (Table 3, row E); by default the preset's.
     positional_encoding: Literal["sinusoidal", "learned"] | None = None
-    """Positional encoding: sinusoidal (section 3.5) or learned (Table 3, row E); by default the preset's."""
 
 
 @dataclass(frozen=True)
 class Recurrent(Block):
     """Settings of recurrent models only."""
 
+    #: Cells of a recurrent model; lstm by default.
     cell: Literal["lstm", "gru"] | None = None
-    """Cells of a recurrent model; lstm by default."""
+    #: Attention of a recurrent model over the source; luong-general by default.
     attention: Literal["none", "bahdanau", "luong-dot", "luong-general", "luong-concat"] | None = None
-    """Attention of a recurrent model over the source; luong-general by default."""
+    #: Window of Luong's local attention: positions on each side of the predicted one; by default all positions.
     attention_window: OptionalCount = None
-    """Window of Luong's local attention: positions on each side of the predicted one; by default all positions."""
 
 
 @dataclass(frozen=True)
 class Classification(Block):
     """The labels of a text or of its words."""
 
+    #: Labels in the order of their ids; by default those in `train`, sorted.
     labels: OptionalTexts = None
-    """Labels in the order of their ids; by default those in `train`, sorted."""
+    #: Input of a text classifier: the mean over all tokens (the default), or the first token, `<s>`.
     classifier_pooling: Literal["mean", "first"] | None = None
-    """Input of a text classifier: the mean over all tokens (the default), or the first token, `<s>`."""
 
 
 @dataclass(frozen=True)
 class Optimization(Block):
     """The training steps and their learning rate (section 5)."""
 
+    #: Maximum tokens per side and step over all devices, padding included (section 5.1); by default chosen from the
+    #: number of pairs.
     batch_tokens: ChosenCount = CHOSEN
-    """Maximum tokens per side and step over all devices, padding included (section 5.1); by default chosen from the
-    number of pairs."""
+    #: Batches per step over all devices, for gradient accumulation; by default chosen from the device's memory.
     batches_per_step: ChosenCount = CHOSEN
-    """Batches per step over all devices, for gradient accumulation; by default chosen from the device's memory."""
+    #: Number of training steps (section 5.2); by default chosen from the data and the device.
     max_steps: ChosenCount = CHOSEN
-    """Number of training steps (section 5.2); by default chosen from the data and the device."""
+    #: End within this many minutes, scores and model card included, with as many steps as fit. The speed of the first
+    #: steps decides the warm-up. After an interruption, the minutes used up to its checkpoint count.
     max_minutes: OptionalPositive = None
-    """End within this many minutes, scores and model card included, with as many steps as fit. The speed of the first
-    steps decides the warm-up. After an interruption, the minutes used up to its checkpoint count."""
+    #: Warm-up steps of the learning rate (Eq. 3); by default chosen from the number of steps.
     warmup_steps: ChosenCount = CHOSEN
-    """Warm-up steps of the learning rate (Eq. 3); by default chosen from the number of steps."""
+    #: Factor on the learning rate of Eq. 3; by default 1, or less for a short run, whose short warm-up would raise the
+    #: rate higher than small models tolerate.
     learning_rate_scale: ChosenNumber = CHOSEN
-    """Factor on the learning rate of Eq. 3; by default 1, or less for a short run, whose short warm-up would raise the
-    rate higher than small models tolerate."""
+    #: Constant learning rate after the warm-up, instead of Eq. 3; by default only for recurrent models (0.001) and
+    #: with `from_model` (the rate that Eq. 3 reaches after the paper's 100,000 steps).
     learning_rate: OptionalPositive = None
-    """Constant learning rate after the warm-up, instead of Eq. 3; by default only for recurrent models (0.001) and
-    with `from_model` (the rate that Eq. 3 reaches after the paper's 100,000 steps)."""
+    #: Adam's beta1 (section 5.3).
     adam_beta1: Share = 0.9
-    """Adam's beta1 (section 5.3)."""
+    #: Adam's beta2 (section 5.3).
     adam_beta2: Share = 0.98
-    """Adam's beta2 (section 5.3)."""
+    #: Adam's epsilon (section 5.3).
     adam_epsilon: Positive = 1e-9
-    """Adam's epsilon (section 5.3)."""
+    #: Clip gradients to this norm; 0 turns clipping off. By default 5 for recurrent models, and 0 for others.
     max_grad_norm: OptionalNumber = None
-    """Clip gradients to this norm; 0 turns clipping off. By default 5 for recurrent models, and 0 for others."""
+    #: Precision of matrix products; auto uses bfloat16 where the device supports it, float16 on NVIDIA GPUs that do
+    #: not, and float32 elsewhere. Parameters stay in float32.
     precision: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
-    """Precision of matrix products; auto uses bfloat16 where the device supports it, float16 on NVIDIA GPUs that do
-    not, and float32 elsewhere. Parameters stay in float32."""
+    #: Whether products in float32 may round their factors to TF32, with 10 bits instead of 23, on NVIDIA GPUs.
     tf32: bool = True
-    """Whether products in float32 may round their factors to TF32, with 10 bits instead of 23, on NVIDIA GPUs."""
+    #: Random seed.
     seed: Annotated[int, number(int, 0, 2**31)] = 1
-    """Random seed."""
 
 
 @dataclass(frozen=True)
 class Evaluation(Block):
     """The evaluation of a run."""
 
+    #: Steps between evaluations of the loss on `dev`.
     eval_steps: ChosenCount = CHOSEN
-    """Steps between evaluations of the loss on `dev`."""
+    #: Stop after this many evaluations without a lower loss on `dev`; off by default.
     patience: OptionalCount = None
-    """Stop after this many evaluations without a lower loss on `dev`; off by default."""
+    #: Metrics for `dev` and `test`; by default the task's. For translation sacrebleu and chrf; also ter,
+    #: tokenized_bleu, paper_bleu (or, for example, paper_bleu:fr), wer and per.
     metrics: ChosenTexts = CHOSEN
-    """Metrics for `dev` and `test`; by default the task's. For translation sacrebleu and chrf; also ter,
-    tokenized_bleu, paper_bleu (or, for example, paper_bleu:fr), wer and per."""
+    #: Texts to give to the model at the end; the answers are printed and added to its model card.
     examples: Texts = ()
-    """Texts to give to the model at the end; the answers are printed and added to its model card."""
 
 
 @dataclass(frozen=True)
 class Decoding(Block):
     """Settings of the model's generation config (section 6.1)."""
 
+    #: Beam size in the generation config (section 6.1); 1 for greedy search, without length penalty.
     num_beams: Annotated[int, number(int, 1, 10_001)] = 4
-    """Beam size in the generation config (section 6.1); 1 for greedy search, without length penalty."""
-    # Beyond 10 the penalty of a long sentence is infinite in float32.
+    #: Exponent of the length penalty in the generation config (section 6.1).
     length_penalty: Annotated[float, number(float, 0, 10)] = 0.6
-    """Exponent of the length penalty in the generation config (section 6.1)."""
+    #: Formula of the length penalty: google divides by ((5 + length) / 6)^penalty (section 6.1), huggingface by
+    #: length^penalty.
     length_penalty_type: Literal["google", "huggingface"] = "google"
-    """Formula of the length penalty: google divides by ((5 + length) / 6)^penalty (section 6.1), huggingface by
-    length^penalty."""
+    #: Maximum tokens an output may have beyond its source (section 6.1; 300 for trees, section 6.3).
     max_length_beyond_source: Annotated[int, number(int, 0, 1_000_001)] = 50
-    """Maximum tokens an output may have beyond its source (section 6.1; 300 for trees, section 6.3)."""
 
 
 @dataclass(frozen=True)
 class Run(Block):
     """The output of a run, its place, and the number of processes."""
 
+    #: Output directory, which becomes the model; an unfinished run of the same recipe there is resumed.
     output: OptionalText = None
-    """Output directory, which becomes the model; an unfinished run of the same recipe there is resumed."""
+    #: Steps between checkpoints.
     save_steps: ChosenCount = CHOSEN
-    """Steps between checkpoints."""
+    #: Average the last N checkpoints for the final model (section 6.1: 5 for base, 20 for big).
     average_checkpoints: Count = 5
-    """Average the last N checkpoints for the final model (section 6.1: 5 for base, 20 for big)."""
+    #: Checkpoints to keep: those to be averaged, or with doubling also those after 1, 2, 4, 8, ... times save_steps,
+    #: from which `explore` replays the training.
     keep_checkpoints: Literal["averaged", "doubling"] = "averaged"
-    """Checkpoints to keep: those to be averaged, or with doubling also those after 1, 2, 4, 8, ... times save_steps,
-    from which `explore` replays the training."""
+    #: Steps between log lines and records in metrics.jsonl.
     log_steps: Count = 50
-    """Steps between log lines and records in metrics.jsonl."""
+    #: Experiment trackers supported by accelerate: tensorboard, wandb, trackio, mlflow and others.
     trackers: Texts = ()
-    """Experiment trackers supported by accelerate: tensorboard, wandb, trackio, mlflow and others."""
+    #: Processes that share the cores of a CPU; by default two for a run of at least 1,000 steps on two or more cores.
+    #: A resumed run keeps its number. Not for torchrun and other launchers, which start their own processes.
     processes: Annotated[int | None, number(int, 1, 1025), HINT] = None
-    """Processes that share the cores of a CPU; by default two for a run of at least 1,000 steps on two or more cores.
-    A resumed run keeps its number. Not for torchrun and other launchers, which start their own processes."""
+    #: Seconds that a process waits for the others within a step before the run is aborted.
     process_timeout: Annotated[float, number(float, 1, 1_000_000)] = 120.0
-    """Seconds that a process waits for the others within a step before the run is aborted."""

@@ -35,9 +35,9 @@ class Recipe:
     `recipe["max_steps"]` returns one.
     """
 
+    #: Task to train for: translation, language-modeling, masked-language-modeling, text-classification or
+    #: token-classification; programs may register others.
     task: str = "translation"
-    """Task to train for: translation, language-modeling, masked-language-modeling, text-classification or
-    token-classification; programs may register others."""
     data: Data = Data()
     tokenizer: Tokenizer = Tokenizer()
     start: Start = Start()
