@@ -62,7 +62,13 @@ def test_empty_lists_and_forced_ends_are_the_librarys(model, way, call):
 
 @pytest.mark.parametrize(
     "call",
-    [{"max_new_tokens": 0}, {"max_new_tokens": -1}, {"early_stopping": "foo"}, {"max_length_beyond_source": -100}],
+    [
+        {"max_new_tokens": 0},
+        {"max_new_tokens": -1},
+        {"early_stopping": "foo"},
+        {"max_length_beyond_source": -100},
+        {"forced_eos_token_id": END, "suppress_tokens": [END, 17]},
+    ],
     ids=str,
 )
 def test_what_the_library_refuses_is_refused(model, way, call):

@@ -412,7 +412,9 @@ class PaperGenerationMixin(_EngineMixin):
             )
             longest = int(limits.max())
             ends = asked.effective("forced_eos_token_id")
-            if ends is not None:  # The library's own knows one length for all sentences.
+            suppressed = set(asked.effective("suppress_tokens") or ())
+            # The library's own knows one length for all sentences; it refuses ends that are all suppressed.
+            if ends is not None and not suppressed.issuperset(torch.as_tensor(ends).flatten().tolist()):
                 settings["forced_eos_token_id"] = None
                 forced = ForcedEndAtLimit(stopping_criteria[-1], ends)
                 logits_processor = LogitsProcessorList([*(logits_processor or ()), forced])
