@@ -70,10 +70,3 @@ def test_lines_before_invalid_utf8_are_written_and_the_run_goes_on_once_it_is_me
         assert output.read_text(encoding="utf-8").count("\n") == 2 * (CHUNK + 1)
     assert answer(text, output) == LINES[CHUNK:]
     assert output.read_bytes() == whole
-
-
-def test_an_empty_input_gives_an_empty_output(tmp_path):
-    (tmp_path / "in").write_text("")
-    for _ in range(2):
-        assert answer(tmp_path / "in", tmp_path / "out") == []
-        assert (tmp_path / "out").read_bytes() == b""
