@@ -1,7 +1,6 @@
 """Fixtures for tests of tasks: small corpora whose right answer stands in the text, and a model of each."""
 
 import random
-from pathlib import Path
 
 import pytest
 
@@ -88,8 +87,3 @@ def stopped(tmp_path, train_until):
         return (train(mine) / "model.safetensors").read_bytes()
 
     return run
-
-
-def train_each(directory: Path, **recipes: Recipe) -> dict[str, Path]:
-    """Trains a model of each recipe, in a directory of its name."""
-    return {name: train(recipe.with_options(output=str(directory / name))) for name, recipe in recipes.items()}

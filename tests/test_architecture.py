@@ -20,7 +20,6 @@ LAYERS = [
     *("training", "tasks", "evaluation", "translation", "recipe", "data"),
     *(
         "cost",
-        "text_cost",
         "tokenizer",
         "atomic_files",
         "compression",

@@ -306,7 +306,7 @@ def test_a_model_family_from_outside_is_trained_saved_loaded_and_decoded(text, t
     ids = tokenizer(sources[0], return_tensors="pt")
     with_cache, without = (model.generate(**ids, **greedy, use_cache=kept) for kept in (True, False))
     assert torch.equal(with_cache, without)
-    assert evaluate(tmp_path / "model", files, metrics=("wer",)).scores[0].name == "wer"
+    assert evaluate(tmp_path / "model", files, metrics=("wer",)).scores["wer"].name == "wer"
     assert main(["export", str(tmp_path / "model"), str(tmp_path / "export"), "--to", "ctranslate2"]) == 1
     assert "PreNorm" in capsys.readouterr().err
 
@@ -350,7 +350,7 @@ def test_a_task_of_another_kind_finds_answers_in_contexts(tmp_path, small, capsy
     program = small("extend/question_answering", sizes | {"warmup_steps": 2, "batch_tokens": 600, "save_steps": 2})
     train_table, dev_table = table("train.tsv", 60), table("dev.tsv", 20)
     program.main([train_table, str(tmp_path / "model"), "--dev", dev_table, "--max-steps", "2"])
-    assert evaluate(tmp_path / "model", dev_table).scores[0].value == pytest.approx(
+    assert evaluate(tmp_path / "model", dev_table).scores["exact_match"].value == pytest.approx(
         float(capsys.readouterr().out.split()[-1]), abs=0.01
     )
     (tmp_path / "lines").write_text("dora went to berlin on friday\twho ?\n\n")

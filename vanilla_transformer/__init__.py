@@ -9,7 +9,7 @@
     translate = pipeline("translation", model="my-model")
     print(translate("A dog runs."))
 
-    print(vt.evaluate("my-model", ("test.en", "test.de")).scores[0])
+    print(vt.evaluate("my-model", ("test.en", "test.de")).scores)
     vt.inspection.attention(translate.model, translate.tokenizer, "A dog runs.")
 
 Importing the package registers its classes with transformers, so that `from_pretrained`, the Auto classes and

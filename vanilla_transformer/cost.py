@@ -1,4 +1,8 @@
-"""Training cost: floating-point operations as in Table 2."""
+"""Training cost: floating-point operations as in Table 2, and memory."""
+
+from functools import singledispatch
+from importlib.util import find_spec
+from typing import Any
 
 import numpy as np
 
@@ -23,8 +27,27 @@ def tokens_masked(lengths: np.ndarray) -> np.ndarray:
     return np.minimum(np.maximum(np.rint(MASKED_SHARE * inner).astype(np.int64), 1), inner)
 
 
-def training_flops(config: VanillaTransformerBaseConfig, *lengths: np.ndarray) -> float:
+def numbers_kept_per_token(config: Any) -> int:
+    """Returns roughly how many numbers per token the forward pass keeps for the backward pass."""
+    stacks = [getattr(config, f"{stack}_layers", getattr(config, "num_layers", 0)) for stack in ("encoder", "decoder")]
+    per_layer = 10 * config.d_model + 2 * getattr(config, "d_ff", 0)
+    if isinstance(config, VanillaTransformerConfig):
+        per_layer *= 2
+    return max(1, sum(stacks) * per_layer + 4 * config.vocab_size * config.is_encoder_decoder)
+
+
+@singledispatch
+def training_flops(config: Any, *lengths: np.ndarray) -> float:
     """Table 2: counts the operations in the matrix products of a training pass over rows of these lengths.
+
+    0 where they are unknown: for the configuration of another family, `training_flops.register` takes a function.
+    """
+    return 0.0
+
+
+@training_flops.register
+def _of_transformer(config: VanillaTransformerBaseConfig, *lengths: np.ndarray) -> float:
+    """Counts the operations of a Transformer.
 
     A product of m×k and k×n counts 2mkn; the backward pass counts twice the forward. Padding does not count. A masked
     language model projects only the masked tokens, as in training.
@@ -54,3 +77,10 @@ def training_flops(config: VanillaTransformerBaseConfig, *lengths: np.ndarray) -
     output = float(places) * config.d_model * outputs
     layers = [getattr(config, f"{stack}_layers", 0) for stack in ("encoder", "decoder")]
     return float(6 * (layers[0] * encoder + layers[1] * decoder + output))
+
+
+if find_spec("vanilla_transformer.recurrent"):
+    from vanilla_transformer.recurrent import cost
+    from vanilla_transformer.recurrent.configuration_recurrent_encoder_decoder import RecurrentEncoderDecoderConfig
+
+    training_flops.register(RecurrentEncoderDecoderConfig, cost.training_flops)

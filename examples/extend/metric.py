@@ -32,7 +32,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         parser.add_argument(name)
     arguments = parser.parse_args(argv)
     data = (arguments.source, arguments.target)
-    for score in evaluate(arguments.model, data, metrics=("sacrebleu", "caseless_match")).scores:
+    for score in evaluate(arguments.model, data, metrics=("sacrebleu", "caseless_match")).scores.values():
         print(score)
 
 

@@ -7,11 +7,12 @@ trained, resumed and scored like any other. A process that loads such a model ha
 """
 
 import argparse
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import torch
+from datasets import Dataset
 from transformers import AutoModelForQuestionAnswering, PreTrainedConfig, PreTrainedTokenizerFast
 
 from vanilla_transformer import (
@@ -30,7 +31,6 @@ from vanilla_transformer.plain_text import plain_text
 from vanilla_transformer.registration import register_family
 from vanilla_transformer.tasks import Batch, Prediction, RowRandom, register_task
 from vanilla_transformer.tasks.encoders import EncoderPredictor, EncoderTask, Row, Texts
-from vanilla_transformer.tasks.text_classification import TextClassification
 
 LONGEST_ANSWER = 30
 QUESTIONS = TextForm(
@@ -78,7 +78,7 @@ def exact_match(predictions: Sequence[str], references: Sequence[Sequence[str]])
 class AnswerFinder(EncoderPredictor):
     """Gives each question the likeliest span of its context."""
 
-    nothing: Mapping[str, Any] = {"answer": None}
+    nothing = Prediction("", "", {"answer": None})
 
     def read(self, line: str) -> Row:
         """Returns the context and the question of a line, which a tab separates."""
@@ -109,11 +109,9 @@ class QuestionAnswering(EncoderTask):
 
     name = "question-answering"
     form, columns = QUESTIONS, ("span", "text")
-    auto_class, pipeline = "AutoModelForQuestionAnswering", "question-answering"
+    auto_class = "AutoModelForQuestionAnswering"
     config_class, model_class, predictor_class = QuestionAnsweringConfig, EncoderForQuestionAnswering, AnswerFinder
-    known_metrics, metrics = {"exact_match": Metric(exact_match)}, ("exact_match",)
-    item, use = "questions", "Finding the answers to questions in texts"
-    size_presets = TextClassification.size_presets
+    metrics = {"exact_match": Metric(exact_match, by_default=True)}
 
     def head(self, recipe: Recipe) -> dict[str, Any]:
         """Returns the two outputs: the beginning and the end."""
@@ -143,9 +141,9 @@ class QuestionAnswering(EncoderTask):
         labels = torch.tensor([[int(at) for at in span] for span in rows["span"]] or [[LABEL_PADDING] * 2])
         return {"input_ids": input_ids, "attention_mask": attention_mask, "labels": labels}
 
-    def reference(self, row: Mapping[str, str]) -> str:
-        """Returns the answer."""
-        return row["answer"].strip()
+    def references(self, corpus: Dataset) -> list[str]:
+        """Returns the answers."""
+        return [answer.strip() for answer in corpus["answer"]]
 
 
 register_task(QuestionAnswering())
@@ -166,8 +164,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         max_steps=arguments.max_steps,
         output=arguments.output,
     )
-    for name, value in train(recipe).scores["dev"].items():
-        print(f"{name} = {value:.2f}")
+    for score in train(recipe).scores["dev"].values():
+        print(f"{score.name} = {score.value:.2f}")
 
 
 if __name__ == "__main__":

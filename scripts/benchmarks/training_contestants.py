@@ -32,6 +32,7 @@ from transformers import (
 )
 
 from vanilla_transformer import VanillaTransformerConfig, VanillaTransformerTokenizer
+from vanilla_transformer.cost import training_flops
 from vanilla_transformer.data.preparation import StoredCorpus
 from vanilla_transformer.data.token_corpus import PreparedCorpus
 from vanilla_transformer.recipe.schema import Recipe
@@ -130,7 +131,7 @@ class Turns:
             "padding": 1 - sum(int(side.sum()) for side in lengths) / self.all_tokens,
             "between": self.between / seconds,
             "memory": memory,
-            "flops": self.job.task.training_flops(self.config, *lengths),
+            "flops": training_flops(self.config, *lengths),
         }
 
 

@@ -237,7 +237,7 @@ def _result(experiment: Experiment, run: Run, name: str, options: Recurrence, co
     from transformers import AutoConfig, AutoModelForSeq2SeqLM, AutoTokenizer
 
     from vanilla_transformer.data.corpus import read_corpus
-    from vanilla_transformer.evaluation.scoring import evaluate_model, score_translations
+    from vanilla_transformer.evaluation.scoring import evaluate_translation, score_translations
 
     path = experiment.model(run)
     model, tokenizer = AutoModelForSeq2SeqLM.from_pretrained(path).eval(), AutoTokenizer.from_pretrained(path)
@@ -245,7 +245,7 @@ def _result(experiment: Experiment, run: Run, name: str, options: Recurrence, co
     metrics = list(recipe.evaluation.metrics or ())
     rows = read_corpus(corpus, form=task_for(recipe).form)
     start = time.process_time()
-    evaluation = evaluate_model(model, tokenizer, rows, metrics)
+    evaluation = evaluate_translation(model, tokenizer, rows, metrics)
     seconds = time.process_time() - start
     decoded = evaluation.figures["target_tokens_per_second"] * evaluation.figures["seconds"]
     sources = list(rows["source"])
@@ -254,7 +254,7 @@ def _result(experiment: Experiment, run: Run, name: str, options: Recurrence, co
 
     def scores(rows: Sequence[int]) -> dict[str, float]:
         of = [[texts[row] for row in rows] for texts in (sources, evaluation.references)]
-        return {score.name: score.value for score in score_translations(metrics, translated, *of)}
+        return {name: score.value for name, score in score_translations(metrics, translated, *of).items()}
 
     summary = experiment.summary(run)
     spent = (options.minutes * 60) if options.minutes else summary["seconds"] * torch.get_num_threads()
@@ -268,9 +268,9 @@ def _result(experiment: Experiment, run: Run, name: str, options: Recurrence, co
         train_tokens_per_second=summary["target_tokens"] / spent,
         decode_tokens_per_second=decoded / seconds,
         dev_loss=summary["last_dev_loss"],
-        scores={score.name: score.value for score in evaluation.scores},
+        scores={name: score.value for name, score in evaluation.scores.items()},
         by_length={length: scores(rows) for length, rows in zip(LENGTHS, thirds, strict=True)},
-        signatures={score.name: score.signature for score in evaluation.scores},
+        signatures={name: score.signature for name, score in evaluation.scores.items()},
     )
     write(file, json.dumps(dataclasses.asdict(result), indent=1) + "\n")
     return result

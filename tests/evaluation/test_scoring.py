@@ -7,7 +7,7 @@ from refusals import refused
 from transformers.utils import ModelOutput
 
 from vanilla_transformer.errors import MetricError
-from vanilla_transformer.evaluation import evaluate_model, score
+from vanilla_transformer.evaluation import evaluate_translation, score
 from vanilla_transformer.model.configuration_vanilla_transformer import VanillaTransformerConfig
 from vanilla_transformer.model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
 from vanilla_transformer.model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
@@ -44,7 +44,7 @@ def corpus():
 
 
 def test_each_distinct_source_is_decoded_once(model, tokenizer, corpus):
-    evaluation = evaluate_model(model, tokenizer, corpus, ["chrf"])
+    evaluation = evaluate_translation(model, tokenizer, corpus, ["chrf"])
     assert model.decoded == evaluation.figures["distinct_sources"] == 3
     assert evaluation.predictions == SOURCES
     assert evaluation.references == TARGETS
@@ -52,7 +52,7 @@ def test_each_distinct_source_is_decoded_once(model, tokenizer, corpus):
 
 
 def test_lines_of_one_source_are_one_item_for_error_rates_only(model, tokenizer, corpus):
-    wer, bleu, per = evaluate_model(model, tokenizer, corpus, ["wer", "sacrebleu", "per"]).scores
+    wer, bleu, per = evaluate_translation(model, tokenizer, corpus, ["wer", "sacrebleu", "per"]).scores.values()
     # "a b" is right by its first reference; "c" and "d e f" are wrong; edits: 0 of 2, 1 of 1, 1 of 2 tokens.
     assert wer.value == pytest.approx(100 * 2 / 3)
     assert per.value == pytest.approx(100 * 2 / 5)
@@ -65,24 +65,24 @@ def test_split_references_are_joined_as_translations_are(model):
     tokenizer = VanillaTransformerTokenizer.train(split, algorithm="presplit")
     for targets in (split, whole):
         corpus = Dataset.from_dict({"source": split, "target": targets})
-        evaluation = evaluate_model(model, tokenizer, corpus, ["wer", "chrf"])
+        evaluation = evaluate_translation(model, tokenizer, corpus, ["wer", "chrf"])
         assert evaluation.predictions == evaluation.references == whole
-        assert [score.value for score in evaluation.scores] == pytest.approx([0, 100])
+        assert [score.value for score in evaluation.scores.values()] == pytest.approx([0, 100])
 
 
 def test_arguments_of_generate_reach_the_model(model, tokenizer, corpus):
     seen = {}
     model.generate = lambda **arguments: seen.update(arguments) or CopyingModel.generate(model, **arguments)
-    evaluate_model(model, tokenizer, corpus, ["wer"], num_beams=2, length_penalty=1.0)
+    evaluate_translation(model, tokenizer, corpus, ["wer"], num_beams=2, length_penalty=1.0)
     assert (seen["num_beams"], seen["length_penalty"]) == (2, 1.0)
 
 
 def test_an_unknown_metric_is_refused_before_anything_is_decoded(model, tokenizer, corpus):
     with refused(MetricError, "did you mean"):
-        evaluate_model(model, tokenizer, corpus, ["sacrebluu"])
+        evaluate_translation(model, tokenizer, corpus, ["sacrebluu"])
     assert model.decoded == 0
 
 
 def test_an_empty_corpus_is_an_error(model, tokenizer):
     with refused(MetricError, "empty"):
-        evaluate_model(model, tokenizer, Dataset.from_dict({"source": [], "target": []}), ["wer"])
+        evaluate_translation(model, tokenizer, Dataset.from_dict({"source": [], "target": []}), ["wer"])

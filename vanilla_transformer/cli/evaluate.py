@@ -25,7 +25,6 @@ from vanilla_transformer.data.sources import CorpusSpec, locate, parse_corpus, s
 from vanilla_transformer.errors import CorpusError, RecipeError
 from vanilla_transformer.options import OptionalCount
 from vanilla_transformer.progress import progress_bar
-from vanilla_transformer.recipe.schema import Recipe
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -81,7 +80,7 @@ class Evaluate:
 
         Returns the task, and the metrics to score by.
         """
-        from vanilla_transformer.tasks import metrics_of_model, task_of_model
+        from vanilla_transformer.tasks import choose_metrics, task_of_model
 
         if self.card:
             if self.models or self.risk.mbr:
@@ -95,14 +94,9 @@ class Evaluate:
         self.risk.check(self.decoding.num_beams)
         self._check_paths()
         task = task_of_model(self.model)
-        if self.risk.mbr and not task.translates:
-            raise RecipeError(f"--mbr chooses among translations, but {self.model} does not translate.")
-        if self.models and not task.translates:
-            raise RecipeError(
-                f"Only translation models can be scored as an ensemble, but {self.model} does not translate."
-            )
-        metrics = self.metrics or metrics_of_model(self.model, task)
-        task.check(Recipe.of(task=task.name, metrics=metrics))
+        if (self.risk.mbr or self.models) and not _translates(task):
+            raise RecipeError(f"--mbr and ensembles are for models that translate, which {self.model} does not.")
+        metrics = choose_metrics(self.model, task, self.metrics or None)
         locate(self._source(task.form), task.form)
         return task, metrics
 
@@ -115,26 +109,29 @@ class Evaluate:
         metrics: tuple[str, ...],
     ) -> "Evaluation":
         """Predicts the corpus and scores the predictions."""
-        unit = "sources" if task.translates else task.form.unit
-        if task.translates and len(corpus) and list(corpus["source"]) == list(corpus["target"]):
+        from vanilla_transformer.tasks import count_texts
+
+        unit = "sources" if _translates(task) else task.form.unit
+        if _translates(task) and len(corpus) and list(corpus["source"]) == list(corpus["target"]):
             warn("source and target of the corpus are identical, so the scores only measure copying.")
         self.decoding.announce(model)
         settings = self._settings()
         if self.risk.mbr:
             settings["chosen"] = self.risk.translator
-        with progress_bar(unit, total=task.examples(corpus)) as bar:
+        with progress_bar(unit, total=count_texts(corpus, task.form)) as bar:
             return task.evaluate(model, tokenizer, corpus, metrics, progress=bar.update, **settings)
 
     def _report(self, evaluation: "Evaluation", model: "PreTrainedModel") -> None:
         """Prints the scores, and writes what was asked for."""
-        text = "\n".join([*map(str, evaluation.scores), *evaluation.sentences])
+        text = "\n".join([*map(str, evaluation.scores.values()), *evaluation.sentences])
         print_result(json.dumps(self._as_json(evaluation, model)) if self.json else text)
         if self.output is not None:
             write_whole(self.output, evaluation.predictions)
         if self.card:
             from vanilla_transformer.training.model_card import add_scores
 
-            add_scores(Path(self.model), self._source(), evaluation.scores, self.decoding.settings(model))
+            scores = list(evaluation.scores.values())
+            add_scores(Path(self.model), self._source(), scores, self.decoding.settings(model))
 
     def _settings(self) -> dict[str, Any]:
         """Returns the settings of the prediction for the task."""
@@ -164,9 +161,9 @@ class Evaluate:
             raise RecipeError(f"--data: {error}") from error
         if form is None:
             return source
-        from vanilla_transformer.tasks import as_in_training
+        from vanilla_transformer.tasks import with_columns_of_model
 
-        return as_in_training(source, self.model, form)
+        return with_columns_of_model(source, self.model, form)
 
     def _as_json(self, evaluation: "Evaluation", model: "PreTrainedModel") -> dict[str, Any]:
         return {
@@ -176,6 +173,10 @@ class Evaluate:
                 **self.decoding.settings(model),
                 **self.risk.settings(),
             },
-            "scores": [dataclasses.asdict(score) for score in evaluation.scores],
+            "scores": [dataclasses.asdict(score) for score in evaluation.scores.values()],
             **evaluation.figures,
         }
+
+
+def _translates(task: "Task") -> bool:
+    return task.auto_class == "AutoModelForSeq2SeqLM"

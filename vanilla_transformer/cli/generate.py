@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from vanilla_transformer.cli.arguments import Flag, Model
 from vanilla_transformer.cli.decoding import Computing, Decoding
 from vanilla_transformer.cli.streams import open_output, read_input
-from vanilla_transformer.errors import RecipeError
+from vanilla_transformer.errors import ModelError, RecipeError
 from vanilla_transformer.limits import check_number
 from vanilla_transformer.options import HINT, Count, OptionalCount, OptionalPositive, number
 
@@ -59,10 +59,10 @@ class Generate:
         lines = read_input(None)
         from vanilla_transformer.tasks import task_of_model
 
-        pipeline = task_of_model(self.model).pipeline
-        if pipeline != "text-generation":
-            command = "translate" if pipeline == "translation" else "predict"
-            raise ValueError(f"{self.model} is a model for {pipeline}, not a language model: give it to `{command}`.")
+        task = task_of_model(self.model)
+        if task.auto_class != "AutoModelForCausalLM":
+            command = "translate" if task.auto_class == "AutoModelForSeq2SeqLM" else "predict"
+            raise ModelError(f"{self.model} is a model for {task.name}: give it to `{command}`, not to `generate`.")
         model, tokenizer = self.computing.load(self.model, translates=False)
         self.computing.announce(model)
         from vanilla_transformer.cli.text_writer import TextWriter

@@ -138,13 +138,11 @@ class Info:
             VanillaTransformerBaseConfig,
             VanillaTransformerConfig,
         )
-        from vanilla_transformer.recurrent import cost as of_recurrent_models
 
         length = np.array([self.sentence_length])
-        if not isinstance(config, VanillaTransformerBaseConfig):
-            per_token = of_recurrent_models.training_flops(config, length, length) / self.sentence_length
-            return {"sentence_length": self.sentence_length, "flops_per_target_token": per_token}
         per_token = training_flops(config, length, length) / self.sentence_length
+        if not isinstance(config, VanillaTransformerBaseConfig):
+            return {"sentence_length": self.sentence_length, "flops_per_target_token": per_token}
         if not isinstance(config, VanillaTransformerConfig):
             return {"sentence_length": self.sentence_length, "flops_per_token": per_token}
         model = self.model if is_preset else paper.table_2_model(config)

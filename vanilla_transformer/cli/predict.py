@@ -75,13 +75,13 @@ class Predict:
         """Returns the rows of an input that is a table or CoNLL columns; None for lines of text."""
         from vanilla_transformer.data.corpus import read_corpus
         from vanilla_transformer.data.sources import CorpusSpec, has_columns
-        from vanilla_transformer.tasks import as_in_training
+        from vanilla_transformer.tasks import with_columns_of_model
 
         if self.input is None or not has_columns(str(self.input), form):
             return None
         corpus = CorpusSpec((str(self.input),), text_column=self.text_column, text_pair_column=self.text_pair_column)
         form = form.without_labels()
-        return read_corpus(as_in_training(corpus, self.model, form), form=form).select_columns(list(form.names))
+        return read_corpus(with_columns_of_model(corpus, self.model, form), form=form).select_columns(list(form.names))
 
 
 def _rows_as_lines(table: "Dataset") -> Iterator[str]:

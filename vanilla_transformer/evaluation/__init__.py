@@ -1,6 +1,6 @@
 """Metrics, and the evaluation of a model on a corpus."""
 
-from vanilla_transformer.evaluation.metrics import METRICS, Score, check_names, score
-from vanilla_transformer.evaluation.scoring import Evaluation, evaluate_model
+from vanilla_transformer.evaluation.metrics import METRICS, Metric, Score, check_names, score
+from vanilla_transformer.evaluation.scoring import Evaluation, evaluate_translation
 
-__all__ = ["METRICS", "Evaluation", "Score", "check_names", "evaluate_model", "score"]
+__all__ = ["METRICS", "Evaluation", "Metric", "Score", "check_names", "evaluate_translation", "score"]

@@ -1,7 +1,7 @@
 """Decodes a corpus and scores the translations against its targets."""
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -24,21 +24,21 @@ class Evaluation:
     """A model's results on a corpus.
 
     Attributes:
-        scores: The score of each metric.
+        scores: The score of each metric, by name.
         predictions: A line for each row.
         references: What is right for each row.
         figures: The figures shown beside the scores, by name.
         sentences: The same figures in words.
     """
 
-    scores: list[Score]
+    scores: dict[str, Score]
     predictions: list[str]
     references: list[str]
     figures: dict[str, Any]
     sentences: list[str]
 
 
-def evaluate_model(
+def evaluate_translation(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
     corpus: "Dataset",
@@ -63,9 +63,11 @@ def evaluate_model(
         generate_kwargs: For `model.generate`; its own settings apply otherwise.
     """
     check_names(metrics)
-    sources, references = list(corpus["source"]), _detokenized(tokenizer, corpus["target"])
+    sources, references = list(corpus["source"]), list(corpus["target"])
     if not sources:
         raise MetricError("The corpus to evaluate on is empty.")
+    if isinstance(tokenizer, VanillaTransformerTokenizer):
+        references = list(map(tokenizer.detokenize, references))
     distinct = list(dict.fromkeys(sources))
     translator = chosen(LineTranslator.from_model(model, tokenizer, batch_tokens=batch_tokens, **generate_kwargs))
     start = time.perf_counter()
@@ -75,6 +77,7 @@ def evaluate_model(
     truncated = sum(translation.truncated for translation in translations)
     rate = len(distinct) / seconds
     tokens_rate = sum(translation.hypotheses[0].tokens for translation in translations) / seconds
+    repeated = f" of {len(sources):,} pairs, each translated once," if len(distinct) < len(sources) else ""
     speed = f"{rate:,.1f} sentences/s, {tokens_rate:,.0f} target tokens/s"
     return Evaluation(
         score_translations(metrics, translated, sources, references),
@@ -88,11 +91,14 @@ def evaluate_model(
             "sentences_per_second": rate,
             "target_tokens_per_second": tokens_rate,
         },
-        [f"{len(distinct):,} sources in {seconds:.1f} s: {speed}", *cut_in_words(truncated, "sources")],
+        [
+            f"{len(distinct):,} {'different ' * bool(repeated)}sources{repeated} in {seconds:.1f} s: {speed}",
+            *describe_truncated(truncated, "sources"),
+        ],
     )
 
 
-def cut_in_words(truncated: int, unit: str) -> list[str]:
+def describe_truncated(truncated: int, unit: str) -> list[str]:
     """Returns a sentence about the texts that were cut, if any."""
     return [f"{truncated:,} {unit} were too long for the model and were truncated"] if truncated else []
 
@@ -103,34 +109,19 @@ def in_chunks(
     length: int,
     progress: Callable[[int], object],
 ) -> list[Result]:
-    """Returns the results of `work` for all items, chunk by chunk.
-
-    Args:
-        work: Returns a result for each item of a chunk.
-        length: Maximum length of a chunk.
-        progress: Called with the number of items done since the last call.
-    """
+    """Returns the results of `work`, one for each item, from chunks of at most `length` items."""
     starts = range(0, len(items), length)
     return [result for start in starts for result in work(list(items[start : start + length]), progress)]
 
 
-def _detokenized(tokenizer: PreTrainedTokenizerBase, references: Iterable[str]) -> list[str]:
-    if isinstance(tokenizer, VanillaTransformerTokenizer):
-        return [tokenizer.detokenize(reference) for reference in references]
-    return list(references)
-
-
 def score_translations(
     metrics: Sequence[str], translated: dict[str, str], sources: Sequence[str], references: Sequence[str]
-) -> list[Score]:
+) -> dict[str, Score]:
     """Scores the translation of each source, over lines or over distinct sources depending on the metric."""
     accepted: dict[str, list[str]] = {}
     for source, reference in zip(sources, references, strict=True):
         accepted.setdefault(source, []).append(reference)
     by_line = [translated[source] for source in sources], [[reference] for reference in references]
     by_source = [translated[source] for source in accepted], list(accepted.values())
-    return [
-        result
-        for name in metrics
-        for result in score([name], *(by_source if METRICS[name].one_item_per_source else by_line))
-    ]
+    items = {name: by_source if METRICS[name].one_item_per_source else by_line for name in metrics}
+    return {name: score([name], *items[name])[0] for name in metrics}

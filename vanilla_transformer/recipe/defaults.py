@@ -1,12 +1,14 @@
 """Defaults of a recipe, chosen from the size of the data and the device, with a sentence for each choice."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 import numpy as np
 import torch
 
+from vanilla_transformer.cost import numbers_kept_per_token, training_flops
 from vanilla_transformer.data.columns import TextForm
 from vanilla_transformer.engine.cpu import has_bfloat16_products
 from vanilla_transformer.errors import RecipeError
@@ -15,29 +17,22 @@ from vanilla_transformer.recipe.schema import Recipe
 
 
 class Architecture(Protocol):
-    """The part of a task that defaults need: the sizes of its model, and the cost of training it.
+    """The part of a task that defaults need."""
 
-    Attributes:
-        form: The columns of text that it reads, and the word for its rows.
-        metrics: Metrics of `dev` and `test` unless a recipe names others.
-        size_presets: Presets by the number of rows of a corpus, smallest first.
-    """
+    @property
+    def form(self) -> TextForm:
+        """The columns of text that it reads, and the word for its rows."""
 
-    form: TextForm
-    metrics: tuple[str, ...]
-    size_presets: "tuple[SizePreset, ...]"
+    @property
+    def auto_class(self) -> str:
+        """The Auto class of `transformers` that loads its models."""
+
+    @property
+    def metrics(self) -> Mapping[str, Any]:
+        """What its models can be scored by, and whether they are `by_default`."""
 
     def config(self, recipe: Recipe) -> Any:
         """Returns the sizes of the recipe's model: its preset, overridden by the recipe's own fields."""
-
-    def training_flops(self, config: Any, *lengths: np.ndarray) -> float:
-        """Returns the operations of one training pass over rows of these lengths, column by column, as in Table 2."""
-
-    def numbers_kept(self, config: Any) -> int:
-        """Returns roughly how many numbers per token the forward pass keeps for the backward pass."""
-
-    def describe(self, config: Any) -> str:
-        """Returns the sizes in words, as in "6+6 layers of width 512 with dropout 0.1"."""
 
 
 @dataclass(frozen=True)
@@ -79,14 +74,40 @@ MODEL_FIELDS = (
     *("dropout", "attention_dropout", "activation_dropout", "label_smoothing", "positional_encoding"),
 )
 
-# The one table to tune. Small corpora follow published settings for Multi30k (4+4 layers of width 128, dropout 0.3),
-# the largest section 5 of the paper.
-SIZE_PRESETS: tuple[SizePreset, ...] = (
-    SizePreset(20_000, 4_000, "tiny", "tiny", 0.3, 2_048, 100),
-    SizePreset(100_000, 8_000, "tiny", "tiny", 0.3, 4_096, 60),
-    SizePreset(300_000, 8_000, "small", "small", 0.2, 4_096, 40),
-    SizePreset(1_000_000, 16_000, "small", "small", 0.1, 8_192, 40),
-    SizePreset(math.inf, 37_000, "base", "small", 0.1, 25_000, 100),
+# The one table to tune, by the Auto class of the models. Small corpora of pairs follow published settings for Multi30k
+# (4+4 layers of width 128, dropout 0.3), the largest section 5 of the paper.
+SIZE_PRESETS: dict[str, tuple[SizePreset, ...]] = {
+    "AutoModelForSeq2SeqLM": (
+        SizePreset(20_000, 4_000, "tiny", "tiny", 0.3, 2_048, 100),
+        SizePreset(100_000, 8_000, "tiny", "tiny", 0.3, 4_096, 60),
+        SizePreset(300_000, 8_000, "small", "small", 0.2, 4_096, 40),
+        SizePreset(1_000_000, 16_000, "small", "small", 0.1, 8_192, 40),
+        SizePreset(math.inf, 37_000, "base", "small", 0.1, 25_000, 100),
+    ),
+    "AutoModelForCausalLM": (
+        SizePreset(20_000, 4_000, "tiny", "tiny", 0.3, 2_048, 40),
+        SizePreset(100_000, 8_000, "tiny", "tiny", 0.2, 4_096, 20),
+        SizePreset(1_000_000, 16_000, "small", "small", 0.1, 8_192, 10),
+        SizePreset(math.inf, 32_000, "base", "small", 0.1, 25_000, 5),
+    ),
+    "AutoModelForMaskedLM": (
+        SizePreset(20_000, 4_000, "tiny", "tiny", 0.1, 2_048, 100),
+        SizePreset(100_000, 8_000, "tiny", "tiny", 0.1, 4_096, 60),
+        SizePreset(1_000_000, 16_000, "small", "small", 0.1, 8_192, 40),
+        SizePreset(math.inf, 32_000, "base", "small", 0.1, 25_000, 10),
+    ),
+    "AutoModelForTokenClassification": (
+        SizePreset(20_000, 4_000, "tiny", "tiny", 0.3, 2_048, 40),
+        SizePreset(100_000, 8_000, "tiny", "tiny", 0.2, 4_096, 20),
+        SizePreset(math.inf, 16_000, "small", "small", 0.1, 8_192, 10),
+    ),
+}
+# Of texts with a label, and of tasks from outside.
+_OTHER_PRESETS = (
+    SizePreset(20_000, 4_000, "tiny", "tiny", 0.3, 2_048, 40),
+    SizePreset(100_000, 8_000, "tiny", "tiny", 0.3, 4_096, 20),
+    SizePreset(1_000_000, 16_000, "small", "small", 0.1, 8_192, 10),
+    SizePreset(math.inf, 32_000, "base", "small", 0.1, 25_000, 5),
 )
 MOST_STEPS = 100_000  # Section 5.2, base.
 CPU_HOURS = 1.5
@@ -138,7 +159,9 @@ def resolve(
         steps_in_time: Number of steps that fit into `max_minutes`. It is measured with the recipe's model and batches,
             so those are resolved without it; what follows from the number is then explained with it alone.
     """
-    metrics = task.metrics if recipe.evaluation.metrics is None else recipe.evaluation.metrics
+    metrics = recipe.evaluation.metrics
+    if metrics is None:
+        metrics = tuple(name for name, metric in task.metrics.items() if metric.by_default)
     # The number of processes is that of the started ones, whatever an earlier run's recipe says.
     recipe = recipe.with_options(vocab_size=corpus.vocab_size, metrics=metrics, processes=device.processes)
     sentences: list[str] = []
@@ -195,7 +218,7 @@ def check_sizes(recipe: Recipe, task: Architecture) -> None:
     Raises:
         ValueError: There is no such preset, or the sizes fit none that could be chosen.
     """
-    chosen = sorted({sizes.preset for sizes in task.size_presets}, reverse=True)
+    chosen = sorted({sizes.preset for sizes in _size_presets(task)}, reverse=True)
     refusals = []
     for preset in [recipe.model.preset] if recipe.model.preset else chosen:
         try:
@@ -218,8 +241,12 @@ def device_facts(device: torch.device, processes: int) -> DeviceFacts:
     return DeviceFacts(device.type, torch.get_num_threads(), memory, bfloat16, processes)
 
 
+def _size_presets(task: Architecture) -> tuple[SizePreset, ...]:
+    return SIZE_PRESETS.get(task.auto_class, _OTHER_PRESETS)
+
+
 def _size_preset(task: Architecture, rows: int) -> SizePreset:
-    return next(preset for preset in task.size_presets if rows <= preset.rows)
+    return next(preset for preset in _size_presets(task) if rows <= preset.rows)
 
 
 def _choose_model(
@@ -232,8 +259,19 @@ def _choose_model(
     dropout = recipe.model.dropout if recipe.model.dropout is not None or is_papers_choice else sizes.dropout
     config = task.config(recipe.with_options(preset=preset, dropout=dropout))
     chosen = {name: getattr(config, name) for name in MODEL_FIELDS if hasattr(config, name)}
-    sentence = f"Model: {preset}, {task.describe(config)}, for {corpus.pairs:,} {task.form.unit} on {_name(device)}."
+    sentence = f"Model: {preset}, {_describe(config)}, for {corpus.pairs:,} {task.form.unit} on {_name(device)}."
     return {"preset": preset, **chosen}, sentence
+
+
+def _describe(config: Any) -> str:
+    """Describes layers, width and dropout, as in "6+6 layers of width 512 with dropout 0.1"."""
+    cell, width = getattr(config, "cell", None), f"width {config.d_model}"
+    if cell is not None:
+        layers = f"{config.num_layers}+{config.num_layers} {cell.upper()}"
+        return f"{layers} layers of {width} with the attention {config.attention} and dropout {config.dropout:g}"
+    stacks = (getattr(config, f"{stack}_layers", 0) for stack in ("encoder", "decoder"))
+    layers = "+".join(str(count) for count in stacks if count)
+    return f"{layers} layers of {width} with dropout {config.dropout:g}" if layers else width
 
 
 def _choose_precision(recipe: Recipe, device: DeviceFacts) -> tuple[dict[str, Any], str]:
@@ -252,7 +290,7 @@ def _batch_tokens(task: Architecture, corpus: CorpusFacts) -> int:
 def _choose_batches(
     recipe: Recipe, task: Architecture, device: DeviceFacts, batch_tokens: int
 ) -> tuple[dict[str, Any], str]:
-    bytes_per_token = 4 * task.numbers_kept(task.config(recipe))
+    bytes_per_token = 4 * numbers_kept_per_token(task.config(recipe))
     fitting = int(device.memory * MEMORY_SHARE_OF_A_BATCH / bytes_per_token)
     most = min(MOST_TOKENS_IN_A_BATCH["cpu" if device.kind == "cpu" else "accelerator"], max(fitting, 1))
     # The same number for each process.
@@ -364,7 +402,7 @@ def _epochs(number: float) -> str:
 
 def _cpu_seconds_per_epoch(recipe: Recipe, task: Architecture, corpus: CorpusFacts, device: DeviceFacts) -> float:
     mean = [np.array([tokens]) / corpus.pairs for tokens in corpus.tokens]
-    flops = corpus.pairs * task.training_flops(task.config(recipe), *mean)
+    flops = corpus.pairs * training_flops(task.config(recipe), *mean)
     return flops / (CPU_FLOPS_PER_CORE[recipe.optimization.precision] * device.cores * device.processes)
 
 

@@ -1,8 +1,14 @@
 """Tasks that a run trains for: one file each, with the same interface, found by name."""
 
-from vanilla_transformer.tasks.evaluation import as_in_training, evaluate, metrics_of_model
+from vanilla_transformer.tasks.evaluation import (
+    choose_metrics,
+    count_texts,
+    evaluate,
+    sample_texts,
+    with_columns_of_model,
+)
 from vanilla_transformer.tasks.interface import Batch, Prediction, Predictor, RowRandom, SpecialTokens, Task
-from vanilla_transformer.tasks.registry import get_task, register_task, task_for, task_of_model
+from vanilla_transformer.tasks.registry import get_task, register_task, task_for, task_of_model, with_labels
 
 __all__ = [
     "Batch",
@@ -11,11 +17,14 @@ __all__ = [
     "RowRandom",
     "SpecialTokens",
     "Task",
-    "as_in_training",
+    "choose_metrics",
+    "count_texts",
     "evaluate",
     "get_task",
-    "metrics_of_model",
     "register_task",
+    "sample_texts",
     "task_for",
     "task_of_model",
+    "with_columns_of_model",
+    "with_labels",
 ]

@@ -1,9 +1,8 @@
 """Shared parts of the tasks of models with one stack: sizes, costs, and rows that pass through them in batches."""
 
 import time
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from pkgutil import resolve_name
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,18 +12,17 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast
 from vanilla_transformer.data.batching import pad
 from vanilla_transformer.data.preparation import Encoder, Texts
 from vanilla_transformer.errors import MetricError, RecipeError
+from vanilla_transformer.evaluation.metrics import score
+from vanilla_transformer.evaluation.scoring import Evaluation, describe_truncated, in_chunks
 from vanilla_transformer.limits import check_whole
 from vanilla_transformer.model.configuration_vanilla_transformer import VanillaTransformerEncoderConfig
 from vanilla_transformer.recipe.defaults import MODEL_FIELDS
 from vanilla_transformer.recipe.schema import Recipe
-from vanilla_transformer.tasks.interface import Prediction, Predictor, Row, SpecialTokens, Task
+from vanilla_transformer.tasks.interface import Prediction, Predictor, Row, Task, refuse_options
 from vanilla_transformer.translation.translator import BATCH_TOKENS, CHUNK_LINES, evaluating
 
 if TYPE_CHECKING:
     from datasets import Dataset
-
-    from vanilla_transformer.evaluation.metrics import Metric
-    from vanilla_transformer.evaluation.scoring import Evaluation
 
 # Blocks and options of a recipe, besides sizes, that only an encoder-decoder has.
 _FOREIGN = ("architecture", "tokenizer_sides", "decoding")
@@ -32,49 +30,35 @@ _FOREIGN = ("architecture", "tokenizer_sides", "decoding")
 LONGEST_ROW = 1024
 
 
-class EncoderTask(Task, ABC):
+class EncoderTask(Task):
     """Shared behaviour of the tasks of models with one stack, such as encoder-only models.
 
     Attributes:
         foreign: Blocks and options of a recipe that are refused, besides those of an encoder-decoder.
-        kind: Name of its models in the error message.
         columns: Names of the columns of ids, one or two; batches are planned by their lengths.
         config_class, model_class, predictor_class: Classes of its models, and of what predicts with one.
-        known_metrics: Its metrics by name, or the place of this table, as "module:name".
         evaluation_settings: Settings that `evaluate` accepts besides the tokens of a batch.
     """
 
-    foreign: tuple[str, ...] = ("documents",)
-    kind = "an encoder"
-    evaluation_settings: tuple[str, ...] = ()
-    config_class: type[Any] = VanillaTransformerEncoderConfig
+    foreign: tuple[str, ...] = ("documents", "classification")
     columns: tuple[str, ...]
-    special_tokens = SpecialTokens(begins=True)
-    known_metrics: "str | Mapping[str, Metric]"
+    config_class: type[Any] = VanillaTransformerEncoderConfig
     model_class: type[PreTrainedModel]
     predictor_class: "type[EncoderPredictor]"
-
-    def check(self, recipe: Recipe) -> None:
-        """Refuses options that only an encoder-decoder has, and metrics of other tasks."""
-        other_sizes = [name for name in MODEL_FIELDS if not hasattr(self.config_class, name)]
-        for option in recipe.used(*_FOREIGN, *other_sizes, *self.foreign):
-            raise RecipeError(f"{option} is not for {self.name}, whose model is {self.kind}: leave it out.")
-        from vanilla_transformer.evaluation.metrics import check_names
-
-        check_names(recipe.evaluation.metrics or (), self._metrics)
-
-    @property
-    def _metrics(self) -> "Mapping[str, Metric]":
-        # Predicting does not need what scoring needs.
-        return resolve_name(self.known_metrics) if isinstance(self.known_metrics, str) else self.known_metrics
+    evaluation_settings: tuple[str, ...] = ()
 
     def row_encoder(self, encode: Callable[[Texts, PreTrainedTokenizerFast], Any], **settings: Any) -> Encoder:
         """Returns an encoder of the task's rows."""
         return Encoder(self.name, self.form, self.columns, encode, **settings)
 
     def config(self, recipe: Recipe) -> Any:
-        """Returns the sizes of the recipe's model: its preset, overridden by the recipe's own fields."""
+        """Returns the sizes of the recipe's model: its preset, overridden by the recipe's own fields.
+
+        Raises:
+            RecipeError: A setting is not for this task.
+        """
         fields = [name for name in MODEL_FIELDS if hasattr(self.config_class, name)]
+        refuse_options(recipe, self.name, *_FOREIGN, *({*MODEL_FIELDS} - {*fields}), *self.foreign)
         given = {name: recipe[name] for name in fields if recipe[name] is not None}
         given["architectures"] = [self.model_class.__name__]
         config = self.config_class.from_preset(recipe.model.preset or "base", **given, **self.head(recipe))
@@ -90,10 +74,6 @@ class EncoderTask(Task, ABC):
         """Builds the recipe's model with random weights."""
         return self.model_class(self.config(recipe))
 
-    def numbers_kept(self, config: Any) -> int:
-        """Sums over all layers."""
-        return config.num_hidden_layers * (10 * config.d_model + 2 * config.d_ff)
-
     def predictor(
         self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, *, batch_tokens: int | None = None
     ) -> Predictor:
@@ -101,8 +81,8 @@ class EncoderTask(Task, ABC):
         return self.predictor_class(model, tokenizer, batch_tokens)
 
     @abstractmethod
-    def reference(self, row: Mapping[str, str]) -> str:
-        """Returns the right prediction of a row, written like its `line` without a score."""
+    def references(self, corpus: "Dataset") -> list[str]:
+        """Returns the right prediction of each row, written like its `line` without a score."""
 
     def check_rows(self, corpus: "Dataset", predictor: Any) -> None:
         """Refuses rows that this model cannot be scored on.
@@ -125,52 +105,54 @@ class EncoderTask(Task, ABC):
         progress: Callable[[int], object] = lambda count: None,
         batch_tokens: int | None = None,
         **settings: Any,
-    ) -> "Evaluation":
+    ) -> Evaluation:
         """Predicts every row and scores the predictions.
 
         Raises:
             ValueError: Some settings are for other models.
             CorpusError: A row cannot be scored, such as one with a label unknown to the model.
         """
-        from vanilla_transformer.evaluation.metrics import score
-        from vanilla_transformer.evaluation.scoring import Evaluation, cut_in_words, in_chunks
-
         if not len(corpus):
             raise MetricError("The corpus to evaluate on is empty.")
-        self.check_settings(settings)
+        for name in sorted(settings.keys() - {*self.evaluation_settings}):
+            raise RecipeError(f"{name} is not for models of {self.name}: leave it out.")
         predictor = self.predictor_class(model, tokenizer, batch_tokens, **settings)
         self.check_rows(corpus, predictor)
         start = time.perf_counter()
-        predictions = in_chunks(predictor.predict, self._rows(corpus), predictor.chunk_lines, progress)
+        predictions = in_chunks(predictor.predict, self.rows(corpus), predictor.chunk_lines, progress)
         seconds = time.perf_counter() - start
-        references = [self.reference(row) for row in corpus]
-        found, accepted = [prediction.label for prediction in predictions], [[one] for one in references]
-        truncated, unit = sum(prediction.truncated for prediction in predictions), self.form.unit
-        count, rate = len(predictions), len(predictions) / seconds
+        references = self.references(corpus)
+        scores = score(metrics, [one.label for one in predictions], [[one] for one in references], self.metrics)
+        truncated = sum(prediction.truncated for prediction in predictions)
+        unit = "texts" if self.form.packed else self.form.unit
+        count, unit_of_speed = self.size(predictions)
+        rate = count / seconds
         return Evaluation(
-            score(metrics, found, accepted, self._metrics),
+            {one.name: one for one in scores},
             list(map(self.written, predictions)),
             references,
-            {unit: count, f"truncated_{unit}": truncated, "seconds": seconds, f"{unit}_per_second": rate},
-            [f"{count:,} {unit} in {seconds:.1f} s: {rate:,.1f} {unit}/s", *cut_in_words(truncated, unit)],
+            {
+                unit: len(predictions),
+                f"truncated_{unit}": truncated,
+                unit_of_speed: count,
+                "seconds": seconds,
+                f"{unit_of_speed}_per_second": rate,
+            },
+            [
+                f"{count:,} {unit_of_speed} in {seconds:.1f} s: {rate:,.1f} {unit_of_speed}/s",
+                *describe_truncated(truncated, unit),
+            ],
         )
 
-    def check_settings(self, settings: Mapping[str, Any]) -> None:
-        """Refuses evaluation settings that are for other models.
+    def size(self, predictions: Sequence[Prediction]) -> tuple[int, str]:
+        """Returns how much was predicted, and its unit."""
+        return len(predictions), self.form.unit
 
-        Raises:
-            ValueError: A setting is for other models; the message names them.
-        """
-        foreign = [name for name in settings if name not in self.evaluation_settings]
-        if foreign:
-            whom = "language models" if "stride" in foreign else "models that write text"
-            raise ValueError(f"{' and '.join(foreign)} is for {whom}, but this one is for {self.name}.")
-
-    def _rows(self, corpus: "Dataset") -> list[Row]:
+    def rows(self, corpus: "Dataset") -> list[Row]:
         """Returns the texts of a corpus, without their labels."""
         return list(zip(*(corpus[name] for name in self.form.without_labels().names), strict=True))
 
-    def show(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, texts: Sequence[str]) -> list[str]:
+    def answers(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, texts: Sequence[str]) -> list[str]:
         """Returns the prediction of each text."""
         predictor = self.predictor(model, tokenizer)
         rows = [predictor.read(text) for text in texts]
@@ -184,10 +166,10 @@ class EncoderPredictor(Predictor):
         batch_tokens: Tokens in a batch, padding included; chosen by device if None.
 
     Attributes:
-        nothing: The values predicted for an empty row.
+        nothing: The prediction for an empty row.
     """
 
-    nothing: Mapping[str, Any]
+    nothing: Prediction
 
     def __init__(
         self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, batch_tokens: int | None = None
@@ -201,7 +183,7 @@ class EncoderPredictor(Predictor):
 
     def predict(self, rows: Sequence[Row], progress: Callable[[int], object]) -> list[Prediction]:
         """Predicts each row, in order; an empty one gets `nothing`."""
-        predictions = [Prediction("", "", dict(self.nothing))] * len(rows)
+        predictions = [self.nothing] * len(rows)
         full = [place for place, row in enumerate(rows) if row[0].strip()]
         progress(len(rows) - len(full))
         found = self.predictions([rows[place] for place in full], progress) if full else ()

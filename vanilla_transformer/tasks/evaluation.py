@@ -11,14 +11,14 @@ import torch
 from vanilla_transformer.data.columns import COLUMN_SETTINGS, TextForm
 from vanilla_transformer.data.corpus import describe_empty_rows, read_corpus, with_columns_of
 from vanilla_transformer.data.sources import CorpusSpec, corpora_from_values, only_corpus
+from vanilla_transformer.evaluation import Evaluation, check_names
 from vanilla_transformer.recipe.reading import load_recipe
-from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.tasks.interface import Task
 from vanilla_transformer.tasks.registry import task_of_model
 from vanilla_transformer.translation.loading import load_model
 
 if TYPE_CHECKING:
-    from vanilla_transformer.evaluation.scoring import Evaluation
+    from datasets import Dataset
 
 
 def evaluate(
@@ -28,7 +28,7 @@ def evaluate(
     metrics: Sequence[str] | None = None,
     device: str | torch.device | None = None,
     **settings: Any,
-) -> "Evaluation":
+) -> Evaluation:
     """Scores a model on a corpus in float32, as the command `evaluate` does.
 
     `evaluate("my-model", ("test.en", "test.de")).scores` is what `vanilla-transformer evaluate my-model --data test.en
@@ -47,25 +47,32 @@ def evaluate(
     """
     path = os.fspath(model)
     task = task_of_model(path)
-    names = metrics_of_model(path, task) if metrics is None else tuple(metrics)
-    task.check(Recipe.of(task=task.name, metrics=names))
+    names = choose_metrics(path, task, metrics)
     columns = {name: settings.pop(name) for name in COLUMN_SETTINGS if name in settings}
     spec = dataclasses.replace(only_corpus(corpora_from_values(data) or ()), **columns)
-    corpus = read_corpus(as_in_training(spec, path, task.form), form=task.form)
+    corpus = read_corpus(with_columns_of_model(spec, path, task.form), form=task.form)
     loaded, tokenizer = load_model(path, device=device, translates=False)
     evaluation = task.evaluate(loaded, cast(Any, tokenizer), corpus, names, progress=lambda count: None, **settings)
     evaluation.sentences.extend(describe_empty_rows(corpus, task.form))
     return evaluation
 
 
-def metrics_of_model(model: str | os.PathLike[str], task: Task) -> tuple[str, ...]:
-    """Returns the metrics of a model's recipe, or else of its task."""
+def choose_metrics(model: str | os.PathLike[str], task: Task, names: Sequence[str] | None = None) -> tuple[str, ...]:
+    """Returns the metrics of these names, else those of the model's recipe, else those of its task by default.
+
+    Raises:
+        MetricError: There is no metric of a name.
+    """
     recipe = Path(model) / "recipe.yaml"
-    metrics = load_recipe(recipe, lenient=True).evaluation.metrics if recipe.is_file() else None
-    return task.metrics if metrics is None else metrics
+    if names is None and recipe.is_file():
+        names = load_recipe(recipe, lenient=True).evaluation.metrics
+    if names is None:
+        names = [name for name, metric in task.metrics.items() if metric.by_default]
+    check_names(names, task.metrics)
+    return tuple(names)
 
 
-def as_in_training(corpus: CorpusSpec, model: str, form: TextForm) -> CorpusSpec:
+def with_columns_of_model(corpus: CorpusSpec, model: str, form: TextForm) -> CorpusSpec:
     """Returns a table that names no columns with those of the model's recipe, if it has them; others unchanged."""
     recipe = Path(model) / "recipe.yaml"
     if any(corpus.columns) or form.parallel or not recipe.is_file():
@@ -74,3 +81,17 @@ def as_in_training(corpus: CorpusSpec, model: str, form: TextForm) -> CorpusSpec
     corpora = (one for part in ("train", "dev", "test") for one in data.corpora(part))
     known = next((one for one in corpora if any(one.columns)), None)
     return corpus if known is None else with_columns_of(corpus, known, form)
+
+
+def count_texts(corpus: "Dataset", form: TextForm) -> int:
+    """Returns the number of texts that are predicted in an evaluation: each source of pairs once."""
+    return len(set(corpus["source"])) if form.parallel else len(corpus)
+
+
+def sample_texts(corpus: "Dataset", form: TextForm, count: int) -> "Dataset":
+    """Returns some of the sources of pairs, evenly spaced, each with all its targets; other texts cost little: all."""
+    if not form.parallel or count_texts(corpus, form) <= count:
+        return corpus
+    sources = list(dict.fromkeys(corpus["source"]))
+    kept = {sources[number * len(sources) // count] for number in range(count)}
+    return corpus.select([row for row, source in enumerate(corpus["source"]) if source in kept])

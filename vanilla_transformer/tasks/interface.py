@@ -1,6 +1,6 @@
 """The interface of a task: everything that training needs to know of it."""
 
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
@@ -9,18 +9,16 @@ import numpy as np
 import torch
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerFast
 
-from vanilla_transformer.cost import training_flops
 from vanilla_transformer.data.batching import Indices, Lengths
-from vanilla_transformer.data.columns import Row
+from vanilla_transformer.data.columns import Row, TextForm
 from vanilla_transformer.data.preparation import Encoder
 from vanilla_transformer.data.token_corpus import Rows
-from vanilla_transformer.recipe.defaults import Architecture
+from vanilla_transformer.errors import ModelError, RecipeError
+from vanilla_transformer.evaluation import Evaluation, Metric
 from vanilla_transformer.recipe.schema import Recipe
 
 if TYPE_CHECKING:
     from datasets import Dataset
-
-    from vanilla_transformer.evaluation.scoring import Evaluation
 
 Batch = dict[str, torch.Tensor]
 
@@ -50,21 +48,34 @@ class SpecialTokens:
     ends: bool = True
     mask_token: bool = False
 
+    @classmethod
+    def for_models(cls, auto_class: str) -> "SpecialTokens":
+        """Returns those in the texts of models that an Auto class loads."""
+        return _SPECIAL_TOKENS.get(auto_class, cls(begins=True))
+
+
+_SPECIAL_TOKENS = {
+    "AutoModelForSeq2SeqLM": SpecialTokens(),
+    # The tokenizer adds no end: a prompt must be able to continue.
+    "AutoModelForCausalLM": SpecialTokens(begins=True, ends=False),
+    "AutoModelForMaskedLM": SpecialTokens(begins=True, mask_token=True),
+}
+
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
     """A model's prediction for a row of text.
 
     Attributes:
-        label: The part that is compared with a reference.
+        label: What a metric compares with a reference: a text, or the cost of one.
         line: The prediction with its score in one line, for people.
         values: The prediction for machines.
         truncated: Whether the row was cut because it was too long for the model.
     """
 
-    label: str
+    label: Any
     line: str
-    values: dict[str, Any]
+    values: Mapping[str, Any]
     truncated: bool = False
 
 
@@ -86,72 +97,42 @@ class Predictor(Protocol):
         """Predicts each row, in order; `progress` receives the number of rows done since its last call."""
 
 
-class Task(Architecture, Protocol):
-    """A task that a run trains for, with the behaviour most tasks share. No other code asks which task it is.
-
-    Attributes:
-        name: Its name in a recipe.
-        form: The columns of text that it reads, and the word for its rows.
-        special_tokens: Special tokens in its texts.
-        auto_class: The Auto class of `transformers` that loads its models.
-        translates: Whether its models turn a source into a target, so that several can do so together.
-        pipeline: Name of the pipeline of `transformers` that its models work in, also their tag on the Hub.
-        metrics: Metrics of `dev` and `test` unless a recipe names others.
-        item: Name of an item of the loss, in the plural.
-        use: The purpose of its models, as a model card begins to describe it.
-        verb: Name of the pipeline's result, as a card's example calls it.
-        command: The command for its models; empty if there is none.
-        example: A text for the pipeline, as a card shows it if the recipe has none.
+class Task(ABC):
+    """A task that a run trains for. No other code asks which task it is.
 
     Two rules keep a resumed run bit-exact, and a run of several processes the same as a run of one: the number of loss
     items in a row follows from its lengths alone, and `collate` draws random numbers from `rng` alone.
     """
 
-    name: str
-    special_tokens: SpecialTokens
-    auto_class: str
-    translates: bool = False
-    pipeline: str
-    item: str
-    use: str
-    verb: str = "model"
-    command: str = ""
-    example: str = "..."
+    @property
+    @abstractmethod
+    def name(self) -> str:
+        """Its name in a recipe."""
 
-    def of_recipe(self, recipe: Recipe) -> "Task":
-        """Returns the task for a recipe: itself, unless a recipe chooses between kinds of text."""
-        return self
+    @property
+    @abstractmethod
+    def form(self) -> TextForm:
+        """The columns of text that it reads, and the word for its rows."""
 
-    def of_config(self, config: PreTrainedConfig) -> "Task":
-        """Returns the task that a saved model was trained for: itself, unless it was one of several kinds."""
-        return self
+    @property
+    @abstractmethod
+    def auto_class(self) -> str:
+        """The Auto class of `transformers` that loads its models."""
 
-    def check(self, recipe: Recipe) -> None:
-        """Refuses, before any text is read, recipe settings that the task does not support.
+    @property
+    @abstractmethod
+    def metrics(self) -> Mapping[str, Metric]:
+        """What its models can be scored by."""
 
-        Raises:
-            ValueError: Names the setting, and the supported ones.
-        """
-
-    def complete(self, recipe: Recipe, corpora: "Mapping[str, Sequence[Dataset]]") -> Recipe:
-        """Returns the recipe completed by values that come from the text itself, such as the labels.
-
-        Args:
-            recipe: Values it already gives are kept.
-            corpora: The texts of `train`, `dev` and `test`.
+    @abstractmethod
+    def config(self, recipe: Recipe) -> PreTrainedConfig:
+        """Returns the sizes of the recipe's model: its preset, overridden by the recipe's own fields.
 
         Raises:
-            ValueError: A row cannot be used; the message says where it is.
+            RecipeError: A setting is not for this task, or the sizes fit no model.
         """
-        return recipe
 
-    def encoder(self, recipe: Recipe) -> Encoder:
-        """Returns the encoding of text as ids for a complete recipe."""
-
-    def vocabulary_columns(self, recipe: Recipe) -> tuple[str, ...]:
-        """Returns the columns of text that a vocabulary is learned from: all but labels."""
-        return self.form.without_labels().names
-
+    @abstractmethod
     def build(self, recipe: Recipe) -> PreTrainedModel:
         """Builds the recipe's model, with random weights and the settings to be saved with it.
 
@@ -159,19 +140,15 @@ class Task(Architecture, Protocol):
         divide the summed loss) and `skip_logits`, and returns an output that has a `loss`.
         """
 
-    def training_flops(self, config: Any, *lengths: np.ndarray) -> float:
-        """Returns the operations of one training pass over rows of these lengths, as in Table 2."""
-        return training_flops(config, *lengths)
+    @abstractmethod
+    def encoder(self, recipe: Recipe) -> Encoder:
+        """Returns the encoding of text as ids for a complete recipe."""
 
-    def describe(self, config: Any) -> str:
-        """Describes layers, width and dropout."""
-        stacks = (getattr(config, f"{stack}_layers", 0) for stack in ("encoder", "decoder"))
-        layers = "+".join(str(count) for count in stacks if count)
-        return f"{layers} layers of width {config.d_model} with dropout {config.dropout:g}"
-
+    @abstractmethod
     def items(self, *lengths: Lengths) -> Lengths:
         """Returns the number of loss items in each row; `lengths` are (rows,) for each column of ids."""
 
+    @abstractmethod
     def collate(self, rows: Rows, rng: RowRandom, config: PreTrainedConfig) -> Batch:
         """Pads rows to a batch for the model.
 
@@ -179,14 +156,7 @@ class Task(Architecture, Protocol):
         operations as the others.
         """
 
-    def examples(self, corpus: "Dataset") -> int:
-        """Returns the number of texts that `evaluate` predicts."""
-        return len(corpus)
-
-    def sample(self, corpus: "Dataset", texts: int) -> "Dataset":
-        """Returns a sample of `texts` texts for `evaluate`, evenly spaced; all texts if predicting them is cheap."""
-        return corpus
-
+    @abstractmethod
     def evaluate(
         self,
         model: PreTrainedModel,
@@ -196,8 +166,8 @@ class Task(Architecture, Protocol):
         *,
         progress: Callable[[int], object],
         **settings: Any,
-    ) -> "Evaluation":
-        """Returns a `Score` for each metric on a corpus of the task's form; `settings` control the prediction.
+    ) -> Evaluation:
+        """Scores a model on a corpus of the task's form; `settings` control the prediction.
 
         Args:
             progress: Receives the number of texts done since its last call.
@@ -209,18 +179,22 @@ class Task(Architecture, Protocol):
         """Returns the model, ready to predict.
 
         Raises:
-            ValueError: The model is for another command; the message names it.
+            ModelError: `predict` is not for its models.
         """
-        place = f"`{self.command}`" if self.command else f'pipeline("{self.pipeline}")'
-        raise ValueError(f"The model is for {self.name}: give it to {place} instead of `predict`")
+        raise ModelError(
+            f"`predict` is not for {self.name}: give the model to `translate`, or to its pipeline in transformers"
+        )
 
-    def show(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, texts: Sequence[str]) -> list[str]:
-        """Returns the model's predictions for some examples."""
+    @abstractmethod
+    def answers(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, texts: Sequence[str]) -> list[str]:
+        """Returns what the model makes of some texts."""
 
-    def describe_rows(self, rows: int) -> str:
-        """Describes the rows that a model learned from, for its card."""
-        return f"{rows:,} {self.form.unit} after removing empty and over-long ones"
 
-    def describe_limit(self, max_length: int) -> str:
-        """Describes the text of a model that learned from rows of at most that many tokens, for its card."""
-        return f"{self.form.unit} of at most {max_length} tokens"
+def refuse_options(recipe: Recipe, task: str, *names: str) -> None:
+    """Refuses options of these names, or in blocks of these names, that are not for a task.
+
+    Raises:
+        RecipeError: The recipe sets one of them.
+    """
+    for option in recipe.used(*names):
+        raise RecipeError(f"{option} is not for {task}: leave it out.")

@@ -32,20 +32,9 @@ class LabelTask(EncoderTask):
     """Shared behaviour of the tasks that learn labels.
 
     The first of its columns of ids has the labels, the second the text.
-
-    Attributes:
-        label_options: Options of the recipe's block `classification` that the task uses.
     """
 
-    command = "predict"
-    label_options: tuple[str, ...] = ("labels",)
-
-    def check(self, recipe: Recipe) -> None:
-        """Also refuses labels of which there are too few, or two the same."""
-        super().check(recipe)
-        labels = recipe["labels"]
-        if labels is not None and not 2 <= len(set(labels)) == len(labels):
-            raise RecipeError(f"labels must be two or more different ones, not {' '.join(labels) or 'none'}.")
+    foreign: tuple[str, ...] = ("documents",)
 
     @abstractmethod
     def labels_in(self, text: str) -> list[str]:
@@ -59,7 +48,7 @@ class LabelTask(EncoderTask):
         """Returns how many different numbers `text_ids` may contain."""
         return len(tokenizer)
 
-    def complete(self, recipe: Recipe, corpora: "Mapping[str, Sequence[Dataset]]") -> Recipe:
+    def with_labels(self, recipe: Recipe, corpora: "Mapping[str, Sequence[Dataset]]") -> Recipe:
         """Returns the recipe with the labels of `train`, unless it names them; `dev` and `test` may have no others.
 
         Their order does not depend on the order of rows.
@@ -112,16 +101,22 @@ class LabelTask(EncoderTask):
         return [number_of(label, numbers) for label in self.labels_in(text)]
 
     def head(self, recipe: Recipe) -> dict[str, Any]:
-        """Returns the labels; none until they are known, which leaves two placeholders."""
+        """Returns the labels; none until they are known, which leaves two placeholders.
+
+        Raises:
+            RecipeError: There are too few, or two the same.
+        """
         labels = recipe["labels"]
         if labels is None:
             return {}
+        if not 2 <= len(set(labels)) == len(labels):
+            raise RecipeError(f"labels must be two or more different ones, not {' '.join(labels) or 'none'}.")
         names = dict(enumerate(labels))
         return {"id2label": names, "label2id": {label: number for number, label in names.items()}}
 
-    def reference(self, row: Mapping[str, str]) -> str:
-        """Returns the labels."""
-        return " ".join(self.labels_in(row[self.columns[0]]))
+    def references(self, corpus: "Dataset") -> list[str]:
+        """Returns the labels of each row."""
+        return [" ".join(self.labels_in(text)) for text in corpus[self.columns[0]]]
 
     def check_rows(self, corpus: "Dataset", predictor: Any) -> None:
         """Refuses a row with a label unknown to the model."""

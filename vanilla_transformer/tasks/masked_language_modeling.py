@@ -1,6 +1,5 @@
 """Masked language modeling with an encoder-only model that reads what stands before and after each masked token."""
 
-import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -12,14 +11,13 @@ from vanilla_transformer.data.batching import LABEL_PADDING, Lengths, pad
 from vanilla_transformer.data.preparation import Encoder, token_ids
 from vanilla_transformer.data.token_corpus import Rows
 from vanilla_transformer.errors import CorpusError
+from vanilla_transformer.evaluation.language_models import MASKED_METRICS, TextCost
 from vanilla_transformer.model.modeling_vanilla_transformer import VanillaTransformerEncoderForMaskedLM
 from vanilla_transformer.plain_text import plain_text
-from vanilla_transformer.recipe.defaults import SizePreset
 from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.tasks.encoders import Row, Texts
-from vanilla_transformer.tasks.interface import Batch, Prediction, RowRandom, SpecialTokens, Task
+from vanilla_transformer.tasks.interface import Batch, Prediction, RowRandom, Task
 from vanilla_transformer.tasks.language_modeling import ModelingOfTexts, TextScorer
-from vanilla_transformer.text_cost import TextCost
 
 # Shares of the masked tokens: 80% become `<mask>`; half of the rest become random tokens, half stay as they are.
 _HIDDEN, _HIDDEN_OR_OTHER = 0.8, 0.9
@@ -39,8 +37,8 @@ def masked(ids: Sequence[int], random: np.random.Generator, vocab_size: int) -> 
     return seen, labels
 
 
-def blocks_of_texts(texts: Sequence[str], tokenizer: PreTrainedTokenizerFast, most: int) -> list[list[list[int]]]:
-    """Returns the ids of each text in blocks of at most `most`, each with a text's begin and end tokens.
+def blocks_of_texts(texts: Sequence[str], tokenizer: PreTrainedTokenizerFast, length: int) -> list[list[list[int]]]:
+    """Returns the ids of each text in blocks of at most `length`, each with a text's begin and end tokens.
 
     Raises:
         CorpusError: `<mask>` is not the last entry of the vocabulary, where the model expects it.
@@ -49,8 +47,8 @@ def blocks_of_texts(texts: Sequence[str], tokenizer: PreTrainedTokenizerFast, mo
         raise CorpusError("<mask> must be the last entry of the tokenizer: train one by leaving --tokenizer out")
     found = []
     for first, *inner, last in token_ids(texts, tokenizer):
-        starts = range(0, max(1, len(inner)), most - 2)
-        found.append([[first, *inner[start : start + most - 2], last] for start in starts])
+        starts = range(0, max(1, len(inner)), length - 2)
+        found.append([[first, *inner[start : start + length - 2], last] for start in starts])
     return found
 
 
@@ -60,19 +58,19 @@ class MaskedScorer(TextScorer):
     def predictions(self, rows: Sequence[Row], progress: Callable[[int], object]) -> Iterator[tuple[int, Prediction]]:
         """Yields the cost of each text; texts too long for the model are read in blocks."""
         config: Any = self.model.config
-        most = config.max_position_embeddings
-        texts = blocks_of_texts([text for (text,) in rows], self.tokenizer, most)
+        context = config.max_position_embeddings
+        texts = blocks_of_texts([text for (text,) in rows], self.tokenizer, context)
         places = [place for place, text in enumerate(texts) for _ in text]
         hidden: Any = [masked(ids, np.random.default_rng(ids), config.vocab_size) for text in texts for ids in text]
+        inputs, labels = [seen for seen, _ in hidden], [labels for _, labels in hidden]
         nats, tokens = [0.0] * len(rows), [0] * len(rows)
-        costs = self.summed_losses([seen for seen, _ in hidden], [labels for _, labels in hidden], shift=0)
-        for place, (_, labels), loss in zip(places, hidden, costs, strict=True):
+        losses = self.summed_losses(inputs, labels, 0, len(rows), progress)
+        for place, expected, loss in zip(places, labels, losses, strict=True):
             nats[place] += loss
-            tokens[place] += int((labels != LABEL_PADDING).sum())
+            tokens[place] += int((expected != LABEL_PADDING).sum())
         for place in range(len(rows)):
-            cost = TextCost(nats[place], tokens[place], most, most - 2)
-            yield place, Prediction(str(cost), cost.line, {})
-        progress(len(rows))
+            cost = TextCost(nats[place], tokens[place], context, context - 2)
+            yield place, Prediction(cost, cost.line, {})
 
 
 class MaskedLanguageModeling(ModelingOfTexts):
@@ -82,23 +80,11 @@ class MaskedLanguageModeling(ModelingOfTexts):
     """
 
     name = "masked-language-modeling"
-    special_tokens = SpecialTokens(begins=True, mask_token=True)
     auto_class = "AutoModelForMaskedLM"
-    pipeline = "fill-mask"
-    verb, example = "fill", "... <mask> ..."
     model_class = VanillaTransformerEncoderForMaskedLM
     predictor_class = MaskedScorer
-    known_metrics = "vanilla_transformer.evaluation.language_models:MASKED_METRICS"
-    least_length, why_least = 3, "<s>, </s> and a token between them"
-    metrics: tuple[str, ...] = ("masked_perplexity",)
-    item = "masked tokens"
-    use = "Filling in masked words, and as the beginning of classifiers"
-    size_presets: tuple[SizePreset, ...] = (
-        SizePreset(20_000, 4_000, "tiny", "tiny", 0.1, 2_048, 100),
-        SizePreset(100_000, 8_000, "tiny", "tiny", 0.1, 4_096, 60),
-        SizePreset(1_000_000, 16_000, "small", "small", 0.1, 8_192, 40),
-        SizePreset(math.inf, 32_000, "base", "small", 0.1, 25_000, 10),
-    )
+    metrics = MASKED_METRICS
+    min_length, content = 3, "<s>, </s> and a token between them"
 
     def encoder(self, recipe: Recipe) -> Encoder:
         """Returns the encoder of texts as blocks of at most the recipe's length."""
@@ -128,7 +114,7 @@ class MaskedLanguageModeling(ModelingOfTexts):
 
     predictor = Task.predictor  # It refuses: the library's pipeline fills masks.
 
-    def show(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, texts: Sequence[str]) -> list[str]:
+    def answers(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, texts: Sequence[str]) -> list[str]:
         """Fills the first `<mask>` of each text; leaves texts without one as they are."""
         from transformers import pipeline
 

@@ -1,16 +1,12 @@
 """Translation by recurrent encoder-decoders, from the fields of a recipe."""
 
-from typing import Any
-
-import numpy as np
-
 from vanilla_transformer.errors import RecipeError
 from vanilla_transformer.recipe.defaults import MODEL_FIELDS
 from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.recurrent.configuration_recurrent_encoder_decoder import (
     RecurrentEncoderDecoderConfig,
 )
-from vanilla_transformer.recurrent.cost import training_flops
+from vanilla_transformer.tasks.interface import refuse_options
 from vanilla_transformer.tasks.translation import Translation
 
 # Width and layers, with about as many parameters as the Transformer of that name; `big` is that of Luong et al. 2015.
@@ -29,6 +25,7 @@ class RecurrentTranslation(Translation):
             RecipeError: It sets a field that only the Transformer has, different numbers of encoder and decoder
                 layers, or a preset that recurrent models do not have.
         """
+        refuse_options(recipe, self.name, "documents", "classification")
         for option in recipe.used(*(name for name in MODEL_FIELDS if not hasattr(self.config_class(), name))):
             raise RecipeError(
                 f"{option} is for Transformers only: leave it out, or leave out architecture: recurrent."
@@ -47,16 +44,3 @@ class RecurrentTranslation(Translation):
         own = (*(name for name in MODEL_FIELDS if hasattr(self.config_class, name)), "cell", "attention")
         given = {name: recipe[name] for name in (*own, "attention_window") if recipe[name] is not None}
         return self.config_class(**{"d_model": width, "num_layers": layers.pop(), **given})
-
-    def numbers_kept(self, config: Any) -> int:
-        """Sums over all layers of both stacks, and the logits."""
-        return 2 * config.num_layers * 10 * config.d_model + 4 * config.vocab_size
-
-    def training_flops(self, config: Any, *lengths: np.ndarray) -> float:
-        """Returns the operations of one training pass over rows of these lengths."""
-        return training_flops(config, *lengths)
-
-    def describe(self, config: Any) -> str:
-        """Describes cells, layers, width, attention and dropout."""
-        kind = f"{config.num_layers}+{config.num_layers} {config.cell.upper()} layers of width {config.d_model}"
-        return f"{kind} with the attention {config.attention} and dropout {config.dropout:g}"

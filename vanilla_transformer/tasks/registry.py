@@ -1,31 +1,42 @@
 """Tasks by name."""
 
-from inspect import get_annotations
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from vanilla_transformer.errors import RecipeError
+from vanilla_transformer.errors import ModelError, RecipeError
 from vanilla_transformer.recipe.reading import load_recipe
 from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.registration import FAMILIES
 from vanilla_transformer.suggestions import did_you_mean
 from vanilla_transformer.tasks.interface import Task
-from vanilla_transformer.tasks.language_modeling import LanguageModeling
+from vanilla_transformer.tasks.label_task import LabelTask
+from vanilla_transformer.tasks.language_modeling import LanguageModeling, PackedLanguageModeling
 from vanilla_transformer.tasks.masked_language_modeling import MaskedLanguageModeling
 from vanilla_transformer.tasks.text_classification import TextClassification
 from vanilla_transformer.tasks.token_classification import TokenClassification
 from vanilla_transformer.tasks.translation import Translation
 from vanilla_transformer.translation.loading import saved_config
 
-_TASKS: dict[str, Task] = {
-    task.name: task
-    for task in (
-        Translation(),
-        LanguageModeling(),
-        MaskedLanguageModeling(),
-        TextClassification(),
-        TokenClassification(),
-    )
-}
+if TYPE_CHECKING:
+    from datasets import Dataset
+
+_TASKS: dict[str, Task] = {}
+
+
+def register_task(task: Task) -> None:
+    """Registers a task under its name, replacing an earlier one of that name, so that recipes can use it."""
+    _TASKS[task.name] = task
+
+
+for _task in (
+    Translation(),
+    LanguageModeling(),
+    MaskedLanguageModeling(),
+    TextClassification(),
+    TokenClassification(),
+):
+    register_task(_task)
 
 
 def get_task(name: str) -> Task:
@@ -41,7 +52,7 @@ def get_task(name: str) -> Task:
 
 
 def task_for(recipe: Recipe) -> Task:
-    """Returns the task of a recipe, adapted to it.
+    """Returns the task of a recipe, adapted to its kind of model and of text.
 
     Raises:
         RecipeError: There is no task of that name.
@@ -49,7 +60,9 @@ def task_for(recipe: Recipe) -> Task:
     task = get_task(recipe.task)
     if type(task) is Translation and recipe.model.architecture == "recurrent":
         return _recurrent_translation()
-    return task.of_recipe(recipe)
+    if type(task) is LanguageModeling and recipe.data.documents == "packed":
+        return PackedLanguageModeling()
+    return task
 
 
 def _recurrent_translation() -> Task:
@@ -74,24 +87,19 @@ def task_of_model(path: str | Path) -> Task:
     for models in FAMILIES.values():
         for auto_class, model in models.items():
             if model.__name__ in architectures:
-                tasks = [task for task in _TASKS.values() if task.auto_class == auto_class.__name__]
-                if not tasks:
-                    raise ValueError(f"{path} is a {model.__name__}, for which there is no task.")
-                return tasks[0].of_config(config)
+                for task in _TASKS.values():
+                    if task.auto_class == auto_class.__name__:
+                        packed = getattr(config, "documents", "lines") == "packed"
+                        return PackedLanguageModeling() if packed else task
+                raise ModelError(f"{path} is a {model.__name__}, for which there is no task.")
     return _TASKS["translation"]
 
 
-def register_task(task: Task) -> None:
-    """Registers a task under its name, replacing an earlier one of that name, so that recipes can use it.
+def with_labels(recipe: Recipe, corpora: "Mapping[str, Sequence[Dataset]]") -> Recipe:
+    """Returns the recipe completed by the labels of its texts, if its task has any.
 
     Raises:
-        TypeError: It lacks members that `Task` has, which a run would miss only at its end.
+        CorpusError: A label cannot be used; the message says where it is.
     """
-    members = {name for kind in Task.__mro__ for name in (*vars(kind), *get_annotations(kind)) if name[0] != "_"}
-    lacking = sorted(name for name in members if not hasattr(task, name))
-    if lacking:
-        raise TypeError(
-            f"{type(task).__name__} has no {', '.join(lacking)}: derive it from vanilla_transformer.tasks.Task, and "
-            "set the attributes that its documentation names."
-        )
-    _TASKS[task.name] = task
+    task = task_for(recipe)
+    return task.with_labels(recipe, corpora) if isinstance(task, LabelTask) else recipe

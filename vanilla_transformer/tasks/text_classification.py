@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -13,13 +12,13 @@ from vanilla_transformer.data.batching import Lengths, pad
 from vanilla_transformer.data.columns import TEXTS, Column, TextForm
 from vanilla_transformer.data.preparation import token_ids
 from vanilla_transformer.data.token_corpus import Rows
+from vanilla_transformer.evaluation.classification import LABEL_METRICS
 from vanilla_transformer.model.configuration_vanilla_transformer import VanillaTransformerEncoderConfig
 from vanilla_transformer.model.modeling_vanilla_transformer import (
     VanillaTransformerEncoderForSequenceClassification,
 )
-from vanilla_transformer.recipe.defaults import SizePreset
 from vanilla_transformer.recipe.schema import Recipe
-from vanilla_transformer.tasks.encoders import Row, Texts
+from vanilla_transformer.tasks.encoders import EncoderPredictor, Row, Texts
 from vanilla_transformer.tasks.interface import Batch, Prediction, RowRandom
 from vanilla_transformer.tasks.label_task import LabelPredictor, LabelTask, number_of
 
@@ -42,7 +41,7 @@ def one_or_two(rows: Iterable[Row]) -> list[Any]:
 class TextClassifier(LabelPredictor):
     """Gives each text its likeliest label, with the probability of each."""
 
-    nothing: Mapping[str, Any] = MappingProxyType({"label": None})
+    nothing = Prediction("", "", {"label": None})
 
     def __init__(
         self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, batch_tokens: int | None = None
@@ -76,21 +75,9 @@ class TextClassification(LabelTask):
     form = LABELLED_TEXTS
     columns: tuple[str, ...] = ("label", "text")
     auto_class = "AutoModelForSequenceClassification"
-    pipeline = "text-classification"
-    verb = "classify"
-    label_options = ("labels", "classifier_pooling")
-    model_class = VanillaTransformerEncoderForSequenceClassification
-    predictor_class = TextClassifier
-    known_metrics = "vanilla_transformer.evaluation.label_metrics:LABEL_METRICS"
-    metrics: tuple[str, ...] = ("accuracy", "macro_f1")
-    item = "texts"
-    use = "Classifying texts"
-    size_presets: tuple[SizePreset, ...] = (
-        SizePreset(20_000, 4_000, "tiny", "tiny", 0.3, 2_048, 40),
-        SizePreset(100_000, 8_000, "tiny", "tiny", 0.3, 4_096, 20),
-        SizePreset(1_000_000, 16_000, "small", "small", 0.1, 8_192, 10),
-        SizePreset(float("inf"), 32_000, "base", "small", 0.1, 25_000, 5),
-    )
+    model_class: type[PreTrainedModel] = VanillaTransformerEncoderForSequenceClassification
+    predictor_class: type[EncoderPredictor] = TextClassifier
+    metrics = LABEL_METRICS
 
     def labels_in(self, text: str) -> list[str]:
         """Returns the labels that a text of the column names."""

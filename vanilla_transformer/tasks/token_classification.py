@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain
-from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -13,10 +12,10 @@ from vanilla_transformer.data.batching import LABEL_PADDING, Lengths, pad
 from vanilla_transformer.data.columns import BETWEEN_WORDS, TAGGED_SENTENCES
 from vanilla_transformer.data.preparation import reading_backend
 from vanilla_transformer.data.token_corpus import Rows
+from vanilla_transformer.evaluation.classification import TAG_METRICS
 from vanilla_transformer.model.modeling_vanilla_transformer import (
     VanillaTransformerEncoderForTokenClassification,
 )
-from vanilla_transformer.recipe.defaults import SizePreset
 from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.tasks.encoders import Row, Texts
 from vanilla_transformer.tasks.interface import Batch, Prediction, RowRandom
@@ -43,7 +42,7 @@ def pieces_of_words(
 class Tagger(LabelPredictor):
     """Gives each word its likeliest tag, with its probability."""
 
-    nothing = MappingProxyType({"words": [], "tags": [], "scores": []})
+    nothing = Prediction("", "", {"words": [], "tags": [], "scores": []})
 
     def read(self, line: str) -> Row:
         """Splits a line into words at white space."""
@@ -70,29 +69,18 @@ class TokenClassification(LabelTask):
     form = TAGGED_SENTENCES
     columns: tuple[str, ...] = ("tags", "words")
     auto_class = "AutoModelForTokenClassification"
-    pipeline = "token-classification"
-    verb = "tag"
+    foreign = ("documents", "classifier_pooling")
     model_class = VanillaTransformerEncoderForTokenClassification
     predictor_class = Tagger
-    known_metrics = "vanilla_transformer.evaluation.tag_metrics:TAG_METRICS"
-    metrics: tuple[str, ...] = ("token_accuracy",)
-    item = "words"
-    use = "Tagging the words of sentences"
-    size_presets: tuple[SizePreset, ...] = (
-        SizePreset(20_000, 4_000, "tiny", "tiny", 0.3, 2_048, 40),
-        SizePreset(100_000, 8_000, "tiny", "tiny", 0.2, 4_096, 20),
-        SizePreset(float("inf"), 16_000, "small", "small", 0.1, 8_192, 10),
-    )
+    metrics = TAG_METRICS
 
-    def complete(self, recipe: Recipe, corpora: "Mapping[str, Sequence[Dataset]]") -> Recipe:
+    def with_labels(self, recipe: Recipe, corpora: "Mapping[str, Sequence[Dataset]]") -> Recipe:
         """Returns the recipe with the labels of `train`, and for span tags with their metric."""
-        recipe = super().complete(recipe, corpora)
+        recipe = super().with_labels(recipe, corpora)
         spans = all(label == "O" or label[:2] in ("B-", "I-") for label in recipe["labels"])
-        return (
-            recipe.with_options(metrics=("seqeval", "token_accuracy"))
-            if spans and recipe.evaluation.metrics is None
-            else recipe
-        )
+        if spans and recipe.evaluation.metrics is None:
+            return recipe.with_options(metrics=("seqeval", "token_accuracy"))
+        return recipe
 
     def labels_in(self, text: str) -> list[str]:
         """Returns the tag of each word."""

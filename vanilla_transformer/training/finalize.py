@@ -15,11 +15,12 @@ from transformers import PreTrainedModel
 
 from vanilla_transformer.atomic_files import atomic_write_files
 from vanilla_transformer.cores import own_threads
+from vanilla_transformer.cost import training_flops
 from vanilla_transformer.errors import RunError
 from vanilla_transformer.evaluation.metrics import Score
 from vanilla_transformer.progress import progress_bar
 from vanilla_transformer.recipe.schema import Recipe
-from vanilla_transformer.tasks import task_for
+from vanilla_transformer.tasks import count_texts, sample_texts, task_for
 from vanilla_transformer.training.averaging import load_average
 from vanilla_transformer.training.checkpoints import (
     Progress,
@@ -29,10 +30,10 @@ from vanilla_transformer.training.checkpoints import (
 from vanilla_transformer.training.curves import plot_learning_curves
 from vanilla_transformer.training.devices import describe_device, device_peak, has_tf32, peak_memory, training_kernels
 from vanilla_transformer.training.inputs import Inputs
-from vanilla_transformer.training.model_card import write_model_card
+from vanilla_transformer.training.model_card import usage_for, write_model_card
 from vanilla_transformer.training.run_directory import RunDirectory
 from vanilla_transformer.training.run_logger import RunLogger
-from vanilla_transformer.training.summary import CURVES, Summary, describe_weights
+from vanilla_transformer.training.summary import CURVES, Summary, describe_weights, items_of_loss
 from vanilla_transformer.translation.loading import without_progress_bars
 
 if TYPE_CHECKING:
@@ -40,9 +41,9 @@ if TYPE_CHECKING:
 
 # Writing a text takes as long as learning from some ten: a run is not scored for much longer than it has learned.
 LEARNED_WHILE_WRITING = 10
-SCORED_SHARE, LEAST_SCORED = 1 / 40, 200
+SCORED_SHARE, MIN_SCORED = 1 / 40, 200
 # However little time is left.
-LEAST_SCORED_IN_TIME = 20
+MIN_SCORED_IN_TIME = 20
 
 
 def finalize(
@@ -71,11 +72,11 @@ def finalize(
         scores[name] = _score(name, text, recipe, inputs, model, progress, logger, seconds)
     summary = _summarise(recipe, inputs, model, progress, logger.read_metrics(), averaged, scores)
     task = task_for(recipe)
-    unit = f"nats per {task.item.removesuffix('s')}"
-    plot_learning_curves(logger.read_metrics(), run.path / CURVES, unit)
-    answers = task.show(model, inputs.tokenizer, recipe.evaluation.examples)
+    items = items_of_loss(task)
+    plot_learning_curves(logger.read_metrics(), run.path / CURVES, f"nats per {items.removesuffix('s')}")
+    answers = task.answers(model, inputs.tokenizer, recipe.evaluation.examples)
     write_model_card(run.path, summary, answers)
-    logger.info(summary.describe(task.item))
+    logger.info(summary.describe(items))
     if answers:
         logger.info("Examples, each with what the model makes of it:")
     for example, answer in zip(recipe.evaluation.examples, answers, strict=True):
@@ -89,8 +90,9 @@ def finalize(
 def _next_commands(recipe: Recipe) -> list[str]:
     """Returns commands that use a finished model, score it on other text and show it."""
     task, model = task_for(recipe), shlex.quote(str(recipe.run.output))
-    use = f"{task.command} {model} < FILE"
-    if not task.command:
+    usage = usage_for(task)
+    use = f"{usage.command} {model} < FILE" if usage else ""
+    if usage is None or not usage.command:
         use = f"train --task text-classification --from {model} --train FILE --output OTHER"
     text = "SOURCES TARGETS" if task.form.parallel else "FILE"
     return [use, f"evaluate {model} --data {text}", f"demo {model}"]
@@ -126,13 +128,13 @@ def _score(
 ) -> list[Score]:
     task = task_for(recipe)
     learned_from = len(inputs.train) * progress.target_tokens / max(1, inputs.train.token_counts[-1])
-    in_time = max(LEAST_SCORED_IN_TIME, seconds * learned_from / progress.seconds / LEARNED_WHILE_WRITING)
-    texts, most = task.examples(corpus), int(min(max(LEAST_SCORED, learned_from * SCORED_SHARE), in_time))
-    if texts > most:
-        corpus = task.sample(corpus, most)
-    total = task.examples(corpus)
+    in_time = max(MIN_SCORED_IN_TIME, seconds * learned_from / progress.seconds / LEARNED_WHILE_WRITING)
+    texts = count_texts(corpus, task.form)
+    corpus = sample_texts(corpus, task.form, int(min(max(MIN_SCORED, learned_from * SCORED_SHARE), in_time)))
+    total = count_texts(corpus, task.form)
     with _all_cores(model.device), progress_bar(f"sentences of {name}", total=total) as bar:
-        scores = task.evaluate(model, inputs.tokenizer, corpus, recipe.evaluation.metrics, progress=bar.update).scores
+        evaluation = task.evaluate(model, inputs.tokenizer, corpus, recipe.evaluation.metrics, progress=bar.update)
+    scores = list(evaluation.scores.values())
     if total < texts:
         part = f"{total:,} of {texts:,} texts"
         logger.info(
@@ -168,7 +170,7 @@ def _summarise(
     corpus, task = inputs.train, task_for(recipe)
     lengths = tuple(corpus.lengths.values())
     epochs = progress.target_tokens / int(task.items(*lengths).sum(dtype=np.int64))
-    flops = epochs * task.training_flops(model.config, *lengths)
+    flops = epochs * training_flops(model.config, *lengths)
     memory = peak_memory(model.device)  # Measuring the device's peak takes some memory too.
     with training_kernels(recipe.optimization.tf32 and has_tf32(model.device)):
         peak = device_peak(model.device, recipe.optimization.precision)

@@ -16,7 +16,7 @@ from vanilla_transformer.data.token_corpus import PreparedCorpus
 from vanilla_transformer.errors import RecipeError
 from vanilla_transformer.model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
 from vanilla_transformer.recipe.schema import Recipe
-from vanilla_transformer.tasks import task_for
+from vanilla_transformer.tasks import SpecialTokens, task_for, with_labels
 from vanilla_transformer.training.checkpoints import has_checkpoints, remove_partial_files
 from vanilla_transformer.training.mixed_corpus import mix
 from vanilla_transformer.training.run_directory import RunDirectory
@@ -60,7 +60,7 @@ def gather_inputs(recipe: Recipe, run: RunDirectory, say: Callable[[str], None])
         for name, several in corpora.items()
     }
     train, dev, test = texts["train"], *(next(iter(texts[name]), None) for name in ("dev", "test"))
-    recipe = task.complete(recipe, texts)
+    recipe = with_labels(recipe, texts)
     if not has_checkpoints(run.checkpoints):
         for sentence in _doubts(texts, task.form.names, task.form.unit):
             say(sentence)
@@ -160,7 +160,7 @@ def _tokenizer(
         tokenizer = load_own_tokenizer(run.path)
     elif name is not None:
         tokenizer = load_own_tokenizer(name)
-        check_tokenizer(tokenizer, name, task_for(recipe).special_tokens)
+        check_tokenizer(tokenizer, name, SpecialTokens.for_models(task_for(recipe).auto_class))
         if not (there and _is_same(tokenizer, load_own_tokenizer(run.path))):
             save_tokenizer(tokenizer, run)
     else:

@@ -51,6 +51,7 @@ from vanilla_transformer.training.run_logger import RunLogger
 from vanilla_transformer.training.saved_start import build_model
 from vanilla_transformer.training.setup import RunContext, start_run
 from vanilla_transformer.training.signals import StopRequest, stop_on_signals
+from vanilla_transformer.training.summary import items_of_loss
 from vanilla_transformer.training.trackers import final_scores, start_trackers
 from vanilla_transformer.training.trained_run import TrainedRun
 from vanilla_transformer.translation.loading import move
@@ -116,7 +117,7 @@ def _follow(context: RunContext) -> None:
     accelerator, logger = context.accelerator, context.logger
     start_trackers(accelerator, recipe)
     loop = TrainingLoop(recipe, accelerator, inputs.train, inputs.dev, run.checkpoints, logger)
-    if inputs.dev_text is not None and loop.task.translates:
+    if inputs.dev_text is not None and loop.task.form.parallel:
         loop.tokenizer, loop.samples = inputs.tokenizer, inputs.dev_text[:SAMPLES]["source"]
     if context.checkpoint is None and recipe.optimization.max_minutes is not None:
         recipe = context.plan_for_time(loop.seconds_per_step())
@@ -432,7 +433,7 @@ class TrainingLoop:
             progress.evaluations_without_gain += 1
         figures = {"dev_loss": loss}
         words = f"dev: loss {loss:.4f}"
-        if "tokens" in self.task.item:
+        if "tokens" in items_of_loss(self.task):
             figures["dev_perplexity"] = math.exp(min(loss, 700.0))
             words += f" · perplexity {figures['dev_perplexity']:.2f}"
         self._record(figures, words)
@@ -441,7 +442,7 @@ class TrainingLoop:
         """Logs translations of the samples, so that one sees the model learn."""
         assert self.tokenizer is not None
         for sample, answer in zip(
-            self.samples, self.task.show(self.plain_model, self.tokenizer, self.samples), strict=True
+            self.samples, self.task.answers(self.plain_model, self.tokenizer, self.samples), strict=True
         ):
             self.logger.info(f"step {self.progress.step:,} · {sample} → {answer}")
 

@@ -10,16 +10,17 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from huggingface_hub import EvalResult, ModelCard, ModelCardData, parse_local_safetensors_file_metadata
 
 from vanilla_transformer.atomic_files import atomic_write_text
+from vanilla_transformer.data.columns import TextForm
 from vanilla_transformer.data.sources import CMUDICT, CorpusSpec, split_off, table_suffix
 from vanilla_transformer.errors import PushError
 from vanilla_transformer.recipe.reading import load_recipe
 from vanilla_transformer.recipe.schema import Recipe
-from vanilla_transformer.training.summary import CURVES, SUMMARY, Summary, describe_weights
+from vanilla_transformer.training.summary import CURVES, SUMMARY, Summary, describe_weights, items_of_loss
 
 if TYPE_CHECKING:
     from vanilla_transformer.evaluation.metrics import Score
@@ -27,6 +28,34 @@ if TYPE_CHECKING:
 
 TEMPLATE = Path(__file__).with_name("model_card.md")
 CARD = "README.md"
+
+
+class Usage(NamedTuple):
+    """What a card says of models that an Auto class loads.
+
+    `verb` names the pipeline's result in the card's example, `purpose` begins the description of their purpose, and
+    `example` is a text for the pipeline where the recipe has none.
+    """
+
+    pipeline: str
+    verb: str
+    purpose: str
+    command: str = ""
+    example: str = "..."
+
+
+_USAGES = {
+    "AutoModelForSeq2SeqLM": Usage("translation", "translate", "Text-to-text generation", "translate"),
+    "AutoModelForCausalLM": Usage("text-generation", "generate", "Writing text that goes on", "generate"),
+    "AutoModelForMaskedLM": Usage(
+        *("fill-mask", "fill", "Filling in masked words, and as the beginning of classifiers", "", "... <mask> ...")
+    ),
+    "AutoModelForSequenceClassification": Usage("text-classification", "classify", "Classifying texts", "predict"),
+    "AutoModelForTokenClassification": Usage(
+        *("token-classification", "tag", "Tagging the words of sentences", "predict")
+    ),
+    "AutoModelForQuestionAnswering": Usage("question-answering", "answer", "Answering questions about texts"),
+}
 _CHECKSUM = "\n<!-- as vanilla_transformer wrote it: "
 _HUB_ID = r"[\w-][\w.-]*(/[\w.-]+)?"
 
@@ -61,7 +90,7 @@ def add_scores(directory: Path, corpus: CorpusSpec, scores: Sequence["Score"], s
     """
     if not (directory / CARD).is_file():
         write_model_card(directory)
-    added = [_result(_task(directory), corpus, score, settings=settings) for score in scores]
+    added = [_result(usage_for(_task(directory)), corpus, score, settings=settings) for score in scores]
     identities = {_identity(result) for result in added}
 
     def add(head: ModelCardData) -> None:
@@ -134,7 +163,7 @@ def _parse(text: str, path: Path) -> ModelCard:
 
 def _head(directory: Path, summary: Summary | None, answers: Sequence[str]) -> ModelCardData:
     """Returns the metadata of a run's card, or of a model of which only the files are known."""
-    task, recipe, summary = _task(directory), _recipe(directory), summary or _summary(directory)
+    usage, recipe, summary = usage_for(_task(directory)), _recipe(directory), summary or _summary(directory)
     recurrent = _json(directory / "config.json").get("model_type") == "recurrent_encoder_decoder"
     facts: dict[str, Any] = {}
     results: list[EvalResult] = []
@@ -142,7 +171,7 @@ def _head(directory: Path, summary: Summary | None, answers: Sequence[str]) -> M
         parts = [part for corpus in recipe.data.train for part in corpus.parts]
         asked = zip(recipe.evaluation.examples, answers, strict=False)
         results = [
-            _result(task, recipe.data.corpora(part)[0], score, split=part)
+            _result(usage, recipe.data.corpora(part)[0], score, split=part)
             for part, scores in summary.scores.items()
             for score in scores
         ]
@@ -155,7 +184,7 @@ def _head(directory: Path, summary: Summary | None, answers: Sequence[str]) -> M
         }
     return ModelCardData(
         library_name="transformers",
-        pipeline_tag=task.pipeline if task else None,
+        pipeline_tag=usage.pipeline if usage else None,
         tags=["vanilla_transformer", *([] if recurrent else ["attention-is-all-you-need"])],
         model_name=directory.resolve().name if results else None,
         eval_results=results or None,
@@ -168,13 +197,14 @@ def _rendered(
 ) -> str:
     """Fills the template with the facts of a run and those in the model's files."""
     config, task, recipe = _json(directory / "config.json"), _task(directory), _recipe(directory)
-    summary = (summary or _summary(directory)) if recipe is not None else None
+    summary = (summary or _summary(directory)) if recipe is not None and task is not None else None
+    usage = usage_for(task)
     recurrent = config.get("model_type") == "recurrent_encoder_decoder"
     stacks = ("num_layers", "num_layers") if recurrent else ("encoder_layers", "decoder_layers")
     answered = [(one["text"], one["output"]["text"]) for one in head.get("widget") or ()]
     results = head.eval_results or []
     facts: dict[str, Any] = {}
-    if recipe is not None and summary is not None:
+    if recipe is not None and task is not None and summary is not None:
         known = [language for language in summary.languages if language]
         parts = [part for corpus in recipe.data.train for part in corpus.parts]
         facts = {
@@ -186,6 +216,9 @@ def _rendered(
             "start": "" if recipe.start.from_model is None else _names((recipe.start.from_model,))[0],
             "built_in": any(part.partition(":")[0] == CMUDICT for part in parts),
             "weights": describe_weights(summary.averaged_steps),
+            "learned_from": _describe_rows(task.form, summary.pairs),
+            "limit": _describe_limit(task.form, recipe.data.max_length),
+            "items": items_of_loss(task),
             "published": without_local_paths(recipe).to_yaml().strip(),
         }
     examples = recipe.evaluation.examples if recipe is not None else ()
@@ -193,9 +226,9 @@ def _rendered(
         head,
         template_path=str(TEMPLATE),
         title=title or directory.resolve().name,
-        task=task,
+        usage=usage,
         version=version("vanilla_transformer"),
-        example=json.dumps(examples[0] if examples else task and task.example, ensure_ascii=False),
+        example=json.dumps(examples[0] if examples else usage and usage.example, ensure_ascii=False),
         answers=[[_cell(text) for text in pair] for pair in answered],
         scores=[_cells(result) for result in results],
         measured=list(dict.fromkeys(result.metric_type.partition(":")[0] for result in results)),
@@ -212,7 +245,7 @@ def _rendered(
 
 
 def _result(
-    task: "Task | None",
+    usage: Usage | None,
     corpus: CorpusSpec,
     score: "Score",
     *,
@@ -222,7 +255,7 @@ def _result(
     name, parts = _name(corpus), corpus.parts
     hub_id = _dataset_id(parts[0]) if len(parts) == 1 else None
     return EvalResult(
-        task_type=task.pipeline if task else "other",
+        task_type=usage.pipeline if usage else "other",
         # The Hub accepts only valid dataset ids.
         dataset_type=hub_id or re.sub(r"[^\w.-]+", "-", name),
         dataset_name=name,
@@ -269,6 +302,28 @@ def _task(directory: Path) -> "Task | None":
         return task_of_model(directory)
     except (OSError, ValueError):
         return None
+
+
+def usage_for(task: "Task | None") -> Usage | None:
+    """Returns what is said of the models of a task, None where nothing is known."""
+    return None if task is None else _USAGES.get(task.auto_class)
+
+
+def _describe_rows(form: TextForm, rows: int) -> str:
+    """Describes the rows that a model learned from."""
+    if form.packed:
+        return f"{rows:,} blocks of running text, none of it left out"
+    if form.in_blocks:
+        return f"{rows:,} {form.unit} or blocks of them, after removing empty ones"
+    return f"{rows:,} {form.unit} after removing empty and over-long ones"
+
+
+def _describe_limit(form: TextForm, length: int) -> str:
+    """Describes the text of a model that learned from rows of at most that many tokens."""
+    if form.packed:
+        return f"running text in blocks of {length} tokens, and knows no end of a text"
+    text = f"{form.unit} of at most {length} tokens"
+    return f"{text}, longer ones in blocks of as many" if form.in_blocks else text + " per side" * form.parallel
 
 
 def _recipe(directory: Path) -> Recipe | None:

@@ -55,7 +55,7 @@ def recipe_of_start(recipe: Recipe, task: Task) -> Recipe:
     chosen = {name: getattr(config, name) for name in _TRAINING_FIELDS if recipe[name] is None}
     preset = recipe.model.preset or _preset_of(config)
     taken = recipe.with_options(**sizes, **chosen, preset=preset, tokenizer=path)
-    wanted = task.config(taken)
+    wanted = task.config(Recipe.of(task=task.name))
     if type(wanted) is not type(config):
         raise RecipeError(
             f"{path} is a {config.model_type}, but {task.name} trains a {wanted.model_type}: start from another model."

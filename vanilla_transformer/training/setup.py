@@ -11,6 +11,7 @@ from typing import Any
 from accelerate import Accelerator
 
 from vanilla_transformer.errors import RecipeError
+from vanilla_transformer.evaluation import check_names
 from vanilla_transformer.recipe.defaults import NO_LIMIT, CorpusFacts, check_sizes, device_facts, resolve, with_cells
 from vanilla_transformer.recipe.schema import Recipe, in_words
 from vanilla_transformer.tasks import task_for
@@ -77,10 +78,7 @@ def start_run(recipe: Recipe) -> Iterator[RunContext]:
     """
     begun = time.perf_counter()
     task = task_for(recipe)
-    task.check(recipe)
-    for option in recipe.used("classification"):
-        if option not in getattr(task, "label_options", ()):
-            raise RecipeError(f"{option} is not for {task.name}: leave it out.")
+    check_names(recipe.evaluation.metrics or (), task.metrics)
     recipe = with_cells(recipe)
     recipe = recipe_of_start(recipe, task)
     check_sizes(recipe, task)

@@ -12,6 +12,7 @@ from vanilla_transformer.atomic_files import atomic_write_text
 
 if TYPE_CHECKING:
     from vanilla_transformer.evaluation.metrics import Score
+    from vanilla_transformer.tasks import Task
 
 # Files of a run's directory.
 SUMMARY = "summary.json"
@@ -72,7 +73,9 @@ class Summary:
             memory += " in the main process"
         how = "published for" if self.peak_source == "published" else "measured with matrix products on"
         peak = f"{format_flops_per_second(self.peak_flops_per_second)}, {how} {self.device} in {self.precision}"
-        return [speed, f"{self.flops:.2e} FLOPs, {self.share_of_peak:.1%} of peak ({peak})", memory]
+        # The operations of a model of another family may be unknown.
+        cost = [f"{self.flops:.2e} FLOPs, {self.share_of_peak:.1%} of peak ({peak})"] if self.flops else []
+        return [speed, *cost, memory]
 
     def write(self, file: Path) -> None:
         """Writes the summary atomically."""
@@ -95,6 +98,17 @@ class Summary:
             for part, found in values["scores"].items()
         }
         return cls(**values | {"scores": scores})
+
+
+def items_of_loss(task: "Task") -> str:
+    """Returns the name of the items of a task's loss, in the plural."""
+    items = {
+        "AutoModelForSeq2SeqLM": "target tokens",
+        "AutoModelForCausalLM": "tokens",
+        "AutoModelForMaskedLM": "masked tokens",
+        "AutoModelForTokenClassification": "words",
+    }
+    return items.get(task.auto_class, task.form.unit)
 
 
 def _without_nan(value: Any) -> Any:

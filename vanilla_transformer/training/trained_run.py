@@ -5,9 +5,12 @@ import html
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from vanilla_transformer.training.summary import CURVES, SUMMARY, read_summary
+from vanilla_transformer.training.summary import CURVES, SUMMARY, Summary, read_summary
+
+if TYPE_CHECKING:
+    from vanilla_transformer.evaluation.metrics import Score
 
 
 @dataclass(frozen=True, repr=False)
@@ -26,10 +29,11 @@ class TrainedRun(os.PathLike[str]):
         return read_summary(self.directory / SUMMARY) or {}
 
     @property
-    def scores(self) -> dict[str, dict[str, float]]:
-        """The value of each metric on `dev` and `test`, if given."""
-        parts = self.summary.get("scores", {}).items()
-        return {part: {score["name"]: score["value"] for score in scores} for part, scores in parts}
+    def scores(self) -> "dict[str, dict[str, Score]]":
+        """The score of each metric, by name, on `dev` and `test`, if given."""
+        summary = Summary.read(self.directory / SUMMARY)
+        parts = {} if summary is None else summary.scores
+        return {part: {score.name: score for score in scores} for part, scores in parts.items()}
 
     def __fspath__(self) -> str:
         return str(self.directory)
@@ -38,7 +42,8 @@ class TrainedRun(os.PathLike[str]):
         return str(self.directory)
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({str(self.directory)!r}, scores={self.scores})"
+        values = {part: {name: score.value for name, score in of.items()} for part, of in self.scores.items()}
+        return f"{type(self).__name__}({str(self.directory)!r}, scores={values})"
 
     def __truediv__(self, name: str) -> Path:
         """Returns the path of a file in the directory."""
@@ -50,10 +55,9 @@ class TrainedRun(os.PathLike[str]):
 
     def _repr_html_(self) -> str:
         rows = "".join(
-            f"<tr><td>{html.escape(part)}</td><td>{html.escape(name)}</td><td>{value:.2f}</td></tr>"
+            f"<tr><td>{html.escape(part)}</td><td>{html.escape(name)}</td><td>{score.value:.2f}</td></tr>"
             for part, scores in self.scores.items()
-            for name, value in scores.items()
-            if value is not None
+            for name, score in scores.items()
         )
         table = f"<table><tr><th>data</th><th>metric</th><th>value</th></tr>{rows}</table>" if rows else ""
         picture = self._repr_png_()

@@ -90,17 +90,24 @@ def learn_tokenizer(
 
 
 def _learn(recipe: Recipe, sample: Dataset, vocab_size: int) -> VanillaTransformerTokenizer:
-    special, algorithm = asdict(task_for(recipe).special_tokens), recipe.tokenizer.tokenizer_algorithm
+    special = asdict(SpecialTokens.for_models(task_for(recipe).auto_class))
+    algorithm = recipe.tokenizer.tokenizer_algorithm
     texts = _sentences(sample, recipe)
     lowercase = recipe.tokenizer.tokenizer_lowercase
     return VanillaTransformerTokenizer.train(texts, vocab_size, algorithm=algorithm, lowercase=lowercase, **special)
+
+
+def _columns(recipe: Recipe) -> tuple[str, ...]:
+    """Returns the columns that a vocabulary is learned from: all but labels, or one side of pairs."""
+    sides = recipe.tokenizer.tokenizer_sides
+    return task_for(recipe).form.without_labels().names if sides == "both" else (sides,)
 
 
 def _sentences(sample: Dataset, recipe: Recipe) -> Iterator[str]:
     """Yields the texts of a thousand rows column by column, then those of the next."""
     task = task_for(recipe)
     for rows in sample.iter(1000):
-        for name in task.vocabulary_columns(recipe):
+        for name in _columns(recipe):
             for text in rows[name]:
                 text = text.replace(BETWEEN_WORDS, " ") if task.form.tagged else text
                 yield lowercased(text) if recipe.tokenizer.tokenizer_lowercase and name != "target" else text
@@ -110,7 +117,7 @@ def describe_unseen_characters(
     recipe: Recipe, train: Iterable[Dataset], name: str, others: Iterable[Dataset]
 ) -> str | None:
     """Describes characters of another text that never occur in `train`, with their counts; None if there are none."""
-    columns = task_for(recipe).vocabulary_columns(recipe)
+    columns = _columns(recipe)
     known = {character for text in _texts(train, columns) for character in text}
     counts = Counter(character for text in _texts(others, columns) for character in text if character not in known)
     if not counts:
