@@ -24,7 +24,7 @@ def main(words: list[str] | None = None) -> None:
     arguments = parser.parse_args(words)
     settings = {"num_beams": arguments.num_beams} if arguments.num_beams else {}
     found = evaluate(arguments.model, arguments.data, metrics=arguments.metrics, **settings)
-    for score in found.scores:
+    for score in found.scores.values():
         print(score)
     if arguments.predictions:
         arguments.predictions.write_text("".join(f"{line}\n" for line in found.predictions), encoding="utf-8")

@@ -1,4 +1,8 @@
-"""Runs code after a module of another package is imported, without importing it."""
+"""Runs code after a module of another package is imported, without importing it.
+
+So `import vanilla_transformer` registers its classes without loading transformers and torch, which takes seconds that
+`vanilla-transformer --help` need not wait for.
+"""
 
 import sys
 from collections.abc import Callable, Sequence

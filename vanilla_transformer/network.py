@@ -14,6 +14,8 @@ _SECONDS = 3.0
 def hub_or_cache() -> Iterator[str | None]:
     """Makes the libraries use their cache of the Hub in its body if the Hub cannot be reached.
 
+    For who works without a network: not each of the libraries' calls takes an argument for it.
+
     Yields the reason in words in that case, and None if the Hub answers.
     """
     from huggingface_hub import constants

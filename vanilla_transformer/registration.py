@@ -1,6 +1,5 @@
 """Importing this module registers the package's classes with transformers' Auto classes and pipelines and PEFT."""
 
-import functools
 from importlib.util import find_spec
 from types import ModuleType
 from typing import Any
@@ -13,7 +12,7 @@ from transformers.utils import logging
 from vanilla_transformer.import_hooks import after_import
 from vanilla_transformer.model import modeling_vanilla_transformer
 from vanilla_transformer.model.configuration_vanilla_transformer import VanillaTransformerBaseConfig
-from vanilla_transformer.model.pipeline_vanilla_transformer import LANGUAGES, PIPELINES
+from vanilla_transformer.model.pipeline_vanilla_transformer import PIPELINES
 from vanilla_transformer.model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
 
 logger = logging.get_logger(__name__)
@@ -70,31 +69,17 @@ class _PipelinesOfThePackage:
         vars(config)["custom_pipelines"] = value
 
 
-def _with_languages(check_task: Any) -> Any:
-    """Restores the behaviour before version 5: `translation_en_to_de` is the task `translation` from en to de."""
-
-    @functools.wraps(check_task)
-    def check(task: str) -> Any:
-        languages = LANGUAGES.fullmatch(task)
-        if languages is None:
-            return check_task(task)
-        return (*check_task("translation")[:2], languages.groups())
-
-    return check
-
-
 def _register_pipelines() -> None:
     registry: Any = transformers_pipelines.PIPELINE_REGISTRY
     for task, pipeline in PIPELINES.items():
-        # transformers 5 removed these tasks: a task that someone has restored is left unchanged.
+        # transformers 5 removed these tasks, and refuses them before it looks whether they are registered. For all who
+        # call `pipeline("translation", ...)`; a task that someone has restored is left unchanged.
         if task not in registry.get_supported_tasks():
             getattr(transformers_pipelines, "REMOVED_TASKS", {}).pop(task, None)
             registry.register_pipeline(task, pipeline_class=pipeline, pt_model=AutoModelForSeq2SeqLM, type="text")
     try:
-        registry.check_task = _with_languages(registry.check_task)
-        transformers_pipelines.check_task("translation_en_to_de")
-    except (AttributeError, KeyError):
-        # None of these names is documented.
+        transformers_pipelines.check_task("translation")
+    except KeyError:
         logger.warning_once(
             f'transformers {transformers.__version__} does not take the task of pipeline("translation") from a '
             "package any more: call VanillaTransformerTranslationPipeline(model=..., tokenizer=...) in its place."
@@ -113,7 +98,7 @@ _PEFT_CONSTANTS = "peft.utils.constants"
 
 
 def _add_default_targets(constants: ModuleType) -> None:
-    """Makes PEFT adapt the same modules of Transformers as in BART by default."""
+    """Makes PEFT adapt the same modules as of BART, for all who give it no `target_modules`; it takes no other way."""
     for name, targets in vars(constants).items():
         if name.startswith("TRANSFORMERS_MODELS_TO_") and isinstance(targets, dict) and "bart" in targets:
             ours = [_NAMES_OF_BART.get(module, module) for module in targets["bart"]]

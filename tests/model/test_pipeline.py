@@ -84,24 +84,18 @@ def test_empty_texts_give_empty_translations(translate: VanillaTransformerTransl
     assert translate([]) == []
 
 
-def test_a_task_may_name_its_languages(
-    directory: Path, translate: VanillaTransformerTranslationPipeline, monkeypatch: pytest.MonkeyPatch
+def test_languages_are_for_tokenizers_that_know_several(
+    translate: VanillaTransformerTranslationPipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    named = pipeline("translation_en_to_de", model=directory, max_new_tokens=6)
-    assert type(named) is VanillaTransformerTranslationPipeline
-    assert named(TEXTS) == translate(TEXTS)
-    asked = []
+    languages, asked = {"src_lang": "en", "tgt_lang": "de"}, []
 
     def build(tokenizer: VanillaTransformerTokenizer, text: str, **settings: object) -> BatchEncoding:
         asked.append((settings["src_lang"], settings["tgt_lang"]))
         return tokenizer(text, return_tensors="pt")
 
+    expected = translate("the cat", **languages)
     monkeypatch.setattr(VanillaTransformerTokenizer, "_build_translation_inputs", build, raising=False)
-    named("the cat")
-    named("the cat", src_lang="fr")
-    assert asked == [("en", "de"), ("fr", "de")]
-    with refused(KeyError, "translation_en"):
-        pipeline("translation_en", model=directory)
+    assert translate("the cat", **languages) == expected and asked == [("en", "de")]
 
 
 def test_a_saved_pipeline_loads_as_the_packages_own_without_a_question(

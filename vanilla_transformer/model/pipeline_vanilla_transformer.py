@@ -1,6 +1,5 @@
 """Text in, text out: `pipeline("translation")` and `pipeline("text2text-generation")`, as before transformers 5."""
 
-import re
 from collections.abc import Sequence
 from contextlib import nullcontext
 from typing import Any
@@ -10,9 +9,6 @@ from transformers import Pipeline
 from transformers.utils import ModelOutput, logging
 
 logger = logging.get_logger(__name__)
-
-# Matches a task that names two languages.
-LANGUAGES = re.compile("translation_(.+)_to_(.+)")
 
 
 class VanillaTransformerText2TextGenerationPipeline(Pipeline):
@@ -138,9 +134,6 @@ class VanillaTransformerTranslationPipeline(VanillaTransformerText2TextGeneratio
     def _sanitize_parameters(  # type: ignore[override]
         self, src_lang: str | None = None, tgt_lang: str | None = None, **kwargs: Any
     ) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
-        languages = LANGUAGES.fullmatch(getattr(self, "task", None) or "")
-        if languages is not None and src_lang is None and tgt_lang is None:
-            src_lang, tgt_lang = languages.groups()
         preprocess, generate, postprocess = super()._sanitize_parameters(**kwargs)
         return preprocess | _given({"src_lang": src_lang, "tgt_lang": tgt_lang}), generate, postprocess
 
