@@ -2,15 +2,21 @@
 
 import inspect
 import re
-import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import yaml
-from huggingface_hub import HfApi, RepoCard, constants, get_token, hf_hub_download
+from huggingface_hub import (
+    CommitOperationAdd,
+    CommitOperationDelete,
+    HfApi,
+    RepoCard,
+    constants,
+    get_token,
+    hf_hub_download,
+)
 from huggingface_hub.errors import (
     HfHubHTTPError,
     HTTPError,
@@ -19,7 +25,6 @@ from huggingface_hub.errors import (
     RepositoryNotFoundError,
     RevisionNotFoundError,
 )
-from huggingface_hub.hf_api import ModelInfo, SpaceInfo
 from huggingface_hub.utils import filter_repo_objects
 
 from vanilla_transformer.errors import PushError, RecipeError
@@ -94,58 +99,51 @@ def push_model(
         report: Called with messages for the user.
 
     Raises:
-        PushError: The directory is not a model, or the Hub refuses it.
+        PushError: The directory is not a model, its card has another licence, or the Hub refuses it.
         OSError: A file to be sent is a link out of the directory.
-        PushError: The card has another licence.
     """
     model_type = _check_model(directory)
-    api = write_access()
+    api = _write_access()
+
+    def occupied(there: Any) -> str | None:
+        kind = (there.config or {}).get("model_type", model_type)
+        return None if kind == model_type else f"a {kind} model"
+
     with hub_errors(repo_id):
-        repo_id = _prepare_place(api, repo_id, model_type, private)
+        repo_id = _prepare_place(api, repo_id, private, occupied)
         if revision not in (None, constants.DEFAULT_REVISION):
             api.create_branch(repo_id, branch=revision, exist_ok=True)
         if not (directory / CARD).is_file():
             write_model_card(directory)
         if license is not None:
             set_license(directory, license)
-        names = _sent(directory)
-        card = card_for_hub(directory, repo_id)
+        names, card = _sent(directory), card_for_hub(directory, repo_id)
         if not replace_card and _is_of_others_on_the_hub(card, repo_id, revision):
             report(
                 f"the card of {repo_id} on the Hub was written or edited by others and is kept: --replace-card "
                 f"replaces it with that of {directory}."
             )
             names.remove(CARD)
-        with _gathered(directory, names, card, report) as folder:
-            api.upload_folder(
-                folder_path=folder,
-                repo_id=repo_id,
-                revision=revision,
-                commit_message=message or f"Push {directory.resolve().name} with vanilla_transformer",
-                delete_patterns=_REPLACED,
-            )
+        there = filter_repo_objects(api.list_repo_files(repo_id, revision=revision), allow_patterns=_REPLACED)
+        replaced: dict[str, Any] = {CARD: card.encode(), **_public_recipe(directory, names, report)}
+        added = [CommitOperationAdd(name, replaced.get(name, directory / name)) for name in names]
+        api.create_commit(
+            repo_id,
+            [*added, *(CommitOperationDelete(name) for name in {*there} - {*names})],
+            commit_message=message or f"Push {directory.resolve().name} with vanilla_transformer",
+            revision=revision,
+        )
     return f"{constants.ENDPOINT}/{repo_id}" + (f"/tree/{revision}" if revision else "")
 
 
-def write_access() -> HfApi:
+def _write_access() -> HfApi:
     """Returns the Hub, if there is a token to write to it."""
-    token = get_token()
-    if token is not None and not (token.isascii() and token.isprintable()):
-        raise PushError(
-            "The Hub token contains invalid characters: copy it again from "
-            f"{constants.ENDPOINT}/settings/tokens into `hf auth login` or the environment variable HF_TOKEN."
-        )
+    token, where = get_token(), f"log in with `hf auth login`, or set HF_TOKEN ({constants.ENDPOINT}/settings/tokens)"
     if token is None:
-        raise PushError(
-            "No Hub token found: log in with `hf auth login`, or set the environment variable HF_TOKEN to a token "
-            f"with write access ({constants.ENDPOINT}/settings/tokens)."
-        )
+        raise PushError(f"No Hub token found: {where}.")
+    if not (token.isascii() and token.isprintable()):
+        raise PushError(f"The Hub token contains invalid characters: {where}.")
     return HfApi(library_name="vanilla_transformer")
-
-
-def full_name(api: HfApi, repo_id: str) -> str:
-    """Returns the name with the user's own namespace, if it has none."""
-    return repo_id if "/" in repo_id else f"{api.whoami()['name']}/{repo_id}"
 
 
 def _check_model(directory: Path) -> str:
@@ -157,11 +155,8 @@ def _check_model(directory: Path) -> str:
         raise PushError(
             f"The run in {directory} is not finished: run its `train` command again, or push the result of `average`."
         )
-    for either in (
-        *(["config.json"], ["model*.safetensors"], VOCABULARIES),
-        ["tokenizer_config.json"],
-        ["modeling_vanilla_transformer.py", "modeling_*.py"],
-    ):
+    code = ["modeling_vanilla_transformer.py", "modeling_*.py"]
+    for either in (["config.json"], ["model*.safetensors"], VOCABULARIES, ["tokenizer_config.json"], code):
         if not any(any(directory.glob(pattern)) for pattern in either):
             raise PushError(
                 f"{directory} is not a complete model, {either[0]} is missing: save it with `save_pretrained` of the "
@@ -170,30 +165,27 @@ def _check_model(directory: Path) -> str:
     return load_config(directory).model_type
 
 
-def _prepare_place(api: HfApi, repo_id: str, model_type: str, private: bool) -> str:
+def _prepare_place(api: HfApi, name: str, private: bool, occupied: Callable[[Any], str | None], **kind: Any) -> str:
     """Creates the repository if it does not exist, and returns its full name.
 
+    Args:
+        name: Without a namespace, it is the user's own.
+        occupied: Returns what is there in words, if it must not be replaced.
+        kind: Of the repository, unless it is one of a model.
+
     Raises:
-        PushError: It holds another kind of model, or is public despite `private`.
+        PushError: It is public despite `private`, or holds something else.
     """
-    repo_id = full_name(api, repo_id)
+    repo_id = name if "/" in name else f"{api.whoami()['name']}/{name}"
     try:
-        there = api.model_info(repo_id)
+        there: Any = api.repo_info(repo_id, repo_type=kind.get("repo_type"))
     except RepositoryNotFoundError:
-        return api.create_repo(repo_id, private=private or None, exist_ok=True).repo_id
-    kind = (there.config or {}).get("model_type")
-    if kind not in (None, model_type):
-        raise PushError(f"{repo_id} is already taken on the Hub by a {kind} model: choose another name.")
-    check_private(there, repo_id, private)
+        return api.create_repo(repo_id, private=private or None, exist_ok=True, **kind).repo_id
+    reason = "public" if private and not there.private else occupied(there)
+    if reason:
+        shown = "spaces/" * bool(kind) + repo_id
+        raise PushError(f"{shown} on the Hub is {reason}: choose another name, or change it in its settings.")
     return repo_id
-
-
-def check_private(there: ModelInfo | SpaceInfo, name: str, private: bool) -> None:
-    """Raises PushError if a repository is public despite `private`."""
-    if private and not there.private:
-        raise PushError(
-            f"{name} already exists on the Hub and is public: make it private in its settings, or choose another name."
-        )
 
 
 def _sent(directory: Path) -> list[str]:
@@ -202,26 +194,16 @@ def _sent(directory: Path) -> list[str]:
     return list(filter_repo_objects(names, allow_patterns=SENT))
 
 
-@contextmanager
-def _gathered(directory: Path, names: Sequence[str], card: str, report: Callable[[str], object]) -> Iterator[Path]:
-    """Yields a temporary folder with the files to upload, the card and the recipe without local paths."""
-    with TemporaryDirectory(prefix="vanilla-transformer-push-", ignore_cleanup_errors=True) as folder:
-        for name in names:
-            file, place = (directory / name).resolve(), Path(folder) / name
-            if name == RECIPE:
-                try:
-                    place.write_text(without_local_paths(load_recipe(file)).to_yaml(), encoding="utf-8")
-                except RecipeError as error:
-                    report(f"{name} is not uploaded, because it is not a valid recipe: {error}")
-                continue
-            if name == CARD:
-                place.write_bytes(card.encode())
-                continue
-            try:
-                place.symlink_to(file)
-            except OSError:  # Windows allows symbolic links to few users.
-                shutil.copyfile(file, place)
-        yield Path(folder)
+def _public_recipe(directory: Path, names: list[str], report: Callable[[str], object]) -> dict[str, bytes]:
+    """Returns the recipe without local paths, if there is one; takes one that cannot be read out of the names."""
+    if RECIPE not in names:
+        return {}
+    try:
+        return {RECIPE: without_local_paths(load_recipe(directory / RECIPE)).to_yaml().encode()}
+    except RecipeError as error:
+        report(f"{RECIPE} is not uploaded, because it is not a valid recipe: {error}")
+        names.remove(RECIPE)
+        return {}
 
 
 def _is_of_others_on_the_hub(card: str, repo_id: str, revision: str | None) -> bool:
@@ -242,7 +224,6 @@ def _is_of_others_on_the_hub(card: str, repo_id: str, revision: str | None) -> b
 @contextmanager
 def hub_errors(repo_id: str, kind: str = "") -> Iterator[None]:
     """Turns errors of the Hub and the network into advice; `kind` is the part before a name in its address."""
-    repo_id = kind + repo_id
     again = "run the same command again to upload the rest"
     try:
         yield
@@ -250,20 +231,14 @@ def hub_errors(repo_id: str, kind: str = "") -> Iterator[None]:
         raise PushError("The Hub cannot be reached while HF_HUB_OFFLINE is set: unset it to push.") from None
     except HfHubHTTPError as error:
         status = error.response.status_code
-        said = error.server_message or re.sub(r"\s+", " ", str(error))
-        sentence = f"The Hub refuses {repo_id} ({status}): {said.rstrip('.')}."
-        if status == 401:
-            sentence = (
-                "The Hub does not accept the token: log in with `hf auth login`, or set HF_TOKEN to a valid one."
-            )
-        elif status == 403:
-            sentence = (
-                f"The token has no write access to {repo_id}: choose another name, or use a token with write access "
-                f"({constants.ENDPOINT}/settings/tokens)."
-            )
-        elif status >= 500 or status == 429:
-            sentence = f"The Hub is unavailable at the moment ({status}): {again}."
-        raise PushError(sentence) from error
+        advice = {401: "log in with `hf auth login`", 403: "use a token with write access, or another name"}.get(
+            status
+        )
+        if status >= 500 or status == 429:
+            advice = again
+        reason = error.server_message or re.sub(r"\s+", " ", str(error))
+        sentence = f"The Hub refuses {kind}{repo_id} ({status}): {reason.rstrip('.')}"
+        raise PushError(f"{sentence}: {advice}." if advice else f"{sentence}.") from error
     except HTTPError as error:
         raise PushError(
             f"The connection to {constants.ENDPOINT} was lost ({str(error).rstrip('.')}): {again}."
@@ -283,26 +258,16 @@ def push_space(folder: Path, repo_id: str, *, private: bool = False, message: st
         PushError: A Space of that name was not made by this package, or the Hub refuses it.
     """
     refuse_links_out(folder, folder.rglob("*"))
-    api = write_access()
+    api = _write_access()
     head: Any = RepoCard.load(folder / CARD).data
+
+    def occupied(there: Any) -> str | None:
+        if SPACE_TAG not in (getattr(there.card_data, "tags", None) or ()):
+            return "a Space that this command did not make"
+        return None if there.sdk == head.sdk else f"a {there.sdk} Space, where this would be a {head.sdk} Space"
+
     with hub_errors(repo_id, "spaces/"):
-        repo_id = full_name(api, repo_id)
-        try:
-            there = api.space_info(repo_id)
-        except RepositoryNotFoundError:
-            api.create_repo(repo_id, repo_type="space", space_sdk=head.sdk, private=private or None, exist_ok=True)
-        else:
-            if SPACE_TAG not in (getattr(there.card_data, "tags", None) or ()):
-                raise PushError(
-                    f"spaces/{repo_id} is already taken on the Hub by a Space that this command did not make: choose "
-                    "another name."
-                )
-            if there.sdk != head.sdk:
-                raise PushError(
-                    f"spaces/{repo_id} is a {there.sdk} Space, but this would be a {head.sdk} Space: delete "
-                    "it in its settings, or choose another name."
-                )
-            check_private(there, f"spaces/{repo_id}", private)
+        repo_id = _prepare_place(api, repo_id, private, occupied, repo_type="space", space_sdk=head.sdk)
         api.upload_folder(
             folder_path=folder,
             repo_id=repo_id,

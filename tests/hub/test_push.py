@@ -147,8 +147,8 @@ def test_a_name_that_is_taken_is_said_and_left_alone(
     ann: HubServer, directory: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for owner, words in (
-        ("bob", "no write access to bob/tiny"),
-        ("ann", "taken on the Hub by a bert model"),
+        ("bob", "bob/tiny (403)"),
+        ("ann", "a bert model"),
     ):
         repository = ann.repositories[f"{owner}/tiny"] = Repository()
         repository.commit("main", {"config.json": json.dumps({"model_type": "bert"}).encode()}, "theirs")

@@ -71,8 +71,8 @@ def test_new_space_has_exactly_the_files_of_the_folder(ann: HubServer, folder: P
 @pytest.mark.parametrize(
     ("sdk", "card", "reason"),
     [
-        ("static", "---\nsdk: static\n---\n", "is already taken on the Hub by a Space that this command did not make"),
-        ("gradio", "---\nsdk: gradio\ntags: [vanilla_transformer]\n---\n", "is a gradio Space, but this"),
+        ("static", "---\nsdk: static\n---\n", "a Space that this command did not make"),
+        ("gradio", "---\nsdk: gradio\ntags: [vanilla_transformer]\n---\n", "a gradio Space"),
     ],
 )
 def test_a_space_of_somebody_else_or_of_another_kind_is_kept(

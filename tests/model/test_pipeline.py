@@ -3,7 +3,6 @@ from pathlib import Path
 
 import pytest
 from datasets import Dataset
-from refusals import refused
 from small_models import save_translator
 from transformers import BatchEncoding, pipeline
 from transformers.pipelines.pt_utils import KeyDataset

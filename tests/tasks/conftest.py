@@ -1,6 +1,7 @@
 """Fixtures of the tests of tasks: small corpora, and a model of each, trained when a test first asks for it."""
 
 import gzip
+from contextlib import redirect_stdout
 from pathlib import Path
 
 import pytest
@@ -44,7 +45,8 @@ def trained(recipes, tmp_path_factory):
     def of(kind: str) -> Path:
         if kind not in models:
             output = tmp_path_factory.mktemp("models") / kind
-            models[kind] = train(recipes[kind].with_options(output=str(output))).directory
+            with redirect_stdout(None):
+                models[kind] = train(recipes[kind].with_options(output=str(output))).directory
         return models[kind]
 
     return of

@@ -121,7 +121,7 @@ def test_padding_changes_no_loss_and_operations_are_counted_as_they_are(name):
             ("labelled", {"labels": ("animal",)}, "labels animal"),
             ("labelled", {"source_column": "text"}, "text_column"),
         ),
-        *(("masked", {"documents": "packed"}, "documents"), ("packed", {"task": "translation"}, "packed")),
+        *(("masked", {"documents": "packed"}, "documents"), ("packed", {"task": "translation"}, "documents")),
         ("labelled", {"task": "text-clasification"}, "'text-classification'"),
         ("packed", {"train": ("table.tsv",)}, "table.tsv packed"),
         ("packed", {"train": ("empty.txt",)}, "empty.txt"),

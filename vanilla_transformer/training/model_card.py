@@ -76,7 +76,7 @@ def write_model_card(directory: Path, summary: Summary | None = None, answers: S
 def card_for_hub(directory: Path, repo_id: str) -> str:
     """Returns the text of a directory's card, with the model's name on the Hub unless somebody has edited it."""
     text = _read(directory / CARD)
-    if not is_unmodified(text):
+    if not is_unmodified(text) or _is_damaged(directory / SUMMARY):
         return text
     head = cast(ModelCardData, _parse(text, directory / CARD).data)
     return _with_checksum(_rendered(directory, repo_id, head=head))
@@ -118,9 +118,9 @@ def set_license(directory: Path, license: str) -> None:
 
 
 def _change(directory: Path, change: Callable[[ModelCardData], None]) -> None:
-    """Changes the metadata of a card; its text follows unless somebody has edited it."""
+    """Changes the metadata of a card; its text follows unless somebody has edited it, or what it says is lost."""
     text = _read(directory / CARD)
-    card, unmodified = _parse(text, directory / CARD), is_unmodified(text)
+    card, unmodified = _parse(text, directory / CARD), is_unmodified(text) and not _is_damaged(directory / SUMMARY)
     head = cast(ModelCardData, card.data)
     change(head)
     _save(directory / CARD, _rendered(directory, head=head) if unmodified else str(card), unmodified=unmodified)
@@ -205,7 +205,8 @@ def _rendered(
     results = head.eval_results or []
     facts: dict[str, Any] = {}
     if recipe is not None and task is not None and summary is not None:
-        known = [language for language in summary.languages if language]
+        # The summary of an earlier version names no languages, but its card does.
+        known = [language for language in summary.languages or head.get("language") or () if language]
         parts = [part for corpus in recipe.data.train for part in corpus.parts]
         facts = {
             "direction": f"{known[0]} to {known[1]}" if len(known) == 2 else "",
@@ -336,10 +337,16 @@ def _recipe(directory: Path) -> Recipe | None:
 
 def _summary(directory: Path) -> Summary | None:
     """Returns the summary of a run, None where there is none that can be read."""
+    return None if _is_damaged(directory / SUMMARY) else Summary.read(directory / SUMMARY)
+
+
+def _is_damaged(summary: Path) -> bool:
+    """Tells whether there is the summary of a run that cannot be read."""
     try:
-        return Summary.read(directory / SUMMARY)
+        Summary.read(summary)
     except (OSError, ValueError, TypeError, LookupError):
-        return None
+        return True
+    return False
 
 
 def _count_parameters(directory: Path) -> int:

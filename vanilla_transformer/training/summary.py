@@ -85,19 +85,19 @@ class Summary:
     @classmethod
     def read(cls, file: Path) -> "Summary | None":
         """Returns the summary in a file, None if there is none."""
-        from vanilla_transformer.evaluation.metrics import Score
-
         values = read_summary(file)
-        if not values:
-            return None
-        nan = float("nan")
-        scores = {
-            part: [
-                Score(one["name"], nan if one["value"] is None else one["value"], one["signature"]) for one in found
-            ]
-            for part, found in values["scores"].items()
-        }
-        return cls(**values | {"scores": scores})
+        return cls(**values | {"scores": scores_in(values)}) if values else None
+
+
+def scores_in(values: dict[str, Any]) -> "dict[str, list[Score]]":
+    """Returns the scores of a summary, by the part of the data."""
+    from vanilla_transformer.evaluation.metrics import Score
+
+    nan = float("nan")
+    return {
+        part: [Score(one["name"], nan if one["value"] is None else one["value"], one["signature"]) for one in scores]
+        for part, scores in values.get("scores", {}).items()
+    }
 
 
 def items_of_loss(task: "Task") -> str:

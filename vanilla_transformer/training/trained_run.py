@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vanilla_transformer.training.summary import CURVES, SUMMARY, Summary, read_summary
+from vanilla_transformer.training.summary import CURVES, SUMMARY, read_summary, scores_in
 
 if TYPE_CHECKING:
     from vanilla_transformer.evaluation.metrics import Score
@@ -31,9 +31,8 @@ class TrainedRun(os.PathLike[str]):
     @property
     def scores(self) -> "dict[str, dict[str, Score]]":
         """The score of each metric, by name, on `dev` and `test`, if given."""
-        summary = Summary.read(self.directory / SUMMARY)
-        parts = {} if summary is None else summary.scores
-        return {part: {score.name: score for score in scores} for part, scores in parts.items()}
+        parts = scores_in(self.summary).items()
+        return {part: {score.name: score for score in scores} for part, scores in parts}
 
     def __fspath__(self) -> str:
         return str(self.directory)
