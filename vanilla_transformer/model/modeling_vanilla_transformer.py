@@ -874,6 +874,11 @@ class EncoderDecoderHead(LanguageModelHead):
             use_cache = False
             if decoder_input_ids is None and decoder_inputs_embeds is None:
                 decoder_input_ids = self.prepare_decoder_input_ids_from_labels(labels)
+        elif decoder_input_ids is None and decoder_inputs_embeds is None:
+            raise ValueError(
+                "Neither labels nor decoder_input_ids are given. A Trainer with label_smoothing_factor keeps them to "
+                "itself: give it DataCollatorForSeq2Seq(tokenizer, model=model), which adds them."
+            )
         outputs = self.model(
             input_ids=input_ids,
             attention_mask=attention_mask,
