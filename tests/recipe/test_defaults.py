@@ -94,7 +94,7 @@ def test_more_pairs_never_get_a_smaller_model():
 def test_paper_presets_fix_dropout_and_ours_follow_the_data():
     assert chosen(29_000, GPU, preset="big")[0].model.dropout == 0.3
     assert chosen(29_000, GPU, preset="table3-D-dropout0.2")[0].model.dropout == 0.2
-    assert chosen(29_000, GPU, preset="tiny")[0].model.dropout == SIZE_PRESETS[1].dropout
+    assert chosen(29_000, GPU, preset="tiny")[0].model.dropout == SIZE_PRESETS["AutoModelForSeq2SeqLM"][1].dropout
 
 
 def test_a_run_on_a_cpu_is_not_expected_to_take_longer_than_the_limit():

@@ -60,7 +60,6 @@ def test_a_long_line_loses_no_token_in_training(lines, trained, tmp_path):
     assert inner == tokenizer(text, add_special_tokens=False)["input_ids"] and max(map(len, blocks)) == 9
 
 
-@torch.no_grad()
 @pytest.mark.parametrize("stride", [15, 5, 1])
 def test_scores_are_those_of_the_logits_of_each_block(trained, tmp_path, capsys, stride):
     text = " ".join(["the dog sees the cat"] * 9)
@@ -77,7 +76,8 @@ def test_scores_are_those_of_the_logits_of_each_block(trained, tmp_path, capsys,
         ids = [*tokenizer(one)["input_ids"], tokenizer.eos_token_id]
         predicted, start = 1, 0
         while predicted < len(ids):
-            logits = model(input_ids=torch.tensor([ids[start : start + 16]])).logits[0].log_softmax(-1)
+            with torch.no_grad():
+                logits = model(input_ids=torch.tensor([ids[start : start + 16]])).logits[0].log_softmax(-1)
             for place in range(predicted, min(start + 16, len(ids))):
                 nats -= float(logits[place - start - 1, ids[place]])
             predicted, start = start + 16, start + stride
@@ -152,8 +152,9 @@ def test_files_of_scores_and_predictions_have_log_probabilities_and_numbers_of_t
     assert main(["predict", *words, "--json"]) == 0
     likely, empty, unlikely = map(json.loads, capsys.readouterr().out.splitlines())
     assert empty["log_probability"] is None and likely["tokens"] >= 7
-    assert unlikely["log_probability"] < likely["log_probability"] < 0
+    assert likely["log_probability"] < 0
     if kind == "lines":
+        assert unlikely["log_probability"] < likely["log_probability"] - 5
         assert main(["predict", *words]) == 0
         printed = capsys.readouterr().out
         words = ["--data", words[1], "--output", str(tmp_path / "out.txt"), "--precision", "float32"]

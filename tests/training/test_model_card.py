@@ -20,6 +20,7 @@ from vanilla_transformer.evaluation import Score
 from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.training.model_card import (
     add_scores,
+    card_for_hub,
     is_unmodified,
     set_license,
     write_model_card,

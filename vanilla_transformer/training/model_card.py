@@ -197,14 +197,14 @@ def _rendered(
 ) -> str:
     """Fills the template with the facts of a run and those in the model's files."""
     config, task, recipe = _json(directory / "config.json"), _task(directory), _recipe(directory)
-    summary = (summary or _summary(directory)) if recipe is not None and task is not None else None
+    summary = (summary or _summary(directory)) if recipe and task else None
     usage = usage_for(task)
     recurrent = config.get("model_type") == "recurrent_encoder_decoder"
     stacks = ("num_layers", "num_layers") if recurrent else ("encoder_layers", "decoder_layers")
     answered = [(one["text"], one["output"]["text"]) for one in head.get("widget") or ()]
     results = head.eval_results or []
     facts: dict[str, Any] = {}
-    if recipe is not None and task is not None and summary is not None:
+    if recipe and task and summary:
         # The summary of an earlier version names no languages, but its card does.
         known = [language for language in summary.languages or head.get("language") or () if language]
         parts = [part for corpus in recipe.data.train for part in corpus.parts]
@@ -307,7 +307,7 @@ def _task(directory: Path) -> "Task | None":
 
 def usage_for(task: "Task | None") -> Usage | None:
     """Returns what is said of the models of a task, None where nothing is known."""
-    return None if task is None else _USAGES.get(task.auto_class)
+    return _USAGES.get(task.auto_class) if task else None
 
 
 def _describe_rows(form: TextForm, rows: int) -> str:
