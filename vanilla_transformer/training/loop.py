@@ -439,8 +439,9 @@ class TrainingLoop:
         self._record(figures, words)
 
     def _show_samples(self) -> None:
-        """Logs translations of the samples, so that one sees the model learn."""
-        assert self.tokenizer is not None
+        """Logs translations of the samples, if there are any, so that one sees the model learn."""
+        if self.tokenizer is None:
+            return
         for sample, answer in zip(
             self.samples, self.task.answers(self.plain_model, self.tokenizer, self.samples), strict=True
         ):
