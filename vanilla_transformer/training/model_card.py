@@ -76,9 +76,9 @@ def write_model_card(directory: Path, summary: Summary | None = None, answers: S
 def card_for_hub(directory: Path, repo_id: str) -> str:
     """Returns the text of a directory's card, with the model's name on the Hub unless somebody has edited it."""
     text = _read(directory / CARD)
-    if not is_unmodified(text) or _is_damaged(directory / SUMMARY):
+    head = cast(ModelCardData, _parse(text, directory / CARD).data) if is_unmodified(text) else None
+    if head is None or _has_lost_figures(directory, text, head):
         return text
-    head = cast(ModelCardData, _parse(text, directory / CARD).data)
     return _with_checksum(_rendered(directory, repo_id, head=head))
 
 
@@ -120,8 +120,9 @@ def set_license(directory: Path, license: str) -> None:
 def _change(directory: Path, change: Callable[[ModelCardData], None]) -> None:
     """Changes the metadata of a card; its text follows unless somebody has edited it, or what it says is lost."""
     text = _read(directory / CARD)
-    card, unmodified = _parse(text, directory / CARD), is_unmodified(text) and not _is_damaged(directory / SUMMARY)
+    card = _parse(text, directory / CARD)
     head = cast(ModelCardData, card.data)
+    unmodified = is_unmodified(text) and not _has_lost_figures(directory, text, head)
     change(head)
     _save(directory / CARD, _rendered(directory, head=head) if unmodified else str(card), unmodified=unmodified)
 
@@ -338,6 +339,11 @@ def _recipe(directory: Path) -> Recipe | None:
 def _summary(directory: Path) -> Summary | None:
     """Returns the summary of a run, None where there is none that can be read."""
     return None if _is_damaged(directory / SUMMARY) else Summary.read(directory / SUMMARY)
+
+
+def _has_lost_figures(directory: Path, text: str, head: ModelCardData) -> bool:
+    """Tells whether an unedited card says what can no longer be read."""
+    return _is_damaged(directory / SUMMARY) and _with_checksum(_rendered(directory, head=head)) != text
 
 
 def _is_damaged(summary: Path) -> bool:
