@@ -120,6 +120,7 @@ def test_columns_are_read_by_recipe_number_or_header_name(labelled, tmp_path, ca
     corpora = {name: (str(tmp_path / f"{name}.tsv"),) for name in ("train", "dev")}
     recipe = labelled.with_options(**corpora, text_column="2", label_column="3", output=str(tmp_path / "model"))
     model = train(recipe).directory
+    capsys.readouterr()
     (tmp_path / "plain.tsv").write_text("7\tthe oak is the elm\tplant\n")
     (tmp_path / "named.tsv").write_text("label\ttext\nplant\tthe oak is the elm\n")
     for name in ("plain", "named"):
