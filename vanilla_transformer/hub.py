@@ -45,7 +45,10 @@ from vanilla_transformer.translation.loading import (
     TOKENIZER_FILES,
     VOCABULARIES,
     load_config,
+    load_model,
+    saved_config,
 )
+from vanilla_transformer.translation.marian import MARIAN
 
 
 def _code_folders() -> set[Path]:
@@ -102,6 +105,35 @@ def push_model(
         PushError: The directory is not a model, its card has another licence, or the Hub refuses it.
         OSError: A file to be sent is a link out of the directory.
     """
+    with _as_ours(directory) as directory:
+        return _push(directory, repo_id, private, revision, message, license, replace_card, report)
+
+
+@contextmanager
+def _as_ours(directory: Path) -> Iterator[Path]:
+    """Yields the directory, or for a Marian model that of the converted one, with the card of the original."""
+    if not (directory / "config.json").is_file() or saved_config(directory).model_type != MARIAN:
+        yield directory
+        return
+    with TemporaryDirectory(prefix="vanilla-transformer-push-") as folder:
+        converted = Path(folder, directory.resolve().name)
+        for part in load_model(directory, device="cpu"):
+            part.save_pretrained(converted)
+        if (directory / CARD).is_file():
+            shutil.copy(directory / CARD, converted)
+        yield converted
+
+
+def _push(
+    directory: Path,
+    repo_id: str,
+    private: bool,
+    revision: str | None,
+    message: str | None,
+    license: str | None,
+    replace_card: bool,
+    report: Callable[[str], object],
+) -> str:
     model_type = _check_model(directory)
     api = _write_access()
 

@@ -2,59 +2,18 @@
 
 import pytest
 import torch
+from opus_models import END, PAD, opus, random_marian
 from refusals import refused
-from transformers import MarianConfig, MarianMTModel
+from transformers import MarianMTModel
 
 from vanilla_transformer import VanillaTransformerConfig, VanillaTransformerForConditionalGeneration
 from vanilla_transformer.errors import ModelError
-from vanilla_transformer.export.marian import from_marian, to_marian
+from vanilla_transformer.export.marian import to_marian
+from vanilla_transformer.translation.marian import from_marian
 
-END, PAD = 0, 41
 SOURCE = torch.tensor([[5, 9, 7, 8, END], [11, 4, END, PAD, PAD]])
 TARGET = torch.tensor([[PAD, 6, 3, 12], [PAD, 9, 2, 40]])
 INPUTS = {"input_ids": SOURCE, "attention_mask": (SOURCE != PAD).long()}
-
-
-def opus(**changes) -> MarianConfig:
-    """The configuration of the OPUS-MT models, smaller."""
-    sizes = {
-        "vocab_size": 60,
-        "d_model": 32,
-        "encoder_layers": 2,
-        "decoder_layers": 3,
-        "encoder_attention_heads": 4,
-        "decoder_attention_heads": 4,
-        "encoder_ffn_dim": 64,
-        "decoder_ffn_dim": 64,
-        "max_position_embeddings": 64,
-    }
-    settings = {
-        "activation_function": "swish",
-        "scale_embedding": True,
-        "static_position_embeddings": True,
-        "normalize_before": False,
-        "normalize_embedding": False,
-        "add_final_layer_norm": False,
-        "add_bias_logits": False,
-        "pad_token_id": PAD,
-        "eos_token_id": END,
-        "bos_token_id": END,
-        "forced_eos_token_id": END,
-        "decoder_start_token_id": PAD,
-    }
-    return MarianConfig(**sizes | settings | changes)
-
-
-def random_marian(config: MarianConfig) -> MarianMTModel:
-    """Nothing in it is zero or one, so that nothing can be forgotten unseen."""
-    torch.manual_seed(0)
-    model = MarianMTModel(config).eval()
-    with torch.no_grad():
-        for parameter in model.parameters():
-            if parameter.requires_grad:
-                parameter.add_(0.3 * torch.randn_like(parameter))
-        model.final_logits_bias.normal_()
-    return model
 
 
 @torch.no_grad()

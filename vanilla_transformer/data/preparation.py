@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from datasets import Dataset, Features, Value
@@ -112,7 +113,8 @@ def settings_fingerprint(tokenizer: PreTrainedTokenizerBase, encoder: Encoder, m
         # Settings of earlier calls stay in the tokenizer, but do not affect this one.
         del state["padding"], state["truncation"]
     else:
-        state = Hasher.hash(reader)
+        with TemporaryDirectory() as directory:
+            state = [Hasher.hash(Path(file).read_bytes()) for file in reader.save_vocabulary(directory)]
     settings = [encoder.name, encoder.columns, max_length, reader.split_special_tokens, state, *encoder.settings]
     return fingerprint_settings([LAYOUT, *settings])
 

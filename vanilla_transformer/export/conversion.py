@@ -5,14 +5,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import GenerationConfig, PreTrainedTokenizerFast
+from transformers import PreTrainedTokenizerFast
 
 from vanilla_transformer.errors import ModelError
 from vanilla_transformer.export.linked_files import refuse_linked_files
-from vanilla_transformer.export.marian import from_marian, to_marian
-from vanilla_transformer.export.weights import training_settings_lost
+from vanilla_transformer.export.marian import to_marian
 from vanilla_transformer.model.configuration_vanilla_transformer import VanillaTransformerConfig
 from vanilla_transformer.translation.loading import load_tokenizer, load_weights_and_config, saved_config
+from vanilla_transformer.translation.marian import MARIAN, fresh, training_settings_lost
 
 OURS = VanillaTransformerConfig.model_type
 
@@ -43,19 +43,17 @@ def convert(source: str | Path) -> Converted:
             cannot express.
     """
     refuse_linked_files(source)
-    model_type = saved_config(source).model_type
-    if model_type not in ("marian", OURS):
+    config = saved_config(source)
+    if config.model_type not in (MARIAN, OURS):
         raise ModelError(
-            f"{source} is a {model_type} model, which cannot be converted; supported types: marian, {OURS}."
+            f"{source} is a {config.model_type} model, which cannot be converted; supported types: {MARIAN}, {OURS}."
         )
     model: Any = load_weights_and_config(source, torch.float32)
     tokenizer = _tokenizer(source)
     remarks = [] if tokenizer is not None else [f"{source} has no tokenizer, so the converted model has none either."]
-    if model_type == OURS:
+    if config.model_type == OURS:
         return as_marian(model, tokenizer, remarks)
-    converted = from_marian(model)
-    converted.generation_config = _as_theirs(model.generation_config)
-    return Converted(converted, tokenizer, [*remarks, *training_settings_lost(model.config)])
+    return Converted(model, tokenizer, [*remarks, *training_settings_lost(config)])
 
 
 def as_marian(model: Any, tokenizer: Any | None, remarks: list[str] | None = None) -> Converted:
@@ -78,7 +76,7 @@ def as_marian(model: Any, tokenizer: Any | None, remarks: list[str] | None = Non
         remarks.append(
             f"Marian has one length limit for all sentences: max_length is set to {settings['max_length']}."
         )
-    marian.generation_config = _fresh(settings)
+    marian.generation_config = fresh(settings)
     return Converted(marian, _without_our_class(tokenizer), remarks)
 
 
@@ -87,17 +85,6 @@ def export_marian(model: Any, tokenizer: Any, output: Path, quantization: str = 
     converted = as_marian(model, tokenizer)
     converted.save(output)
     return converted.remarks
-
-
-def _as_theirs(settings: GenerationConfig) -> GenerationConfig:
-    """Returns the settings for our `generate`, with the library's length penalty."""
-    return _fresh({**settings.to_diff_dict(), "length_penalty_type": "huggingface"})
-
-
-def _fresh(settings: dict[str, Any]) -> GenerationConfig:
-    """Makes a generation config that keeps our own keys when saved; one from a model config would lose them."""
-    not_settings = ("_from_model_config", "transformers_version")
-    return GenerationConfig(**{name: value for name, value in settings.items() if name not in not_settings})
 
 
 def _without_our_class(tokenizer: Any | None) -> Any | None:

@@ -1,53 +1,14 @@
-"""Marian (OPUS-MT) models to ours and back: the paper's model, with position dimensions in another order."""
+"""Our models as Marian (OPUS-MT) models, which transformers runs without this package."""
 
 import torch
 from transformers import MarianConfig, MarianMTModel
 from transformers.activations import ACT2FN
 
 from vanilla_transformer.errors import ModelError
-from vanilla_transformer.export.weights import (
-    LAYER_NORM_EPS,
-    Embeddings,
-    Weights,
-    blocked_bias,
-    common_config,
-    layer_weights,
-    load,
-    refuse_other_widths,
-    refuse_unexportable,
-    reordered,
-    their_name,
-)
+from vanilla_transformer.export.refusals import refuse_other_widths, refuse_unexportable
 from vanilla_transformer.model.configuration_vanilla_transformer import VanillaTransformerConfig
 from vanilla_transformer.model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
-
-
-@torch.no_grad()
-def from_marian(marian: MarianMTModel) -> VanillaTransformerForConditionalGeneration:
-    """Converts a Marian model to ours with the same logits.
-
-    Raises:
-        ModelError: The model has a feature that ours cannot express.
-    """
-    theirs = marian.config
-    state = marian.state_dict()
-    embeddings = Embeddings(
-        source=marian.model.encoder.embed_tokens.weight,
-        target=marian.model.decoder.embed_tokens.weight,
-        output=marian.lm_head.weight,
-    )
-    if not theirs.scale_embedding:
-        embeddings = embeddings.scaled(theirs.d_model**-0.5)
-    types = embeddings.output.shape[0]
-    vocab_size = max(embeddings.source.shape[0], types)
-    bias = blocked_bias(marian.final_logits_bias.flatten(), types, vocab_size)
-    config = common_config(theirs, vocab_size, tie_word_embeddings=embeddings.tied, output_bias=bias is not None)
-    model = VanillaTransformerForConditionalGeneration(config)
-    weights = layer_weights(list(model.state_dict()), state, config.d_ff) | embeddings.weights(vocab_size)
-    # Marian has all sines first, then all cosines: our dimension 2i is its i, and 2i + 1 is its i + d_model / 2.
-    weights = reordered(weights, torch.arange(config.d_model).view(2, -1).T.flatten())
-    load(model, weights if bias is None else weights | {"lm_head.bias": bias})
-    return model
+from vanilla_transformer.translation.marian import LAYER_NORM_EPS, Weights, load, reordered, their_name
 
 
 @torch.no_grad()

@@ -12,8 +12,8 @@ from torch import nn
 from vanilla_transformer.engine.known import activations
 from vanilla_transformer.errors import ModelError
 from vanilla_transformer.export.onnx_defaults import refuse_settings
+from vanilla_transformer.export.refusals import refuse_other_widths, refuse_unexportable
 from vanilla_transformer.export.vocabulary_files import save_tokenizer, vocabularies
-from vanilla_transformer.export.weights import refuse_other_widths, refuse_unexportable
 from vanilla_transformer.model.configuration_vanilla_transformer import VanillaTransformerConfig
 from vanilla_transformer.model.generation_vanilla_transformer import savable
 from vanilla_transformer.plain_text import plain_text

@@ -9,8 +9,8 @@ from vanilla_transformer.engine.onnx_graph import ACTIVATIONS
 from vanilla_transformer.engine.onnx_search import Rules, SearchGraph
 from vanilla_transformer.errors import ModelError
 from vanilla_transformer.export.onnx_defaults import Defaults
+from vanilla_transformer.export.refusals import refuse_unexportable
 from vanilla_transformer.export.vocabulary_files import save_tokenizer
-from vanilla_transformer.export.weights import refuse_unexportable
 from vanilla_transformer.plain_text import plain_text
 
 QUANTIZATIONS = ("float32", "int8")

@@ -234,9 +234,15 @@ def _regular(checkpoints: list[Checkpoint], save_steps: int, last_step: int | No
 
 
 def prune_checkpoints(
-    directory: Path, *, save_steps: int, last_step: int | None, averaged: int, doubling: bool = False
+    directory: Path,
+    *,
+    save_steps: int,
+    last_step: int | None,
+    averaged: int,
+    best: int | None = None,
+    doubling: bool = False,
 ) -> None:
-    """Keeps the last `averaged` checkpoints for the average, and the latest two to resume from.
+    """Keeps the last `averaged` checkpoints for the average, that of step `best`, and the latest two to resume from.
 
     With `doubling`, those after 1, 2, 4, 8, ... times `save_steps` stay too, for later study. Checkpoints not kept to
     resume from lose everything but their weights.
@@ -244,6 +250,7 @@ def prune_checkpoints(
     checkpoints = list_checkpoints(directory)
     resumable = [one for one in checkpoints if one.resumable][-RESUMABLE_KEPT:]
     weights = _regular(checkpoints, save_steps, last_step)[-averaged:]
+    weights += [one for one in checkpoints if one.step == best]
     if doubling:
         weights += [
             one for one in _regular(checkpoints, save_steps, None) if (one.step // save_steps).bit_count() == 1

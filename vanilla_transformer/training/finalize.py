@@ -25,6 +25,7 @@ from vanilla_transformer.training.averaging import load_average
 from vanilla_transformer.training.checkpoints import (
     Progress,
     checkpoints_to_average,
+    list_checkpoints,
     remove_partial_files,
 )
 from vanilla_transformer.training.curves import plot_learning_curves
@@ -101,10 +102,16 @@ def _next_commands(recipe: Recipe) -> list[str]:
 def _load_mean_of_checkpoints(
     recipe: Recipe, run: RunDirectory, model: torch.nn.Module, progress: Progress, logger: RunLogger
 ) -> list[int]:
-    """Section 6.1: loads the mean of the last checkpoints into the model, and returns their steps."""
-    checkpoints = checkpoints_to_average(
-        run.checkpoints, recipe.run.save_steps, progress.step, recipe.run.average_checkpoints, logger.info
-    )
+    """Section 6.1: loads the mean of the last checkpoints into the model, and returns their steps.
+
+    Where a run started from a trained model, which may have been better, that of the lowest loss on dev is loaded.
+    """
+    if recipe.start.from_model is not None and progress.best_dev_loss is not None:
+        checkpoints = [one for one in list_checkpoints(run.checkpoints, logger.info) if one.step == progress.best_step]
+    else:
+        checkpoints = checkpoints_to_average(
+            run.checkpoints, recipe.run.save_steps, progress.step, recipe.run.average_checkpoints, logger.info
+        )
     load_average(model, [checkpoint.path for checkpoint in checkpoints])
     if not all(parameter.isfinite().all() for parameter in model.parameters()):
         raise RunError(

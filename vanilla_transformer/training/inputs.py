@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pyarrow.compute as pc
 from datasets import Dataset
+from transformers import PreTrainedTokenizerFast
 
 from vanilla_transformer.atomic_files import atomic_write_files, atomic_write_text
 from vanilla_transformer.data.corpus import corpus_languages, read_corpus
@@ -14,7 +15,7 @@ from vanilla_transformer.data.preparation import prepare_corpus
 from vanilla_transformer.data.sources import Corpora, refuse_pipes
 from vanilla_transformer.data.token_corpus import PreparedCorpus
 from vanilla_transformer.errors import RecipeError
-from vanilla_transformer.model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
+from vanilla_transformer.model.configuration_vanilla_transformer import VanillaTransformerConfig
 from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.tasks import SpecialTokens, task_for, with_labels
 from vanilla_transformer.training.checkpoints import has_checkpoints, remove_partial_files
@@ -26,7 +27,8 @@ from vanilla_transformer.training.vocabulary import (
     describe_unseen_characters,
     learn_tokenizer,
 )
-from vanilla_transformer.translation.loading import load_own_tokenizer
+from vanilla_transformer.translation.differences import difference_of_vocabularies
+from vanilla_transformer.translation.loading import load_own_tokenizer, saved_config
 
 # Rows compared at once.
 _ROWS_AT_ONCE = 10_000
@@ -40,7 +42,7 @@ class Inputs:
     """
 
     recipe: Recipe
-    tokenizer: VanillaTransformerTokenizer
+    tokenizer: PreTrainedTokenizerFast
     train: PreparedCorpus
     dev: PreparedCorpus | None
     dev_text: Dataset | None
@@ -120,7 +122,7 @@ def _rows_also_in(corpus: Dataset, others: Sequence[Dataset], columns: Sequence[
 def prepare_train(
     corpora: Corpora,
     texts: Sequence[Dataset],
-    tokenizer: VanillaTransformerTokenizer,
+    tokenizer: PreTrainedTokenizerFast,
     recipe: Recipe,
     directory: Path,
     say: Callable[[str], None],
@@ -138,7 +140,7 @@ def _prepare(
     directory: Path,
     name: str,
     text: Dataset,
-    tokenizer: VanillaTransformerTokenizer,
+    tokenizer: PreTrainedTokenizerFast,
     recipe: Recipe,
     say: Callable[[str], None],
 ) -> PreparedCorpus:
@@ -150,7 +152,7 @@ def _prepare(
 
 def _tokenizer(
     recipe: Recipe, run: RunDirectory, texts: Sequence[Dataset], say: Callable[[str], None]
-) -> VanillaTransformerTokenizer:
+) -> PreTrainedTokenizerFast:
     """Returns the run's tokenizer: the one it already has, the one the recipe names, or a new one."""
     there, learned_from = run.tokenizer_config.exists(), json.dumps([text._fingerprint for text in texts])
     # Checkpoints belong to the present tokenizer; until there are some, a tokenizer named by the recipe is preferred.
@@ -159,9 +161,10 @@ def _tokenizer(
     if there and (begun or (name is None and is_of_text)):
         tokenizer = load_own_tokenizer(run.path)
     elif name is not None:
-        tokenizer = load_own_tokenizer(name)
-        check_tokenizer(tokenizer, name, SpecialTokens.for_models(task_for(recipe).auto_class))
-        if not (there and _is_same(tokenizer, load_own_tokenizer(run.path))):
+        tokenizer, start = load_own_tokenizer(name), recipe.start.from_model
+        config = VanillaTransformerConfig() if start is None else saved_config(start)
+        check_tokenizer(tokenizer, name, SpecialTokens.for_models(task_for(recipe).auto_class), config)
+        if not (there and difference_of_vocabularies(tokenizer, load_own_tokenizer(run.path)) is None):
             save_tokenizer(tokenizer, run)
     else:
         run.tokenizer_config.unlink(missing_ok=True)
@@ -173,11 +176,7 @@ def _tokenizer(
     return tokenizer
 
 
-def _is_same(one: VanillaTransformerTokenizer, other: VanillaTransformerTokenizer) -> bool:
-    return one.backend_tokenizer.to_str() == other.backend_tokenizer.to_str()
-
-
-def save_tokenizer(tokenizer: VanillaTransformerTokenizer, run: RunDirectory) -> None:
+def save_tokenizer(tokenizer: PreTrainedTokenizerFast, run: RunDirectory) -> None:
     """Writes whole files into the model directory; the file that marks them complete comes last."""
     remove_partial_files(run.path)
     with atomic_write_files(run.path, "tokenizer", last=run.tokenizer_config.name) as temporary:

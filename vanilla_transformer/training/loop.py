@@ -204,6 +204,11 @@ class TrainingLoop:
         )
         return self.progress.step >= self.max_steps or impatient
 
+    @property
+    def _keeps_best(self) -> bool:
+        """Tells whether the result is the step of the lowest loss on `dev`: that of the start may already be it."""
+        return self.recipe.start.from_model is not None and self.dev is not None
+
     def seconds_per_step(self) -> float:
         """Measures the gradients of the first steps, without an update; nothing else is kept of them."""
         begun, done, passed = replace(self.progress), 0, 0.0
@@ -271,6 +276,9 @@ class TrainingLoop:
         self.logger.start_bar(total=total, done=self.progress.step)
         self._clock = self._begun_at = time.perf_counter()
         self._begun_after = self.progress.step
+        if self._keeps_best and self.progress.best_dev_loss is None:
+            self._evaluate()
+            self._save()
         with training_kernels(self.tf32), closing(self._remaining_steps()) as steps:
             for step in steps:
                 self._update(step)
@@ -283,7 +291,8 @@ class TrainingLoop:
                     self._evaluate()
                 if self.is_over and self.dev is None:
                     self._check_last_update(step)
-                if stopping or self._is_due(self.save_steps):
+                is_best = self._keeps_best and self.progress.best_step == self.progress.step
+                if stopping or is_best or self._is_due(self.save_steps):
                     self._save()
                 self.logger.update_bar(_in_words(self.figures))
                 if stopping:
@@ -506,6 +515,7 @@ class TrainingLoop:
                 save_steps=self.save_steps,
                 last_step=self.progress.step if self.is_over else None,
                 averaged=self.recipe.run.average_checkpoints,
+                best=self.progress.best_step if self._keeps_best else None,
                 doubling=self.recipe.run.keep_checkpoints == "doubling",
             )
 

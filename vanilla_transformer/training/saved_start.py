@@ -1,7 +1,6 @@
 """A run that starts from a saved model's weights: their effect on the recipe, and the parts taken over."""
 
 import copy
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -14,10 +13,12 @@ from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.tasks import Task
 from vanilla_transformer.translation.differences import TRAINING_FIELDS, deciding_fields
 from vanilla_transformer.translation.loading import (
-    VOCABULARIES,
     load_config,
     load_reported,
+    load_weights_and_config,
+    saved_config,
 )
+from vanilla_transformer.translation.marian import MARIAN
 
 # Fields that a run may choose anew.
 _TRAINING_FIELDS = tuple(name for name in MODEL_FIELDS if name in TRAINING_FIELDS)
@@ -38,12 +39,10 @@ def recipe_of_start(recipe: Recipe, task: Task) -> Recipe:
         raise RecipeError(f"{option} is for a model that is trained from scratch: leave it out, or leave out --from.")
     if recipe.tokenizer.tokenizer not in (None, path):
         raise RecipeError(f"The weights of {path} need its own tokenizer: leave --tokenizer out.")
-    config = _config(path)
-    there = {file.name for file in Path(path).iterdir()} if Path(path).is_dir() else set()
-    if there & {*VOCABULARIES} and "tokenizer.json" not in there:
+    config = load_config(path)
+    if not isinstance(config, VanillaTransformerBaseConfig):
         raise RecipeError(
-            f"{path} has the tokenizer of the model that it was converted from, which `train` cannot use: "
-            "fine-tune it with the Seq2SeqTrainer of transformers, as in examples/fine_tune_with_trainer.py."
+            f"{path} is a model of the type {config.model_type}: `--from` starts from Transformers only."
         )
     sizes = {name: getattr(config, name) for name in _SIZES if hasattr(config, name)}
     for name in recipe.used(*sizes):
@@ -70,22 +69,6 @@ def recipe_of_start(recipe: Recipe, task: Task) -> Recipe:
     return taken
 
 
-def _config(path: str) -> VanillaTransformerBaseConfig:
-    try:
-        config = load_config(path)
-    except ValueError as error:
-        if "of the type marian" in str(error):
-            raise RecipeError(
-                f"{path} is a Marian model: convert it with `vanilla-transformer convert`, and start from the result."
-            ) from error
-        raise
-    if not isinstance(config, VanillaTransformerBaseConfig):
-        raise RecipeError(
-            f"{path} is a model of the type {config.model_type}: `--from` starts from Transformers only."
-        )
-    return config
-
-
 def _preset_of(config: VanillaTransformerBaseConfig) -> str | None:
     """Returns the preset whose sizes the model has, if there is one."""
     names = [name for name in _SIZES if name != "vocab_size" and hasattr(config, name)]
@@ -107,9 +90,11 @@ def build_model(recipe: Recipe, task: Task) -> tuple[PreTrainedModel, str]:
         if name in _SIZES or recipe.options.get(name) is None:
             setattr(config, name, getattr(saved, name))
     # A head for other labels is new.
-    loaded, report = load_reported(type(model), recipe.start.from_model, config, torch.float32)
-    if model.can_generate():
-        loaded.generation_config = model.generation_config
+    loaded, report = _load(type(model), recipe.start.from_model, config)
+    for name in recipe.used("decoding"):
+        setattr(loaded.generation_config, name, recipe[name])
+        if name == "max_length_beyond_source":
+            loaded.generation_config.max_length = None
     new = {*report["missing_keys"], *(name for name, *_ in report["mismatched_keys"])}
     sentence = _in_words(recipe.start.from_model, loaded, new, report["unexpected_keys"])
     has_head = any(not name.startswith("model.") and name not in new for name, _ in loaded.named_parameters())
@@ -119,6 +104,17 @@ def build_model(recipe: Recipe, task: Task) -> tuple[PreTrainedModel, str]:
         )
         sentence += f"Its head was trained for the labels {before}, and is trained anew for {now}."
     return loaded.train(), sentence
+
+
+def _load(kind: Any, path: str, config: Any) -> tuple[Any, dict[str, Any]]:
+    """Loads weights into a model of that configuration, with a report of those that it lacks or has left over."""
+    if saved_config(path).model_type != MARIAN:
+        return load_reported(kind, path, config, torch.float32)
+    converted: Any = load_weights_and_config(path, torch.float32)
+    model = kind(config)
+    model.load_state_dict(converted.state_dict())
+    model.generation_config = converted.generation_config
+    return model, {"missing_keys": (), "mismatched_keys": (), "unexpected_keys": ()}
 
 
 def _in_words(path: str, model: PreTrainedModel, new: set[str], left: Any) -> str:

@@ -150,7 +150,7 @@ def _resolve(
     corpus = CorpusFacts(
         pairs=len(inputs.train),
         tokens=inputs.train.token_counts,
-        vocab_size=len(inputs.tokenizer),
+        vocab_size=inputs.recipe.tokenizer.vocab_size or len(inputs.tokenizer),
         dev_tokens=(0,) if inputs.dev is None else inputs.dev.token_counts,
     )
     device = device_facts(accelerator.device, accelerator.num_processes)

@@ -5,10 +5,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict
 
 from datasets import Dataset, concatenate_datasets
+from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 
 from vanilla_transformer.data.columns import BETWEEN_WORDS
 from vanilla_transformer.errors import RecipeError, VocabularyError
-from vanilla_transformer.model.configuration_vanilla_transformer import VanillaTransformerConfig
 from vanilla_transformer.model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
 from vanilla_transformer.recipe.defaults import choose_vocab_size
 from vanilla_transformer.recipe.schema import Recipe
@@ -23,17 +23,20 @@ _ADVICE = {SpecialTokens(): "`vanilla-transformer tokenizer` makes one that can.
 _MOST_SHOWN = 10
 
 
-def check_tokenizer(tokenizer: VanillaTransformerTokenizer, name: str, special: SpecialTokens) -> None:
+def check_tokenizer(
+    tokenizer: PreTrainedTokenizerBase, name: str, special: SpecialTokens, model: PreTrainedConfig
+) -> None:
     """Refuses a tokenizer that begins and ends texts differently from the model, which could then never stop.
 
     Raises:
         RecipeError: The ids of padding, start and end differ, or these tokens stand elsewhere.
     """
-    model = VanillaTransformerConfig()
-    wanted = [model.pad_token_id, model.bos_token_id, model.eos_token_id]
-    found = [tokenizer.pad_token_id, tokenizer.bos_token_id, tokenizer.eos_token_id]
+    names = ["pad_token_id", "bos_token_id", "eos_token_id"]
+    if tokenizer.bos_token_id is None and not special.begins:
+        names.remove("bos_token_id")  # As in Marian's tokenizers.
+    wanted, found = ([getattr(one, name) for name in names] for one in (model, tokenizer))
     inner = tokenizer("a", add_special_tokens=False)["input_ids"]
-    expected = [*wanted[1:2] * special.begins, *inner, *wanted[2:] * special.ends]
+    expected = [*wanted[1:2] * special.begins, *inner, *wanted[-1:] * special.ends]
     stands_right = set(wanted).isdisjoint(inner) and tokenizer("a")["input_ids"] == expected
     if found != wanted or not stands_right:
         places = [
@@ -49,14 +52,15 @@ def check_tokenizer(tokenizer: VanillaTransformerTokenizer, name: str, special: 
         raise RecipeError(f"The tokenizer of {name} has no <mask>: leave --tokenizer out, and one is trained.")
 
 
-def check_vocab_size(tokenizer: VanillaTransformerTokenizer, recipe: Recipe) -> None:
+def check_vocab_size(tokenizer: PreTrainedTokenizerBase, recipe: Recipe) -> None:
     """Refuses a recipe whose vocabulary size differs from its tokenizer's.
 
     Raises:
         RecipeError: The message gives both sizes.
     """
     wanted = recipe.tokenizer.vocab_size
-    if wanted not in (None, len(tokenizer)):
+    may_be_larger = recipe.start.from_model is not None and wanted is not None and wanted > len(tokenizer)
+    if wanted not in (None, len(tokenizer)) and not may_be_larger:
         raise RecipeError(f"vocab_size is {wanted:,}, but the tokenizer has {len(tokenizer):,} entries: leave it out.")
 
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from safetensors import SafetensorError
@@ -17,6 +17,7 @@ from transformers import (
     GenerationConfig,
     PreTrainedModel,
     PreTrainedTokenizerBase,
+    PreTrainedTokenizerFast,
 )
 from transformers.utils import logging as transformers_logging
 
@@ -26,6 +27,9 @@ from vanilla_transformer.model.tokenization_vanilla_transformer import VanillaTr
 from vanilla_transformer.network import hub_or_cache
 from vanilla_transformer.registration import is_known, model_class
 from vanilla_transformer.translation.lines import check_search
+from vanilla_transformer.translation.marian import MARIAN, from_marian
+
+logger = transformers_logging.get_logger(__name__)
 
 # Vocabulary files: that of our tokenizer, and those of the tokenizer classes of converted models.
 VOCABULARIES = ("tokenizer.json", "vocab.json", "vocab-src.json", "sentencepiece.bpe.model", "spiece.model")
@@ -98,6 +102,8 @@ def _search_problem(settings: GenerationConfig, vocabulary: int, tokens: int) ->
 def load_weights_and_config(path: str | Path, dtype: torch.dtype, *, translates: bool = True) -> PreTrainedModel:
     """Loads a model from a directory or the Hub; refuses missing weights, surplus weights and NaN.
 
+    A Marian model becomes one of this package.
+
     Args:
         translates: Whether to refuse models of the package that do not translate.
 
@@ -111,6 +117,11 @@ def load_weights_and_config(path: str | Path, dtype: torch.dtype, *, translates:
         raise ModelError(
             f"{path} is a model of the type {config.model_type}, which does not translate: give it to `{command}`."
         )
+    if config.model_type == MARIAN:
+        logger.warning_once(f"{path} is a Marian model: it is used as one of this package, with the same logits.")
+        marian: Any = _load_weights(path, config, torch.float32, AutoModelForSeq2SeqLM)
+        converted: Any = from_marian(marian)
+        return converted.to(dtype)
     return _load_weights(path, config, dtype, model_class(config) if one_stack else AutoModelForSeq2SeqLM)
 
 
@@ -181,6 +192,8 @@ def load_config(path: str | Path, *, its_weights: bool = True) -> Any:
         ModelError: There is no model of that name, it is damaged or of another type, or its weights do not match it.
     """
     config = saved_config(path)
+    if config.model_type == MARIAN:
+        return load_weights_and_config(path, torch.float32).config
     if not is_known(config):
         raise ModelError(f"{path} is a model of the type {config.model_type}, not vanilla_transformer.")
     if its_weights and any(file for pattern in _WEIGHTS for file in Path(path).glob(f"{pattern}*")):
@@ -198,8 +211,12 @@ def load_tokenizer(path: str | Path) -> PreTrainedTokenizerBase:
         return tokenizer
 
 
-def load_own_tokenizer(path: str | Path) -> VanillaTransformerTokenizer:
-    """Loads a tokenizer for training, whatever class it was saved as, from a directory or the Hub."""
+def load_own_tokenizer(path: str | Path) -> PreTrainedTokenizerFast:
+    """Loads a tokenizer for training: one with a `tokenizer.json` as this package's class, another as its own."""
+    if not Path(path, "tokenizer.json").is_file():
+        found = load_tokenizer(path)
+        if not isinstance(found, PreTrainedTokenizerFast):
+            return cast(Any, found)
     with _not_found(path, "tokenizer.json"):
         tokenizer = VanillaTransformerTokenizer.from_pretrained(path)
         tokenizer("a")

@@ -1,21 +1,23 @@
-"""Weights of Marian models: their names, and the paper's layers with biases everywhere.
+"""Marian (OPUS-MT) models as models of this package: the paper's, with position dimensions in another order.
 
 Every change is exact up to the rounding of a product: reordered dimensions, units that are always zero, factors that
 cancel.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import nn
-from transformers import PreTrainedConfig
+from transformers import GenerationConfig, MarianMTModel, PreTrainedConfig
 from transformers.activations import ACT2FN
 
-from vanilla_transformer.engine.known import unknown_to_export
 from vanilla_transformer.errors import ModelError
 from vanilla_transformer.model.configuration_vanilla_transformer import VanillaTransformerConfig
+from vanilla_transformer.model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
+
+MARIAN = "marian"  # Its model type.
 
 Weights = dict[str, torch.Tensor]
 
@@ -102,6 +104,50 @@ def blocked_bias(bias: torch.Tensor, types: int, vocab_size: int) -> torch.Tenso
     return torch.cat((bias, blocked))
 
 
+@torch.no_grad()
+def from_marian(marian: MarianMTModel) -> VanillaTransformerForConditionalGeneration:
+    """Converts a Marian model to ours, with the same logits and its own settings of `generate`.
+
+    Raises:
+        ModelError: The model has a feature that ours cannot express.
+    """
+    theirs = marian.config
+    state = marian.state_dict()
+    embeddings = Embeddings(
+        source=marian.model.encoder.embed_tokens.weight,
+        target=marian.model.decoder.embed_tokens.weight,
+        output=marian.lm_head.weight,
+    )
+    if not theirs.scale_embedding:
+        embeddings = embeddings.scaled(theirs.d_model**-0.5)
+    types = embeddings.output.shape[0]
+    vocab_size = max(embeddings.source.shape[0], types)
+    bias = blocked_bias(marian.final_logits_bias.flatten(), types, vocab_size)
+    config = common_config(theirs, vocab_size, tie_word_embeddings=embeddings.tied, output_bias=bias is not None)
+    model = VanillaTransformerForConditionalGeneration(config)
+    weights = layer_weights(list(model.state_dict()), state, config.d_ff) | embeddings.weights(vocab_size)
+    # Marian has all sines first, then all cosines: our dimension 2i is its i, and 2i + 1 is its i + d_model / 2.
+    weights = reordered(weights, torch.arange(config.d_model).view(2, -1).T.flatten())
+    load(model, weights if bias is None else weights | {"lm_head.bias": bias})
+    model.generation_config = _its_search(marian)
+    return model
+
+
+def _its_search(marian: MarianMTModel) -> GenerationConfig:
+    """Returns its settings for our `generate`, with the library's penalty; without a limit, as many tokens as it has
+    positions: the library's default of 20 would cut sentences."""
+    settings = marian.generation_config.to_diff_dict()
+    if settings.get("max_length") is None and settings.get("max_new_tokens") is None:
+        settings["max_length"] = marian.config.max_position_embeddings
+    return fresh({**settings, "length_penalty_type": "huggingface"})
+
+
+def fresh(settings: dict[str, Any]) -> GenerationConfig:
+    """Makes a generation config that keeps our own keys when saved; one from a model config would lose them."""
+    not_settings = ("_from_model_config", "transformers_version")
+    return GenerationConfig(**{name: value for name, value in settings.items() if name not in not_settings})
+
+
 def common_config(theirs: PreTrainedConfig, vocab_size: int, **settings: Any) -> VanillaTransformerConfig:
     """Returns our configuration of a Marian model.
 
@@ -139,21 +185,6 @@ def common_config(theirs: PreTrainedConfig, vocab_size: int, **settings: Any) ->
         decoder_start_token_id=theirs.decoder_start_token_id,
         **settings,
     )
-
-
-def refuse_other_widths(config: VanillaTransformerConfig, system: str) -> None:
-    """Raises ModelError if d_k or d_v is not d_model / h."""
-    if not config.d_k == config.d_v == config.d_model / config.num_heads:
-        raise ModelError(
-            f"{system} requires d_k = d_v = d_model / num_heads: this model has {config.num_heads} heads with d_k "
-            f"{config.d_k} and d_v {config.d_v}, and d_model {config.d_model}."
-        )
-
-
-def refuse_unexportable(model: Any, activations: Collection[str]) -> None:
-    """Raises ModelError if an export with these activation functions would drop a part of the model."""
-    if reason := unknown_to_export(model, activations):
-        raise ModelError(f"The model cannot be exported, because no export supports {reason}.")
 
 
 def training_settings_lost(theirs: PreTrainedConfig) -> list[str]:
