@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from hub_server import HubServer, card_problems
+from opus_models import write_opus
+from transformers import AutoTokenizer, MarianMTModel
 
 from vanilla_transformer.cli import main
 
@@ -75,7 +77,7 @@ results["whole"] = answers(*load("ann/whole"))
 print(json.dumps(results))
 """
 
-NOT_INSTALLED = """
+WITHOUT_THE_PACKAGE = """
 class Nowhere:
     def find_spec(self, name, path=None, target=None):
         if name.partition(".")[0] == "vanilla_transformer":
@@ -86,6 +88,9 @@ try:
     raise SystemExit("the package can be imported")
 except ModuleNotFoundError:
     pass
+"""
+
+NOT_INSTALLED = """
 results = {}
 for name in (SAVED, *OTHERS, "ann/parts", "ann/pushed"):
     loaded = load(name, trust_remote_code=True)
@@ -134,8 +139,25 @@ def test_a_model_comes_back_from_the_hub_with_and_without_the_package(
 
     pushed = shutil.copytree(saved, tmp_path / "pushed")
     assert main(["push", str(pushed), "ann/pushed"]) == 0
-    elsewhere = run(NOT_INSTALLED, saved, others, ann, homes[1])
+    elsewhere = run(WITHOUT_THE_PACKAGE + NOT_INSTALLED, saved, others, ann, homes[1])
     for name in (str(saved), "ann/parts", "ann/pushed", "saved again"):
         assert elsewhere[name] == expected, name
     for name in ("negative", *others):
         assert elsewhere[name] == installed[name], name
+
+
+def test_a_marian_model_is_pushed_as_one_of_this_package(ann: HubServer, tmp_path: Path) -> None:
+    opus = write_opus(tmp_path)
+    (opus / "README.md").write_text("---\nlicense: cc-by-4.0\n---\n# Theirs\n")
+    assert main(["push", str(opus), "ann/opus"]) == 0
+    assert "cc-by-4.0" in ann.repositories["ann/opus"].files()["README.md"].decode()
+    script = """
+_, _, model, _, translate, _ = load("ann/opus", trust_remote_code=True)
+print(json.dumps([modules(model), translate(TEXTS)]))
+"""
+    (tmp_path / "home").mkdir()
+    modules, found = run(WITHOUT_THE_PACKAGE + script, opus, [], ann, tmp_path / "home")
+    tokenizer, theirs = AutoTokenizer.from_pretrained(opus), MarianMTModel.from_pretrained(opus).eval()
+    ids = [theirs.generate(**tokenizer([text], return_tensors="pt"))[0] for text in TEXTS]
+    expected = tokenizer.batch_decode(ids, skip_special_tokens=True)
+    assert modules == ["transformers_modules"] and [record["translation_text"] for record in found] == expected
