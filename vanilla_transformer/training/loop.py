@@ -16,13 +16,13 @@ from typing import Any
 import torch
 from accelerate import Accelerator
 from accelerate.utils import set_seed
+from transformers import PreTrainedTokenizerFast
 
 from vanilla_transformer.cores import usable_cores
 from vanilla_transformer.data.batching import share
 from vanilla_transformer.data.token_corpus import PreparedCorpus
 from vanilla_transformer.errors import DivergenceError, RecipeError, RunError
 from vanilla_transformer.malloc import keep_freed_memory
-from vanilla_transformer.model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
 from vanilla_transformer.recipe.defaults import NO_LIMIT, duration
 from vanilla_transformer.recipe.reading import named_recipe
 from vanilla_transformer.recipe.schema import Recipe
@@ -159,7 +159,7 @@ class TrainingLoop:
         self.task = task_for(recipe)
         self.corpus, self.dev, self.checkpoints = corpus, dev, checkpoints
         self.max_steps = NO_LIMIT
-        self.tokenizer: VanillaTransformerTokenizer | None = None
+        self.tokenizer: PreTrainedTokenizerFast | None = None
         self.samples: list[str] = []
         self.progress = Progress(
             data=corpus.tokens, dev=dev.tokens if dev is not None else "", processes=accelerator.num_processes
