@@ -383,10 +383,10 @@ def _choose_intervals(
     }
     saves = recipe.run.save_steps or chosen["save_steps"]
     evaluations = recipe.evaluation.eval_steps or chosen["eval_steps"]
-    sentence = (
-        f"Checkpoint every {_steps(saves)}, the last {recipe.run.average_checkpoints} are averaged; "
-        f"loss on dev every {_steps(evaluations)}."
-    )
+    result = f"the last {recipe.run.average_checkpoints} are averaged"
+    if recipe.start.from_model is not None and recipe.data.dev:
+        result = "the one with the lowest loss on dev is the result, that of the start included"
+    sentence = f"Checkpoint every {_steps(saves)}, {result}; loss on dev every {_steps(evaluations)}."
     return chosen, sentence
 
 
