@@ -3,6 +3,7 @@ import re
 import string
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -240,3 +241,25 @@ def test_lowercasing_applies_to_text_but_not_to_targets(algorithm, tmp_path):
         assert both["input_ids"] == either("hello")["input_ids"]
         assert either.decode(both["labels"], skip_special_tokens=True) == "HH AH"
         assert either.decode(either("HH AH")["input_ids"], skip_special_tokens=True) == "hh ah"
+
+
+def test_a_target_that_one_thread_reads_leaves_the_sources_of_others_alone():
+    tokenizer = VanillaTransformerTokenizer.train(["hello", "HH AH"], 260, lowercase=True)
+    expected = tokenizer("HELLO")["input_ids"]
+    started, stop = threading.Event(), threading.Event()
+
+    def read_targets():
+        while not stop.is_set():
+            assert tokenizer.detokenize("HH AH") == "HH AH"
+            started.set()
+
+    thread = threading.Thread(target=read_targets)
+    thread.start()
+    try:
+        assert started.wait(60)
+        assert all(tokenizer("HELLO")["input_ids"] == expected for _ in range(2000))
+    finally:
+        stop.set()
+        thread.join()
+    tokenizer.add_tokens(["PHONE"])
+    assert tokenizer.convert_tokens_to_ids("PHONE") in tokenizer(text_target="HH PHONE")["input_ids"]

@@ -21,7 +21,7 @@ from vanilla_transformer.data.corpus import as_text, bars_on_terminals
 from vanilla_transformer.data.token_corpus import REPORT_FILE, TOKENS_FILE, PreparationReport, StoredCorpus
 from vanilla_transformer.errors import CorpusError
 from vanilla_transformer.fingerprints import fingerprint_settings
-from vanilla_transformer.model.tokenization_vanilla_transformer import VanillaTransformerTokenizer, cased
+from vanilla_transformer.model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
 from vanilla_transformer.plain_text import plain_text
 
 # Version of the stored format; a new number makes all tokens again.
@@ -190,15 +190,8 @@ def token_ids(texts: Sequence[Any], tokenizer: PreTrainedTokenizerBase, *, targe
         return list(found["input_ids"])
     # The tokenizer's own call makes many Python objects that are not needed here, and takes twice as long. The backend
     # already works on all cores; processes on top of it only cost memory.
-    backend = reading_backend(tokenizer)
-    normalizer = backend.normalizer
-    if target:
-        backend.normalizer = cased(normalizer)
-    try:
-        return [encoding.ids for encoding in backend.encode_batch_fast(texts)]
-    finally:
-        if target:
-            backend.normalizer = normalizer
+    backend = reading_backend(tokenizer.for_targets() if target else tokenizer)
+    return [encoding.ids for encoding in backend.encode_batch_fast(texts)]
 
 
 def reading_backend(tokenizer: Any) -> Tokenizer:

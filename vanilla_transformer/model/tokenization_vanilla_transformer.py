@@ -1,6 +1,8 @@
 """Section 5.1: one vocabulary of sub-words for source and target, which reproduces any text exactly."""
 
+import copy
 from collections.abc import Iterable
+from contextvars import ContextVar
 from typing import Any, Self
 
 from tokenizers import Tokenizer, normalizers, processors
@@ -11,6 +13,9 @@ SPECIAL_TOKENS = {"pad_token": "<pad>", "bos_token": "<s>", "eos_token": "</s>",
 
 # Added only on request, after all other tokens: masked language models read it in place of a piece.
 MASK_TOKEN = "<mask>"
+
+# Whether the call that runs reads a target: its own thread's, because threads share a tokenizer.
+_READS_TARGET = ContextVar("reads_target", default=False)
 
 
 class VanillaTransformerTokenizer(PreTrainedTokenizerFast):
@@ -70,15 +75,27 @@ class VanillaTransformerTokenizer(PreTrainedTokenizerFast):
         ids = self(text_target=text, add_special_tokens=False, split_special_tokens=True)["input_ids"]
         return str(self.decode(ids, skip_special_tokens=True))
 
+    def for_targets(self) -> Self:
+        """Returns a tokenizer that keeps the case of its text: itself, unless it lower-cases what it reads."""
+        normalizer = self.backend_tokenizer.normalizer
+        kept = cased(normalizer)
+        if kept is normalizer:
+            return self
+        made_from, twin = self.__dict__.get("_cased", (None, None))
+        if made_from != (id(self._tokenizer), len(self)):
+            twin = copy.copy(self)
+            twin._tokenizer = copy.deepcopy(self._tokenizer)
+            twin._tokenizer.normalizer = kept
+            self.__dict__["_cased"] = (id(self._tokenizer), len(self)), twin
+        return twin
+
     def _switch_to_target_mode(self) -> None:
         """Keeps the case of references; the library calls it for `text_target`."""
-        normalizer = self.__dict__.setdefault("_of_input", self.backend_tokenizer.normalizer)
-        self.backend_tokenizer.normalizer = cased(normalizer)
+        _READS_TARGET.set(True)
 
     def _switch_to_input_mode(self) -> None:
         """Ends `text_target`: handles the case of source text again."""
-        if (normalizer := self.__dict__.pop("_of_input", None)) is not None:
-            self.backend_tokenizer.normalizer = normalizer
+        _READS_TARGET.set(False)
 
     def _decode(
         self,
@@ -95,7 +112,8 @@ class VanillaTransformerTokenizer(PreTrainedTokenizerFast):
     def _encode_plus(self, text: Any, text_pair: Any = None, *args: Any, **kwargs: Any) -> Any:
         if kwargs.get("is_split_into_words") and not _has_space_before_text(self.backend_tokenizer):
             text, text_pair = _spaced(text), _spaced(text_pair)
-        return super()._encode_plus(text, text_pair, *args, **kwargs)
+        reader = self.for_targets() if _READS_TARGET.get() else self
+        return super(VanillaTransformerTokenizer, reader)._encode_plus(text, text_pair, *args, **kwargs)
 
     @property
     def add_bos_token(self) -> bool:
@@ -104,7 +122,7 @@ class VanillaTransformerTokenizer(PreTrainedTokenizerFast):
 
     @add_bos_token.setter
     def add_bos_token(self, value: bool) -> None:
-        self.backend_tokenizer.post_processor = _post_processor(self.backend_tokenizer, value, self.add_eos_token)
+        self._set_ends(value, self.add_eos_token)
 
     @property
     def add_eos_token(self) -> bool:
@@ -113,7 +131,11 @@ class VanillaTransformerTokenizer(PreTrainedTokenizerFast):
 
     @add_eos_token.setter
     def add_eos_token(self, value: bool) -> None:
-        self.backend_tokenizer.post_processor = _post_processor(self.backend_tokenizer, self.add_bos_token, value)
+        self._set_ends(self.add_bos_token, value)
+
+    def _set_ends(self, begins: bool, ends: bool) -> None:
+        self.backend_tokenizer.post_processor = _post_processor(self.backend_tokenizer, begins, ends)
+        self.__dict__.pop("_cased", None)
 
     def update_post_processor(self) -> None:
         """Sets the tokens around a text as asked for at loading, and leaves the rest as it is."""
