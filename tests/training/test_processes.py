@@ -19,7 +19,7 @@ from safetensors.torch import load_file
 
 from vanilla_transformer.errors import RecipeError
 from vanilla_transformer.recipe.schema import Recipe
-from vanilla_transformer.training import loop, processes
+from vanilla_transformer.training import loop, processes, setup
 from vanilla_transformer.training.processes import processes_for
 
 LOST = r"error: Another process of this run is missing, has died or hangs: .* from the last checkpoint\. \("
@@ -95,6 +95,33 @@ def signalled(rank, by):
         update(self, *arguments)
 
     loop.TrainingLoop._update = acting_update
+
+
+@pytest.mark.parametrize("deed", ["other_recipe", "other_text"])
+def test_processes_that_do_not_mean_the_same_run_are_told_so(recipe, tmp_path, deed):
+    launch = Launch(2, command(recipe, tmp_path / "model"), tmp_path, deed=globals()[deed])
+    assert launch.codes() == [2, 2], launch.printed_by_all()
+    name = {"other_recipe": "seed '2', the main process '1'", "other_text": "tokens of train"}[deed]
+    assert f"Process 1 has the {name}" in launch.printed(0), launch.printed_by_all()
+    assert not (tmp_path / "model" / "checkpoints").exists()
+
+
+def other_recipe(rank):
+    if rank == 1:
+        facts = setup._facts
+        setup._facts = lambda inputs, run: facts(inputs, run) | {"seed": "2"}
+
+
+def other_text(rank):
+    if rank == 1:
+        gather = setup.gather_inputs
+
+        def gather_others(*arguments):
+            inputs = gather(*arguments)
+            inputs.train.tokens = inputs.train.tokens[::-1]
+            return inputs
+
+        setup.gather_inputs = gather_others
 
 
 class Program:

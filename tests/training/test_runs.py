@@ -257,6 +257,13 @@ def test_a_last_update_that_breaks_the_model_is_no_good_end(recipe, tmp_path, de
         json.loads(line, parse_constant=pytest.fail)
 
 
+def test_weights_that_are_nan_are_never_written_to_a_checkpoint(recipe, tmp_path):
+    # Of a token that is in no text.
+    with at_update(3, spoil(float("nan"), 3)), refused(DivergenceError, "NaN", "step 3"):
+        train(into(recipe, tmp_path / "model"))
+    assert not list((tmp_path / "model" / "checkpoints").glob("step-*"))
+
+
 def test_a_finished_run_is_not_touched_and_there_is_one_line_about_it(recipe, undisturbed, capsys):
     before = {path: path.stat().st_mtime_ns for path in undisturbed.rglob("*")}
     assert train(into(recipe, undisturbed)).directory == undisturbed
