@@ -31,6 +31,7 @@ python_use_unqualified_type_names = True
 python_maximum_signature_line_length = 100
 autodoc_member_order = "bysource"
 autodoc_class_signature = "separated"
+autodoc_inherit_docstrings = False
 default_role = "literal"
 napoleon_use_ivar = True
 copybutton_exclude = ".linenos, .gp, .go"

@@ -260,16 +260,6 @@ def test_a_tokenizer_is_not_learned_into_what_is_there(run, model, tmp_path):
         assert_one_sentence(err, "not empty")
 
 
-def test_a_run_is_averaged_where_files_cannot_be_locked(model, tmp_path):
-    run = tmp_path / "run"
-    shutil.copytree(model, run)
-    code = "import sys\nsys.modules['fcntl'] = None\n"
-    code += "from vanilla_transformer.cli.program import main\nsys.exit(main())"
-    words = ["average", str(run), "--output", str(tmp_path / "mean")]
-    done = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True)
-    assert (done.returncode, done.stdout) == (0, f"{tmp_path / 'mean'}\n"), done.stderr
-
-
 def test_debug_shows_the_traceback_wherever_it_stands(run):
     for words in (["--debug", "info", "nonsense"], ["info", "--debug", "nonsense"], ["info", "nonsense", "--debug"]):
         code, _, err = run(*words)
@@ -277,12 +267,12 @@ def test_debug_shows_the_traceback_wherever_it_stands(run):
         assert "Traceback" in err and err.splitlines()[-1].startswith("vanilla-transformer: error: ")
 
 
-def test_a_missing_package_is_named_with_what_installs_it(run, model, missing, monkeypatch):
+def test_a_missing_package_is_named_with_what_installs_it(run, model, corpus, missing, monkeypatch):
     missing("vanilla_transformer.evaluation", "sacrebleu")
     monkeypatch.delitem(sys.modules, "vanilla_transformer.evaluation")
     for name in [name for name in sys.modules if name.startswith(("vanilla_transformer.evaluation.", "sacrebleu."))]:
         monkeypatch.delitem(sys.modules, name)
-    code, _, err = run("evaluate", model, "--data", "x")
+    code, _, err = run("evaluate", model, "--data", *corpus)
     assert code == 1
     assert_one_sentence(err, "sacrebleu", "vanilla-transformer[train]")
 
@@ -322,7 +312,7 @@ def test_evaluate_prints_signed_metrics_and_writes_translations(run, model, corp
     wer, bleu, speed = out.splitlines()
     assert wer.startswith("wer = 100.00  (") and "items:2|nrefs:1-2" in wer
     assert bleu.startswith("sacrebleu = ") and "tok:13a" in bleu
-    assert "2 sources" in speed and "sentences/s" in speed and "target tokens/s" in speed
+    assert "2 different sources of 3 pairs" in speed and "sentences/s" in speed and "target tokens/s" in speed
     first, _, third, end = (tmp_path / "out").read_text(encoding="utf-8").split("\n")
     assert first == third and end == ""
 

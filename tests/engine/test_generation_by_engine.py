@@ -12,6 +12,7 @@ from searches import (
     ARCHITECTURES,
     END,
     INPUTS,
+    PAD,
     SEARCHES,
     START,
     WORDS,
@@ -61,7 +62,11 @@ def test_beam_search_is_the_librarys(seed, architecture, search, alpha, google, 
             ours = model.generate(
                 **wanted, length_penalty=alpha, length_penalty_type="google" if google else "huggingface"
             )
-        assert_same(ours, theirs)
+        if ours.sequences_scores is None:  # Declined, and the library gives scores only to who asks for them.
+            found, expected = (one.sequences.masked_fill(one.sequences == PAD, END) for one in (ours, theirs))
+            assert torch.equal(found, expected)
+        else:
+            assert_same(ours, theirs)
 
 
 @settings(max_examples=30, deadline=None)

@@ -41,6 +41,7 @@ MAY_STAY_OPEN = {
     "label_column",
     "labels",
     "max_grad_norm",
+    "max_minutes",
     "patience",
 }
 
@@ -123,8 +124,9 @@ def test_a_processor_trains_in_bfloat16_only_where_it_multiplies_it():
     assert precision == ("bfloat16" if facts.bfloat16 else "float32")
 
 
-def test_without_bfloat16_products_numbers_stay_float32():
-    assert chosen(4_500_000, dataclasses.replace(GPU, bfloat16=False))[0].optimization.precision == "float32"
+def test_without_bfloat16_products_a_gpu_takes_float16_and_a_processor_float32():
+    for device, precision in ((GPU, "float16"), (LAPTOP, "float32")):
+        assert chosen(4_500_000, dataclasses.replace(device, bfloat16=False))[0].optimization.precision == precision
     assert chosen(4_500_000, GPU)[0].optimization.precision == "bfloat16"
 
 

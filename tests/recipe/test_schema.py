@@ -122,7 +122,7 @@ def test_the_recipe_of_a_saved_model_may_have_settings_that_there_are_not(tmp_pa
         ("max_length_beyond_source: -1", "max_length_beyond_source '-1'"),
         ("seed: 1\nseed: 2", "seed line 2"),
         ("train:\n- corpus: a.tsv\n  tag: AA\n  tag: BB\n", "tag line 4"),
-        ("precision: float16", "precision auto float32 bfloat16 'float16'"),
+        ("precision: float8", "precision auto float32 bfloat16 'float8'"),
         ("tokenizer_lowercase: maybe", "tokenizer_lowercase 'maybe'"),
         ("tokenizer_lowercase: yes", "tokenizer_lowercase 'yes'"),
         ("output: [a]", "output ['a']"),

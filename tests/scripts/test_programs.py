@@ -31,7 +31,7 @@ def test_a_model_is_trained_and_scored(tmp_path, pairs):
     assert line.startswith(str(model))
     scores = run("evaluate.py", model, source, target, "--predictions", predictions, "--num-beams", "1")
     expected = evaluate(model, (source, target), num_beams=1)
-    assert scores == [str(score) for score in expected.scores]
+    assert scores == [str(score) for score in expected.scores.values()]
     assert predictions.read_text().split("\n")[:-1] == list(expected.predictions)
 
 

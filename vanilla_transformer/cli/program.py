@@ -4,7 +4,9 @@ import logging
 import os
 import sys
 import traceback
+from contextlib import nullcontext, redirect_stdout
 from functools import reduce
+from io import StringIO
 from operator import or_
 from types import ModuleType
 from typing import Annotated, Any
@@ -95,7 +97,9 @@ def _run(words: list[str]) -> None:
     if words == ["--version"]:
         print_result(f"{PROGRAM} {__version__}")
         return
-    with named_in_errors("Standard output"):
+    # To format help tyro asks standard output, which a shell may have closed, for its width.
+    shown = nullcontext() if sys.stdout else redirect_stdout(StringIO())
+    with named_in_errors("Standard output"), shown:
         command = parse(words)
     quieten_libraries()
     command.run()

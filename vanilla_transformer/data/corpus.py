@@ -324,12 +324,10 @@ def _in_one_sentence(location: CorpusLocation, directory: Path) -> Iterator[None
             raise error.__cause__ from None
         if problem and isinstance(error, OSError):
             raise CorpusError(f"there is no {location} here, and {problem}") from error
+        reason = (str(error.__cause__ or error).strip() or type(error).__name__).splitlines()[0]
         if _is_out_of_room(error):
             cache = directory if is_here else datasets.config.HF_CACHE_HOME
-            raise CorpusError(
-                f"{location} cannot be loaded because the disk of {cache} is full: free some space"
-            ) from error
-        reason = (str(error.__cause__ or error).strip() or type(error).__name__).splitlines()[0]
+            raise CorpusError(f"{cache} cannot hold {location} ({reason}): free some space") from error
         raise CorpusError(f"{location} cannot be loaded: {reason}") from error
 
 

@@ -81,11 +81,12 @@ class VanillaTransformerTokenizer(PreTrainedTokenizerFast):
         kept = cased(normalizer)
         if kept is normalizer:
             return self
-        made_from, twin = self.__dict__.get("_cased", (None, None))
+        made_from, twin = self.__dict__.get("_cased", (None, self))
         if made_from != (id(self._tokenizer), len(self)):
+            backend = copy.deepcopy(self.backend_tokenizer)
+            backend.normalizer = kept
             twin = copy.copy(self)
-            twin._tokenizer = copy.deepcopy(self._tokenizer)
-            twin._tokenizer.normalizer = kept
+            twin._tokenizer = backend
             self.__dict__["_cased"] = (id(self._tokenizer), len(self)), twin
         return twin
 
