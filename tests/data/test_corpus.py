@@ -372,7 +372,7 @@ def test_a_full_disk_is_named(rows, write, tmp_path, monkeypatch):
         with small_files(1 << 15), refused(CorpusError, str(words[0]), "free some space"):
             rows(*words)
         # The library looks at the free space before it begins.
-        with monkeypatch.context() as patch, refused(CorpusError, str(words[0]), "full"):
+        with monkeypatch.context() as patch, refused(CorpusError, str(words[0]), "Not enough disk space"):
             patch.setattr("os.statvfs", lambda place: os.statvfs_result((1, 1, 1, *[0] * 6, 255)))
             rows(*words)
     assert len(rows(*lines)) == 9000
