@@ -3,10 +3,9 @@
 import copy
 from typing import TypeVar
 
-from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerBase
 
-from vanilla_transformer.model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
+from vanilla_transformer.model.tokenization_vanilla_transformer import VanillaTransformerTokenizer, with_same_pieces
 
 AnyTokenizer = TypeVar("AnyTokenizer", bound=PreTrainedTokenizerBase)
 
@@ -23,16 +22,12 @@ def plain_text(tokenizer: AnyTokenizer) -> AnyTokenizer:
     reader.split_special_tokens = True
     reader.init_kwargs = {**tokenizer.init_kwargs, "split_special_tokens": True}
     own = {*map(str, tokenizer.special_tokens_map.values())} - {tokenizer.mask_token}
-    added = [token for _, token in sorted(tokenizer.added_tokens_decoder.items())]
-    written = [token for token in added if token.special and token.content not in own]
+    added = tokenizer.added_tokens_decoder
+    written = [token for token in added.values() if token.special and token.content not in own]
     if written:
         # In plain text the backend does not find tokens that it considers special.
         for token in written:
             token.special = False
-        backend = tokenizer.backend_tokenizer
-        alone = Tokenizer(backend.model)  # The same model, not a copy.
-        alone.normalizer, alone.pre_tokenizer = backend.normalizer, backend.pre_tokenizer
-        alone.post_processor, alone.decoder = backend.post_processor, backend.decoder
-        alone.add_tokens(added)
-        reader._tokenizer, reader._extra_special_tokens = alone, [token.content for token in written]
+        reader._tokenizer = with_same_pieces(tokenizer.backend_tokenizer, added)
+        reader._extra_special_tokens = [token.content for token in written]
     return reader

@@ -11,7 +11,7 @@ from vanilla_transformer.errors import VocabularyError
 from vanilla_transformer.limits import check_whole
 
 # The library allocates memory for this many before it learns, and kills the process if there is too little.
-_MOST_TYPES = 4_000_000
+_MAX_TYPES = 4_000_000
 ALGORITHMS = ("bpe", "wordpiece", "character", "presplit")
 
 # The characters that `_TO_BYTES` writes for the 256 bytes.
@@ -75,8 +75,8 @@ def learn_tokenizer(
             f"vocab_size must be at least {least + others}, for {len(_BYTES)} bytes and "
             f"{len(special) + others} special tokens, not {wanted}."
         )
-    if vocab_size is not None and vocab_size > _MOST_TYPES:
-        raise ValueError(f"vocab_size must be at most {_MOST_TYPES}, not {vocab_size}.")
+    if vocab_size is not None and vocab_size > _MAX_TYPES:
+        raise ValueError(f"vocab_size must be at most {_MAX_TYPES}, not {vocab_size}.")
     if algorithm == "presplit":
         tokenizer = _learn_presplit(texts, vocab_size, special)
     elif vocab_size is None:

@@ -55,7 +55,7 @@ def test_replay_takes_as_many_checkpoints_as_fit(explored, tmp_path, monkeypatch
     size = sum(path.stat().st_size for path in folder.glob("step-*.bin")) / 6
     exact = (folder / "weights.bin").stat().st_size
     assert size < exact / 2.5
-    monkeypatch.setattr("vanilla_transformer.explore.static_site.MOST_BYTES", int(exact + 3.2 * size))
+    monkeypatch.setattr("vanilla_transformer.explore.static_site.MAX_BYTES", int(exact + 3.2 * size))
     write_page(one.model, one.tokenizer, tmp_path / "some", name="some", examples=["a"], run=run)
     some = about(tmp_path / "some")["training"]["steps"]
     assert len(some) == 3 and {10, 60} <= set(some)

@@ -8,7 +8,7 @@ from refusals import refused
 from vanilla_transformer.engine import cpu
 from vanilla_transformer.recipe.defaults import (
     CPU_HOURS,
-    LEAST_WARMUP,
+    MIN_WARMUP,
     SIZE_PRESETS,
     CorpusFacts,
     DeviceFacts,
@@ -157,8 +157,8 @@ def test_short_runs_warm_up_for_a_part_without_a_higher_peak(steps):
     peak = recipe.optimization.learning_rate_scale * paper_learning_rate(
         recipe.optimization.warmup_steps, 128, recipe.optimization.warmup_steps
     )
-    assert peak <= 1.03 * paper_learning_rate(LEAST_WARMUP, 128, LEAST_WARMUP)
-    assert recipe.optimization.learning_rate_scale == 1 or recipe.optimization.warmup_steps < LEAST_WARMUP
+    assert peak <= 1.03 * paper_learning_rate(MIN_WARMUP, 128, MIN_WARMUP)
+    assert recipe.optimization.learning_rate_scale == 1 or recipe.optimization.warmup_steps < MIN_WARMUP
 
 
 def test_a_warm_up_that_is_given_has_the_papers_rate():

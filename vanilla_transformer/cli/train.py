@@ -8,6 +8,7 @@ from typing import Annotated
 from tyro.conf import Positional, arg
 
 from vanilla_transformer.cli.arguments import Flag
+from vanilla_transformer.errors import RecipeError
 from vanilla_transformer.recipe.reading import load_recipe, named_recipe, shipped_recipes
 from vanilla_transformer.recipe.schema import Recipe
 
@@ -52,6 +53,8 @@ class Train:
         from vanilla_transformer.training.run_directory import RunDirectory, output_path
 
         recipe = self.settled()
+        if self.finish and self.dry_run:
+            raise RecipeError("--finish cannot be combined with --dry-run.")
         if self.finish and is_main_process():
             trains_elsewhere = RunDirectory(output_path(recipe)).ask_to_finish()
             if trains_elsewhere and not is_launched():

@@ -12,7 +12,7 @@ from vanilla_transformer.data.token_corpus import Lengths
 
 LABEL_PADDING = -100
 # Share of its rows at which a batch may end if that keeps longer and shorter pairs apart.
-LEAST_FILL = 0.9
+MIN_FILL = 0.9
 # Sort keys are made in blocks, so that planning needs little more memory than the keys themselves.
 BLOCK = 1 << 20
 
@@ -192,7 +192,7 @@ def _cut(runs: _Runs, budget: int) -> tuple[list[int], NDArray[np.int64]]:
             if used == runs.counts[run]:
                 run, used = run + 1, 0
         else:
-            run, used, filled, found = _mixed_batch(runs, run, used, rows, math.ceil(rows * LEAST_FILL))
+            run, used, filled, found = _mixed_batch(runs, run, used, rows, math.ceil(rows * MIN_FILL))
             bounds.append(bounds[-1] + filled)
             items.append(found)
     return bounds, np.array(items, dtype=np.int64)

@@ -6,6 +6,7 @@ and `ONEDNN_MAX_CPU_ISA` and `FBGEMM_ENABLE_INSTRUCTIONS` restrict both.
 
 import os
 import platform
+import threading
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,8 +23,8 @@ BFLOAT16_FROM_WIDTH = 128
 # waiting for each other.
 SMALL = 1 << 24
 _PROC = Path("/proc")
-# The model of each call that decodes now.
-_CALLS: list[torch.nn.Module] = []
+# The threads that decode now, one entry a call.
+_DECODING: list[int] = []
 
 
 def fastest_dtype(width: int, device: torch.device) -> torch.dtype:
@@ -81,12 +82,12 @@ def fitting_threads(model: torch.nn.Module, sentences: int) -> Iterator[None]:
         yield
         return
     small = sentences * sum(weight.numel() for weight in model.parameters()) <= SMALL
-    _CALLS.append(model)
-    torch.set_num_threads(1 if small else max(1, free_threads(given) // len(_CALLS)))
+    _DECODING.append(threading.get_ident())
+    torch.set_num_threads(1 if small else max(1, free_threads(given) // len(_DECODING)))
     try:
         yield
     finally:
-        _CALLS.pop()
+        _DECODING.remove(threading.get_ident())
         torch.set_num_threads(given)
 
 

@@ -32,7 +32,7 @@ _FIELDS = (
     *("positional_encoding", "max_position_embeddings", "layer_norm_eps", "activation_function", "classifier_pooling"),
     *("num_layers", "cell", "attention", "input_feeding", "attention_window", "bidirectional"),
 )
-_MOST_PARAMETERS = 40_000_000
+_MAX_PARAMETERS = 40_000_000
 
 
 def family(model: PreTrainedModel) -> str:
@@ -51,9 +51,9 @@ def family(model: PreTrainedModel) -> str:
     if reason := unknown_to_export(model, activations("page")):
         raise ModelError(f"The page cannot compute {reason}.")
     count = sum(weight.numel() for weight in model.parameters())
-    if count > _MOST_PARAMETERS:
+    if count > _MAX_PARAMETERS:
         raise ModelError(
-            f"The model has {count:,} parameters, but a browser can only compute up to {_MOST_PARAMETERS:,} "
+            f"The model has {count:,} parameters, but a browser can only compute up to {_MAX_PARAMETERS:,} "
             "in reasonable time."
         )
     return found

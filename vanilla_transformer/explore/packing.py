@@ -13,8 +13,8 @@ from safetensors.torch import load_file
 from vanilla_transformer.training.checkpoints import list_checkpoints
 
 # The size of all weights of a page, which a reader on a phone must download.
-MOST_BYTES = 15_000_000
-_MOST_CHECKPOINTS = 12
+MAX_BYTES = 15_000_000
+_MAX_CHECKPOINTS = 12
 
 Weights = Mapping[str, torch.Tensor]
 
@@ -90,7 +90,7 @@ def moments(run: Path, size: int, room: int, report: Callable[[str], None]) -> l
     """
     there = [Moment(one.step, one.path / "model.safetensors") for one in list_checkpoints(run / "checkpoints", report)]
     there = [moment for moment in there if moment.file.is_file()]
-    count = min(_MOST_CHECKPOINTS, room // size, len(there))
+    count = min(_MAX_CHECKPOINTS, room // size, len(there))
     if count < 1:
         return []
     if count == len(there):

@@ -17,7 +17,7 @@ from vanilla_transformer.errors import ModelError
 from vanilla_transformer.explore.browser_tokenizer import tokenizer_config, tokenizer_parts
 from vanilla_transformer.explore.computable import WRITERS, family, fields
 from vanilla_transformer.explore.packing import (
-    MOST_BYTES,
+    MAX_BYTES,
     Moment,
     Tensor,
     learning_curve,
@@ -238,7 +238,7 @@ def _training(
     places: Mapping[str, Tensor], weights: int, run: Path, folder: Path, report: Callable[[str], None]
 ) -> dict[str, Any] | None:
     """Writes the weights of checkpoints that fit, and returns their steps and the run's learning curve."""
-    chosen = moments(run, size_in_8_bits(places), MOST_BYTES - weights, report)
+    chosen = moments(run, size_in_8_bits(places), MAX_BYTES - weights, report)
     kept: list[Moment] = []
     for moment in chosen:
         found = weights_of(moment, places)

@@ -1,11 +1,11 @@
 """Section 5.1: one vocabulary of sub-words for source and target, which reproduces any text exactly."""
 
 import copy
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextvars import ContextVar
 from typing import Any, Self
 
-from tokenizers import Tokenizer, normalizers, processors
+from tokenizers import AddedToken, Tokenizer, normalizers, processors
 from transformers import PreTrainedTokenizerFast
 
 # The order gives the ids: 0 pads, 1 starts the decoder, 2 ends a sentence; 3 exists because the library needs it.
@@ -81,14 +81,10 @@ class VanillaTransformerTokenizer(PreTrainedTokenizerFast):
         kept = cased(normalizer)
         if kept is normalizer:
             return self
-        made_from, twin = self.__dict__.get("_cased", (None, self))
-        if made_from != (id(self._tokenizer), len(self)):
-            backend = copy.deepcopy(self.backend_tokenizer)
-            backend.normalizer = kept
-            twin = copy.copy(self)
-            twin._tokenizer = backend
-            self.__dict__["_cased"] = (id(self._tokenizer), len(self)), twin
-        return twin
+        reader = copy.copy(self)
+        reader._tokenizer = with_same_pieces(self.backend_tokenizer, self.added_tokens_decoder)
+        reader._tokenizer.normalizer = kept
+        return reader
 
     def _switch_to_target_mode(self) -> None:
         """Keeps the case of references; the library calls it for `text_target`."""
@@ -123,7 +119,7 @@ class VanillaTransformerTokenizer(PreTrainedTokenizerFast):
 
     @add_bos_token.setter
     def add_bos_token(self, value: bool) -> None:
-        self._set_ends(value, self.add_eos_token)
+        self.backend_tokenizer.post_processor = _post_processor(self.backend_tokenizer, value, self.add_eos_token)
 
     @property
     def add_eos_token(self) -> bool:
@@ -132,16 +128,21 @@ class VanillaTransformerTokenizer(PreTrainedTokenizerFast):
 
     @add_eos_token.setter
     def add_eos_token(self, value: bool) -> None:
-        self._set_ends(self.add_bos_token, value)
-
-    def _set_ends(self, begins: bool, ends: bool) -> None:
-        self.backend_tokenizer.post_processor = _post_processor(self.backend_tokenizer, begins, ends)
-        self.__dict__.pop("_cased", None)
+        self.backend_tokenizer.post_processor = _post_processor(self.backend_tokenizer, self.add_bos_token, value)
 
     def update_post_processor(self) -> None:
         """Sets the tokens around a text as asked for at loading, and leaves the rest as it is."""
         for name in {"add_bos_token", "add_eos_token"} & self.init_kwargs.keys():
             setattr(self, name, self.init_kwargs[name])
+
+
+def with_same_pieces(tokenizer: Tokenizer, added: Mapping[int, AddedToken]) -> Tokenizer:
+    """Returns a tokenizer that shares the model of this one and can be changed without it, with these added tokens."""
+    reader = Tokenizer(tokenizer.model)
+    reader.normalizer, reader.pre_tokenizer = tokenizer.normalizer, tokenizer.pre_tokenizer
+    reader.post_processor, reader.decoder = tokenizer.post_processor, tokenizer.decoder
+    reader.add_tokens([token for _, token in sorted(added.items())])
+    return reader
 
 
 def cased(normalizer: Any) -> Any:

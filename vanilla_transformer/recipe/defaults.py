@@ -109,11 +109,11 @@ _OTHER_PRESETS = (
     SizePreset(1_000_000, 16_000, "small", "small", 0.1, 8_192, 10),
     SizePreset(math.inf, 32_000, "base", "small", 0.1, 25_000, 5),
 )
-MOST_STEPS = 100_000  # Section 5.2, base.
+MAX_STEPS = 100_000  # Section 5.2, base.
 CPU_HOURS = 1.5
 CPU_FLOPS_PER_CORE = {"float32": 55e9, "bfloat16": 100e9}
 # Text that is already split has its own pieces. With more than this many it was not split at all.
-MOST_PIECES = 100_000
+MAX_PIECES = 100_000
 # Batches hold some padding, and are rarely full.
 SHARE_OF_REAL_TOKENS = 0.92
 # bfloat16 pays on a CPU only if matrices are wide enough to outweigh the conversions.
@@ -121,17 +121,17 @@ CPU_BFLOAT16_FROM_WIDTH = 128
 MEMORY_SHARE_OF_A_BATCH = 0.3
 # Steps with sentences of a single length pull the weights back and forth. After 1,000 steps of 2,048 tokens in 2 and
 # in 4 batches the WER on CMUdict is 45.7 and 43.9, the perplexity on Multi30k 10.7 and 10.3; 8 batches are no better.
-LEAST_BATCHES = 4
-MOST_TOKENS_IN_A_BATCH = {"cpu": 2_048, "accelerator": 8_192}
+MIN_BATCHES = 4
+MAX_TOKENS_IN_A_BATCH = {"cpu": 2_048, "accelerator": 8_192}
 # Steps of a run that only the time ends.
 NO_LIMIT = 10**15 - 1
 # Shorter warm-ups raise the rate so high that small post-norm models stop learning; the paper's is the longest.
-LEAST_WARMUP, MOST_WARMUP = 2_000, 4_000
-# In shorter runs the rate rises over a third of the steps, to at most its value after LEAST_WARMUP; in very short ones
+MIN_WARMUP, MAX_WARMUP = 2_000, 4_000
+# In shorter runs the rate rises over a third of the steps, to at most its value after MIN_WARMUP; in very short ones
 # over two thirds, up to this many steps. With 300 steps on 3,000 pairs of Multi30k, 200 of them learn most.
 VERY_SHORT_WARMUP = 200
 # Trained weights continue at the final rate of Eq. 3 in section 5.2, and need fewer epochs.
-FINE_TUNING_STEPS_DONE, FINE_TUNING_WARMUP, FINE_TUNING_EPOCHS = MOST_STEPS, 400, 10
+FINE_TUNING_STEPS_DONE, FINE_TUNING_WARMUP, FINE_TUNING_EPOCHS = MAX_STEPS, 400, 10
 # Recurrent models have the usual values (Luong et al. 2015 clip to 5); their rate does not follow Eq. 3.
 RECURRENT_LEARNING_RATE, RECURRENT_MAX_GRAD_NORM, RECURRENT_WARMUP = 1e-3, 5.0, 400
 EVALUATIONS = CHECKPOINTS = 50
@@ -144,8 +144,8 @@ def choose_vocab_size(recipe: Recipe, task: Architecture, rows: int) -> tuple[in
     if recipe.tokenizer.vocab_size is not None:
         return recipe.tokenizer.vocab_size, []
     if recipe.tokenizer.tokenizer_algorithm == "presplit":
-        sentence = f"Vocabulary: every piece that the text is split into, or the {MOST_PIECES:,} most frequent."
-        return MOST_PIECES, [sentence]
+        sentence = f"Vocabulary: every piece that the text is split into, or the {MAX_PIECES:,} most frequent."
+        return MAX_PIECES, [sentence]
     size = _size_preset(task, rows).vocab_size
     return size, [f"Vocabulary: {size:,} entries, for {rows:,} {task.form.unit}."]
 
@@ -292,9 +292,9 @@ def _choose_batches(
 ) -> tuple[dict[str, Any], str]:
     bytes_per_token = 4 * numbers_kept_per_token(task.config(recipe))
     fitting = int(device.memory * MEMORY_SHARE_OF_A_BATCH / bytes_per_token)
-    most = min(MOST_TOKENS_IN_A_BATCH["cpu" if device.kind == "cpu" else "accelerator"], max(fitting, 1))
+    most = min(MAX_TOKENS_IN_A_BATCH["cpu" if device.kind == "cpu" else "accelerator"], max(fitting, 1))
     # The same number for each process.
-    batches = device.processes * math.ceil(max(LEAST_BATCHES, batch_tokens / most) / device.processes)
+    batches = device.processes * math.ceil(max(MIN_BATCHES, batch_tokens / most) / device.processes)
     batches = min(batches, batch_tokens)
     count = recipe.optimization.batches_per_step or batches
     sentence = f"Step: up to {batch_tokens:,} tokens a side, in {count} {'batch' if count == 1 else 'batches'}."
@@ -315,8 +315,8 @@ def _choose_length(
     tokens = max(corpus.tokens)
     steps_per_epoch = math.ceil(tokens / (batch_tokens * SHARE_OF_REAL_TOKENS))
     steps, reason = epochs * steps_per_epoch, f"{epochs} epochs suit {corpus.pairs:,} {task.form.unit}"
-    if steps > MOST_STEPS:
-        steps, reason = MOST_STEPS, "as many as the paper's base model had"
+    if steps > MAX_STEPS:
+        steps, reason = MAX_STEPS, "as many as the paper's base model had"
     seconds_per_step = 0.0
     if device.kind == "cpu":
         seconds_per_step = _cpu_seconds_per_epoch(recipe, task, corpus, device) / steps_per_epoch
@@ -350,9 +350,9 @@ def _choose_length(
 def _paper_warmup(steps: int) -> tuple[int, float]:
     """Returns the warm-up of a run of `steps` steps, and the factor on Eq. 3 that limits its peak."""
     short = max(1, steps // 3, min(2 * steps // 3, VERY_SHORT_WARMUP))
-    warmup = min(max(steps // 10, min(short, LEAST_WARMUP)), MOST_WARMUP)
+    warmup = min(max(steps // 10, min(short, MIN_WARMUP)), MAX_WARMUP)
     # The peak of Eq. 3 grows with the root of 1 / warm-up.
-    return warmup, min(1.0, float(f"{math.sqrt(warmup / LEAST_WARMUP):.2g}"))
+    return warmup, min(1.0, float(f"{math.sqrt(warmup / MIN_WARMUP):.2g}"))
 
 
 def _choose_recurrent(recipe: Recipe) -> tuple[dict[str, Any], str]:
@@ -367,7 +367,7 @@ def _choose_fine_tuning(recipe: Recipe) -> tuple[dict[str, Any], str]:
     # The rate at which Eq. 3 arrives in section 5.2.
     assert recipe.model.d_model is not None
     scale = recipe.optimization.learning_rate_scale or 1
-    rate = float(f"{paper_learning_rate(FINE_TUNING_STEPS_DONE, recipe.model.d_model, MOST_WARMUP, scale):.2g}")
+    rate = float(f"{paper_learning_rate(FINE_TUNING_STEPS_DONE, recipe.model.d_model, MAX_WARMUP, scale):.2g}")
     suits = "which suits weights that are already trained"
     return {"learning_rate": rate}, f"Optimisation: a learning rate of {rate:g} after the warm-up, {suits}."
 

@@ -64,7 +64,7 @@ def gather_inputs(recipe: Recipe, run: RunDirectory, say: Callable[[str], None])
     train, dev, test = texts["train"], *(next(iter(texts[name]), None) for name in ("dev", "test"))
     recipe = with_labels(recipe, texts)
     if not has_checkpoints(run.checkpoints):
-        for sentence in _doubts(texts, task.form.names, task.form.unit):
+        for sentence in _warnings(texts, task.form.names, task.form.unit):
             say(sentence)
     tokenizer = _tokenizer(recipe, run, train, say)
     prepared = prepare_train(corpora["train"], train, tokenizer, recipe, run.prepared, say)
@@ -83,7 +83,7 @@ def gather_inputs(recipe: Recipe, run: RunDirectory, say: Callable[[str], None])
     )
 
 
-def _doubts(texts: Mapping[str, Sequence[Dataset]], columns: Sequence[str], unit: str) -> Iterator[str]:
+def _warnings(texts: Mapping[str, Sequence[Dataset]], columns: Sequence[str], unit: str) -> Iterator[str]:
     """Warns of likely mistakes in the choice of corpora: rows to copy, and rows to be scored on that were learned."""
     for name, corpora in texts.items():
         if len(columns) == 2 and any(_has_equal_sides(corpus, columns) for corpus in corpora):

@@ -64,7 +64,7 @@ FEW_NUMBERS = 1 << 22
 # A run reports that it has become this many times slower.
 SLOW = 3
 # Each step whose gradients overflow float16 is left out and halves the factor on the loss, from 65,536 on.
-LEAST_SCALE = 1.0
+MIN_SCALE = 1.0
 # Number of sentences of `dev` whose translations are shown now and then.
 SAMPLES = 2
 # Measuring the time of a step takes this long.
@@ -374,7 +374,7 @@ class TrainingLoop:
         if not math.isfinite(loss):
             raise self._divergence("The loss is")
         scaler = self.accelerator.scaler
-        if scaler is not None and scaler.get_scale() < LEAST_SCALE:
+        if scaler is not None and scaler.get_scale() < MIN_SCALE:
             raise self._divergence("In float16, however small the loss is made, gradients are")
         self.unread_loss.zero_()
         progress = self.progress

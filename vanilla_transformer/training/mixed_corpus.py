@@ -14,7 +14,7 @@ from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.tasks import task_for
 
 # An epoch is planned in memory: about 30 bytes per pair, and 16 more if a share is drawn anew in each epoch.
-MOST_PAIRS_IN_AN_EPOCH = 1_000_000_000
+MAX_PAIRS_IN_AN_EPOCH = 1_000_000_000
 
 
 def mix(
@@ -89,7 +89,7 @@ class MixedCorpus(PreparedCorpus):
 def _shares(sizes: Sequence[int], weights: Sequence[float]) -> list[int]:
     """Return the number of pairs of each corpus in the smallest epoch that holds all pairs and has these weights."""
     pairs_per_weight = max(size / weight for size, weight in zip(sizes, weights, strict=True))
-    if pairs_per_weight * sum(weights) > MOST_PAIRS_IN_AN_EPOCH:
+    if pairs_per_weight * sum(weights) > MAX_PAIRS_IN_AN_EPOCH:
         raise CorpusError(
             f"with the weights {', '.join(f'{weight:g}' for weight in weights)}, an epoch that holds every "
             f"pair would have {pairs_per_weight * sum(weights):,.0f} pairs: give the larger corpora more "

@@ -169,7 +169,7 @@ def _plan(context: RunContext) -> str:
     if optimization.max_steps < NO_LIMIT:
         ends.append(f"to {optimization.max_steps:,}")
     if context.deadline < math.inf:
-        left = (context.deadline - time.perf_counter()) / 60
+        left = max(0.0, context.deadline - time.perf_counter()) / 60
         ends.append(f"until {optimization.max_minutes:g} minutes are used, of which {left:.1f} are left,")
     steps = f"from step {done:,} {' or '.join(ends)}"
     return f"Plan: {steps} over {len(context.inputs.train):,} {unit}{shared}, in {context.run.path}."

@@ -16,11 +16,11 @@ from vanilla_transformer.tasks import SpecialTokens, task_for
 from vanilla_transformer.tokenizer import count_long_words, describe_long_words, lowercased
 
 # Sub-words depend on counts: more sentences than this hardly change them.
-MOST_ROWS_FOR_THE_VOCABULARY = 1_000_000
+MAX_ROWS_FOR_VOCABULARY = 1_000_000
 # Advice on getting a tokenizer with these special tokens.
 _ADVICE = {SpecialTokens(): "`vanilla-transformer tokenizer` makes one that can."}
 # Number of characters that a sentence lists.
-_MOST_SHOWN = 10
+_MAX_SHOWN = 10
 
 
 def check_tokenizer(
@@ -70,7 +70,7 @@ def learn_tokenizer(
     """Learns sub-words from an even sample of all rows, as many as suit them unless the recipe gives their number."""
     task = task_for(recipe)
     rows, stride = sum(map(len, texts)), 1
-    while rows > MOST_ROWS_FOR_THE_VOCABULARY * stride:
+    while rows > MAX_ROWS_FOR_VOCABULARY * stride:
         stride *= 2
     whole = concatenate_datasets([text.select_columns(list(task.form.names)) for text in texts])
     sample = whole.select(range(0, rows, stride)) if stride > 1 else whole
@@ -126,8 +126,8 @@ def describe_unseen_characters(
     counts = Counter(character for text in _texts(others, columns) for character in text if character not in known)
     if not counts:
         return None
-    shown = [f"{character!r} {count:,}" for character, count in counts.most_common(_MOST_SHOWN)]
-    more = ["..."] * (len(counts) > _MOST_SHOWN)
+    shown = [f"{character!r} {count:,}" for character, count in counts.most_common(_MAX_SHOWN)]
+    more = ["..."] * (len(counts) > _MAX_SHOWN)
     characters = "character" if len(counts) == 1 else "characters"
     return (
         f"{name} has {len(counts):,} {characters} that never occur in train, {counts.total():,} in all, so the "

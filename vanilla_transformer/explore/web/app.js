@@ -15,7 +15,7 @@ import { TreePart } from "./tree.js";
 import { views } from "./views.js";
 
 /** Longer texts take a browser too long, and no picture shows them. */
-const MOST_TOKENS = 512;
+const MAX_TOKENS = 512;
 const CHAPTERS = {
   "3.1": "3.1-stacks", "3.2.1": "3.2-attention", "3.2.2": "3.2-attention", "3.2.3": "3.2-attention", "3.3": "3.3-feed-forward",
   "3.4": "3.4-embeddings", "3.5": "3.5-positions", "5.3": "5.3-optimizer", "6.1": "6.1-translation", recurrent: "what-it-replaced",
@@ -143,7 +143,7 @@ export class App {
   /** The ids of a text; of one that is too long its first ones, which the page says. */
   ids(text) {
     const ids = text.trim() ? this.model.encode(text) : [], learned = this.model.config.positional_encoding === "learned";
-    const most = Math.min(MOST_TOKENS, learned ? this.model.config.max_position_embeddings : MOST_TOKENS);
+    const most = Math.min(MAX_TOKENS, learned ? this.model.config.max_position_embeddings : MAX_TOKENS);
     return { ids: ids.length > most ? [...ids.slice(0, most - 1), ids.at(-1)] : ids, cut: ids.length > most ? most : null };
   }
 
