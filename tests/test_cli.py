@@ -239,6 +239,7 @@ def test_text_that_is_not_utf8_is_named_by_line_after_the_lines_before_it(run, m
         (["evaluate", "{model}", "--data"], "--data: there is no corpus"),
         (["train", "nonsense"], "nonsense"),
         (["train", "--seed", "1", "nonsense"], "must come before all options"),
+        (["train", "--finish", "--dry-run"], "--dry-run"),
         (["average", "{model}", "--output", "{model}"], "not empty"),
         (["average", "{tmp}/none", "--output", "{tmp}/mean"], "none"),
         (["average", "{model}", "--last", "2", "--output", "{tmp}/mean"], "--last"),
