@@ -181,7 +181,9 @@ def error_message(error: BaseException) -> str:
     if isinstance(error, OSError) and error.strerror:
         reason = error.strerror.rstrip(".")
         return f"{error.filename}: {reason}." if error.filename else f"{reason}."
-    if isinstance(error, OSError | ValueError):
+    # transformers says so of a configuration's field.
+    is_of_a_field = type(error).__name__.startswith("StrictDataclass")
+    if isinstance(error, OSError | ValueError) or is_of_a_field:
         return message if message.endswith("?") else message.rstrip(".") + "."
     # On a CPU torch has no dedicated exception class.
     if (

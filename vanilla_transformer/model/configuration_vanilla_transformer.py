@@ -1,9 +1,8 @@
 """The paper's hyperparameters, and its published settings by name."""
 
-import difflib
-import math
-from typing import Any, Self
+from typing import Any, Literal, Self
 
+from huggingface_hub.dataclasses import strict, validated_field
 from transformers import PreTrainedConfig
 
 # Table 3, one entry per row: the differences from `base`. `small` and `tiny` are ours, for corpora that the paper's
@@ -33,23 +32,7 @@ _PRESETS: dict[str, dict[str, Any]] = {
     "table3-E": {"positional_encoding": "learned"},
 }
 
-# Larger than any model ever trained: a value above these is a slip, and is reported before memory is allocated.
-_LARGEST = {
-    "vocab_size": 2**24,
-    "d_model": 2**16,
-    "d_ff": 2**20,
-    "num_heads": 2**12,
-    "d_k": 2**16,
-    "d_v": 2**16,
-    "encoder_layers": 2**10,
-    "decoder_layers": 2**10,
-    "max_position_embeddings": 2**24,
-}
 _STACKS = ("encoder", "decoder")
-_SHARES = ("dropout", "attention_dropout", "activation_dropout", "label_smoothing")
-_SWITCHES = ("attention_bias", "output_bias", "tie_word_embeddings", "is_encoder_decoder", "use_cache")
-_TOKENS = ("pad_token_id", "bos_token_id", "decoder_start_token_id")
-
 # Tensor parallelism within a stack: each process has some of the heads and some of the inner units of the feed-forward
 # layers.
 _STACK_TP_PLAN = {
@@ -60,14 +43,17 @@ _STACK_TP_PLAN = {
 }
 
 
-def _is_int(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
+def between(least: float, most: float, default: float | None) -> Any:
+    """Returns a field for numbers within limits: what is beyond is a slip, and is told before memory is allocated."""
+
+    def check(value: float | None) -> None:
+        if value is not None and not least <= value <= most:
+            raise ValueError(f"must be from {least} to {most:,}, not {value}")
+
+    return validated_field(check, default=default)
 
 
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
+@strict
 class VanillaTransformerBaseConfig(PreTrainedConfig):
     """Sizes and settings shared by all families; the defaults are the base model of "Attention Is All You Need".
 
@@ -95,19 +81,19 @@ class VanillaTransformerBaseConfig(PreTrainedConfig):
     keys_to_ignore_at_inference = ["past_key_values"]
     attribute_map = {"hidden_size": "d_model", "num_attention_heads": "num_heads", "head_dim": "d_k"}
 
-    vocab_size: int = 37000
-    d_model: int = 512
-    d_ff: int = 2048
-    num_heads: int = 8
-    d_k: int | None = None
-    d_v: int | None = None
-    dropout: float | int = 0.1
-    attention_dropout: float | int = 0.0
-    activation_dropout: float | int = 0.0
-    label_smoothing: float | int = 0.1
-    positional_encoding: str = "sinusoidal"
-    max_position_embeddings: int = 1024
-    layer_norm_eps: float | int = 1e-6
+    vocab_size: int = between(1, 2**24, 37000)
+    d_model: int = between(1, 2**16, 512)
+    d_ff: int = between(1, 2**20, 2048)
+    num_heads: int = between(1, 2**12, 8)
+    d_k: int | None = between(1, 2**16, None)
+    d_v: int | None = between(1, 2**16, None)
+    dropout: float | int = between(0, 1, 0.1)
+    attention_dropout: float | int = between(0, 1, 0.0)
+    activation_dropout: float | int = between(0, 1, 0.0)
+    label_smoothing: float | int = between(0, 1, 0.1)
+    positional_encoding: Literal["sinusoidal", "learned"] = "sinusoidal"
+    max_position_embeddings: int = between(1, 2**24, 1024)
+    layer_norm_eps: float | int = between(0, 1, 1e-6)
     attention_bias: bool = False
     output_bias: bool = False
     activation_function: str = "relu"
@@ -117,53 +103,16 @@ class VanillaTransformerBaseConfig(PreTrainedConfig):
     eos_token_id: int | list[int] | None = 2
 
     def __post_init__(self, **kwargs: Any) -> None:
-        self._check_sizes("d_model", "num_heads")
-        if self.d_k is None or self.d_v is None:
-            if self.d_model % self.num_heads:
-                raise ValueError(
-                    f"d_model {self.d_model} is not a multiple of num_heads {self.num_heads}: give d_k and d_v, "
-                    "or another number of heads."
-                )
-            self.d_k = self.d_model // self.num_heads if self.d_k is None else self.d_k
-            self.d_v = self.d_model // self.num_heads if self.d_v is None else self.d_v
-        self._check_sizes(*(name for name in _LARGEST if hasattr(self, name)))
-        self._check_choices()
-        super().__post_init__(**kwargs)
-
-    def _check_sizes(self, *names: str) -> None:
-        for name in names:
-            value = getattr(self, name)
-            if not _is_int(value):
-                raise ValueError(f"{name} must be a whole number, not {value!r}.")
-            if value < 1:
-                raise ValueError(f"{name} must be at least 1, not {value}.")
-            if value > _LARGEST[name]:
-                raise ValueError(f"{name} must be at most {_LARGEST[name]:,}, not {value:,}.")
-
-    def _check_choices(self) -> None:
-        for name in _SHARES:
-            value = getattr(self, name)
-            if not _is_number(value) or not 0 <= value <= 1:
-                raise ValueError(f"{name} must be a number from 0 to 1, not {value!r}.")
-        if not _is_number(self.layer_norm_eps) or not 0 <= self.layer_norm_eps < math.inf:
-            raise ValueError(f"layer_norm_eps must be a finite number from 0 up, not {self.layer_norm_eps!r}.")
-        for name in _SWITCHES:
-            if not isinstance(getattr(self, name, False), bool):
-                raise ValueError(f"{name} must be true or false, not {getattr(self, name)!r}.")
-        for name in _TOKENS:
-            if getattr(self, name, None) is not None and not _is_int(getattr(self, name)):
-                raise ValueError(f"{name} must be the id of a token, not {getattr(self, name)!r}.")
-        ends = self.eos_token_id if isinstance(self.eos_token_id, list) else [self.eos_token_id]
-        if not all(end is None or _is_int(end) for end in ends):
-            raise ValueError(f"eos_token_id must be the id of a token or a list of them, not {self.eos_token_id!r}.")
-        if not isinstance(self.activation_function, str):
-            raise ValueError(f"activation_function must be a name, not {self.activation_function!r}.")
-        if self.positional_encoding not in ("sinusoidal", "learned"):
+        if None in (self.d_k, self.d_v) and self.d_model % self.num_heads:
             raise ValueError(
-                f"positional_encoding must be 'sinusoidal' or 'learned', not {self.positional_encoding!r}."
+                f"d_model {self.d_model} is not a multiple of num_heads {self.num_heads}: give d_k and d_v, or "
+                "another number of heads."
             )
+        self.d_k = self.d_k or self.d_model // self.num_heads
+        self.d_v = self.d_v or self.d_model // self.num_heads
         if self.positional_encoding == "sinusoidal" and self.d_model % 2:
             raise ValueError(f"Sinusoidal positions come in pairs: d_model must be even, not {self.d_model}.")
+        super().__post_init__(**kwargs)
 
     @classmethod
     def presets(cls) -> list[str]:
@@ -178,13 +127,12 @@ class VanillaTransformerBaseConfig(PreTrainedConfig):
             ValueError: There is no preset of that name.
         """
         if name not in _PRESETS:
-            near = difflib.get_close_matches(name, _PRESETS, n=1, cutoff=0.4)
-            meant = f", did you mean {near[0]!r}? There" if near else "; there"
-            raise ValueError(f"There is no preset {name!r}{meant} are {', '.join(_PRESETS)}.")
+            raise ValueError(f"There is no preset {name!r}; there are {', '.join(_PRESETS)}.")
         fields = {field: value for field, value in _PRESETS[name].items() if hasattr(cls, field)}
         return cls(**{**fields, **overrides})
 
 
+@strict
 class VanillaTransformerConfig(VanillaTransformerBaseConfig):
     """Sizes and settings of the Transformer of "Attention Is All You Need"; the defaults are its base model.
 
@@ -206,8 +154,8 @@ class VanillaTransformerConfig(VanillaTransformerBaseConfig):
         "decoder.layers.*.cross_attention.out_proj": "rowwise",
     }
 
-    encoder_layers: int = 6
-    decoder_layers: int = 6
+    encoder_layers: int = between(1, 2**10, 6)
+    decoder_layers: int = between(1, 2**10, 6)
     is_encoder_decoder: bool = True
     use_cache: bool = True
     decoder_start_token_id: int | None = 1
@@ -219,6 +167,7 @@ class VanillaTransformerConfig(VanillaTransformerBaseConfig):
         super().__post_init__(**kwargs)
 
 
+@strict
 class VanillaTransformerEncoderConfig(VanillaTransformerBaseConfig):
     """Sizes and settings of an encoder-only model; the defaults are the encoder of the paper's base model.
 
@@ -236,16 +185,12 @@ class VanillaTransformerEncoderConfig(VanillaTransformerBaseConfig):
     attribute_map = {**VanillaTransformerBaseConfig.attribute_map, "num_hidden_layers": "encoder_layers"}
     base_model_tp_plan = _STACK_TP_PLAN
 
-    encoder_layers: int = 6
-    label_smoothing: float | int = 0.0
-    classifier_pooling: str = "mean"
-
-    def __post_init__(self, **kwargs: Any) -> None:
-        if self.classifier_pooling not in ("first", "mean"):
-            raise ValueError(f"classifier_pooling must be 'first' or 'mean', not {self.classifier_pooling!r}.")
-        super().__post_init__(**kwargs)
+    encoder_layers: int = between(1, 2**10, 6)
+    label_smoothing: float | int = between(0, 1, 0.0)
+    classifier_pooling: Literal["mean", "first"] = "mean"
 
 
+@strict
 class VanillaTransformerDecoderConfig(VanillaTransformerBaseConfig):
     """Sizes and settings of a decoder-only model; the defaults are the decoder of the paper's base model.
 
@@ -262,14 +207,12 @@ class VanillaTransformerDecoderConfig(VanillaTransformerBaseConfig):
     attribute_map = {**VanillaTransformerBaseConfig.attribute_map, "num_hidden_layers": "decoder_layers"}
     base_model_tp_plan = _STACK_TP_PLAN
 
-    decoder_layers: int = 6
-    label_smoothing: float | int = 0.0
-    documents: str = "lines"
+    decoder_layers: int = between(1, 2**10, 6)
+    label_smoothing: float | int = between(0, 1, 0.0)
+    documents: Literal["lines", "packed"] = "lines"
     use_cache: bool = True
 
     def __post_init__(self, **kwargs: Any) -> None:
-        if self.documents not in ("lines", "packed"):
-            raise ValueError(f"documents must be 'lines' or 'packed', not {self.documents!r}.")
         if kwargs.get("add_cross_attention"):
             raise ValueError("add_cross_attention is not for a decoder alone: an encoder-decoder attends to a source.")
         super().__post_init__(**kwargs)

@@ -7,6 +7,7 @@ from typing import Any, Literal, Protocol
 
 import numpy as np
 import torch
+from huggingface_hub.errors import StrictDataclassError
 
 from vanilla_transformer.cost import numbers_kept_per_token, training_flops
 from vanilla_transformer.data.columns import TextForm
@@ -216,7 +217,7 @@ def check_sizes(recipe: Recipe, task: Architecture) -> None:
     """Refuses sizes of which no model can be built, before any text is read.
 
     Raises:
-        ValueError: There is no such preset, or the sizes fit none that could be chosen.
+        ValueError, StrictDataclassError: There is no such preset, or the sizes fit none that could be chosen.
     """
     chosen = sorted({sizes.preset for sizes in _size_presets(task)}, reverse=True)
     refusals = []
@@ -224,7 +225,7 @@ def check_sizes(recipe: Recipe, task: Architecture) -> None:
         try:
             task.config(recipe.with_options(preset=preset))
             return
-        except ValueError as error:
+        except (ValueError, StrictDataclassError) as error:
             refusals.append(error)
     raise refusals[0]
 

@@ -1,20 +1,17 @@
 """Sizes and settings of the recurrent encoder-decoders that the paper replaced."""
 
-import math
 import os
-from typing import Any
+from typing import Any, Literal
 
+from huggingface_hub.dataclasses import strict
 from transformers import PreTrainedConfig
+
+from vanilla_transformer.model.configuration_vanilla_transformer import between
 
 from .recurrent_code import save_code
 
-CELLS = ("lstm", "gru")
-ATTENTIONS = ("none", "bahdanau", "luong-dot", "luong-general", "luong-concat")
-_LARGEST = {"vocab_size": 2**24, "d_model": 2**16, "num_layers": 2**10, "attention_window": 2**24}
-_SWITCHES = ("bidirectional", "input_feeding", "tie_word_embeddings", "is_encoder_decoder", "use_cache")
-_TOKENS = ("pad_token_id", "bos_token_id", "decoder_start_token_id")
 
-
+@strict
 class RecurrentEncoderDecoderConfig(PreTrainedConfig):
     """Sizes and settings of a recurrent encoder-decoder; the defaults are a small model of Luong et al. 2015.
 
@@ -47,17 +44,17 @@ class RecurrentEncoderDecoderConfig(PreTrainedConfig):
         "decoder_layers": "num_layers",
     }
 
-    vocab_size: int = 37000
-    d_model: int = 512
-    num_layers: int = 2
-    cell: str = "lstm"
-    attention: str = "luong-general"
+    vocab_size: int = between(1, 2**24, 37000)
+    d_model: int = between(1, 2**16, 512)
+    num_layers: int = between(1, 2**10, 2)
+    cell: Literal["lstm", "gru"] = "lstm"
+    attention: Literal["none", "bahdanau", "luong-dot", "luong-general", "luong-concat"] = "luong-general"
     input_feeding: bool = True
-    attention_window: int | None = None
+    attention_window: int | None = between(1, 2**24, None)
     bidirectional: bool = True
-    dropout: float | int = 0.2
-    label_smoothing: float | int = 0.0
-    initializer_range: float | int | None = None
+    dropout: float | int = between(0, 1, 0.2)
+    label_smoothing: float | int = between(0, 1, 0.0)
+    initializer_range: float | int | None = between(0, 100, None)
     tie_word_embeddings: bool = True
     is_encoder_decoder: bool = True
     use_cache: bool = True
@@ -67,33 +64,12 @@ class RecurrentEncoderDecoderConfig(PreTrainedConfig):
     decoder_start_token_id: int | None = 1
 
     def __post_init__(self, **kwargs: Any) -> None:
-        for name, largest in _LARGEST.items():
-            value = getattr(self, name)
-            if name == "attention_window" and value is None:
-                continue
-            if not _is_int(value) or not 1 <= value <= largest:
-                raise ValueError(f"{name} must be a whole number from 1 to {largest:,}, not {value!r}.")
-        for name, choices in (("cell", CELLS), ("attention", ATTENTIONS)):
-            if getattr(self, name) not in choices:
-                raise ValueError(f"{name} must be one of {', '.join(choices)}, not {getattr(self, name)!r}.")
-        for name in ("dropout", "label_smoothing"):
-            value = getattr(self, name)
-            if not _is_number(value) or not 0 <= value <= 1:
-                raise ValueError(f"{name} must be a number from 0 to 1, not {value!r}.")
-        for name in _SWITCHES:
-            if not isinstance(getattr(self, name), bool):
-                raise ValueError(f"{name} must be true or false, not {getattr(self, name)!r}.")
-        for name in _TOKENS:
-            if getattr(self, name) is not None and not _is_int(getattr(self, name)):
-                raise ValueError(f"{name} must be the id of a token, not {getattr(self, name)!r}.")
         if self.bidirectional and self.d_model % 2:
             raise ValueError(f"Each direction has half of the width: d_model must be even, not {self.d_model}.")
         if self.attention_window is not None and not self.attention.startswith("luong"):
             raise ValueError(f"attention_window is Luong's: it cannot be combined with attention={self.attention!r}.")
         if self.initializer_range is None:
             self.initializer_range = (10 / self.d_model) ** 0.5
-        if not _is_number(self.initializer_range) or not 0 <= self.initializer_range < math.inf:
-            raise ValueError(f"initializer_range must be a finite number from 0 up, not {self.initializer_range!r}.")
         super().__post_init__(**kwargs)
 
     def save_pretrained(self, save_directory: str | os.PathLike[str], *args: Any, **kwargs: Any) -> None:
@@ -101,11 +77,3 @@ class RecurrentEncoderDecoderConfig(PreTrainedConfig):
         super().save_pretrained(save_directory, *args, **kwargs)
         if getattr(self, "auto_map", None):
             save_code(save_directory)
-
-
-def _is_int(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)

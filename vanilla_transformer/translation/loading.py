@@ -335,6 +335,7 @@ def _reason(path: Path, error: BaseException) -> str:
             f"{', '.join(pickles) or 'its file of weights'} is a pickle with more than weights, which could "
             "run any code: ask for the model as safetensors"
         )
-    reason = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
+    lines = [line.strip() for line in (str(error).strip() or type(error).__name__).splitlines()]
+    reason = " ".join(lines[: 2 if lines[0].endswith(":") else 1]).rstrip(".")
     weights = [file.name for file in sorted(path.glob(_WEIGHTS[0]))] if isinstance(error, SafetensorError) else []
     return ": ".join([", ".join(weights), reason] if weights else [reason])
