@@ -22,6 +22,7 @@ nb_execution_timeout = 600
 nb_execution_raise_on_error = True
 nb_merge_streams = True
 nb_output_stderr = "remove"
+nb_code_prompt_show = "Answer"  # The cells that are folded answer exercises.
 # Cells that are not run have no kernel that would name their language.
 suppress_warnings = ["myst-nb.lexer"] if nb_execution_mode == "off" else []
 nb_render_markdown_format = "myst"
