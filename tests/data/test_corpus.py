@@ -20,7 +20,7 @@ from refusals import refused
 
 from vanilla_transformer.data.columns import PAIRS, TAGGED_SENTENCES, TEXTS
 from vanilla_transformer.data.corpus import corpus_languages, describe_empty_rows, read_corpus, row_place
-from vanilla_transformer.data.sources import CorpusSpec, parse_corpus, refuse_pipes
+from vanilla_transformer.data.sources import CorpusSpec, refuse_pipes
 from vanilla_transformer.errors import CorpusError
 from vanilla_transformer.tasks.text_classification import LABELLED_TEXTS
 
@@ -59,7 +59,7 @@ def rows(tmp_path):
     """Reads the rows of a corpus in a form."""
 
     def call(*words, form=PAIRS):
-        corpus = read_corpus(parse_corpus(list(map(str, words))), form=form, cache_dir=tmp_path / "cache")
+        corpus = read_corpus(list(map(str, words)), form=form, cache_dir=tmp_path / "cache")
         assert set(corpus.features) - {"line"} == set(form.names)
         return list(zip(*(corpus[name] for name in form.names), strict=True))
 
@@ -368,13 +368,15 @@ def test_a_full_disk_is_named(rows, write, tmp_path, monkeypatch):
     text = [f"number {number}" for number in range(9000)]
     pq.write_table(pa.table({"en": text, "de": text}), tmp_path / "a.parquet")
     lines = [write(name, "".join(f"{line}\n" for line in text)) for name in ("a.en", "a.de")]
-    for words in ([tmp_path / "a.parquet"], lines):
-        with small_files(1 << 15), refused(CorpusError, str(words[0]), "free some space"):
-            rows(*words)
-        # The library looks at the free space before it begins.
-        with monkeypatch.context() as patch, refused(CorpusError, str(words[0]), "Not enough disk space"):
-            patch.setattr("os.statvfs", lambda place: os.statvfs_result((1, 1, 1, *[0] * 6, 255)))
-            rows(*words)
+    with small_files(1 << 15):
+        with refused(CorpusError, "a.parquet", "File too large"):
+            rows(tmp_path / "a.parquet")
+        with refused(OSError, str(tmp_path / "cache"), "free some space"):
+            rows(*lines)
+    # The library looks at the free space before it begins.
+    with monkeypatch.context() as patch, refused(CorpusError, "a.parquet", "Not enough disk space"):
+        patch.setattr("os.statvfs", lambda place: os.statvfs_result((1, 1, 1, *[0] * 6, 255)))
+        rows(tmp_path / "a.parquet")
     assert len(rows(*lines)) == 9000
 
 
@@ -437,4 +439,4 @@ def test_languages_are_told_by_suffixes_and_columns(tmp_path, write, monkeypatch
     write("a.csv", "en,de\n1,2\n")
     write("a.jsonl", '{"translation": {"cs": "1", "uk": "2"}}\n')
     write("a.tsv", "a\tb\n")
-    assert corpus_languages(parse_corpus(words)) == languages
+    assert corpus_languages(words) == languages

@@ -13,7 +13,6 @@ from transformers import AutoModelForCausalLM
 from vanilla_transformer.cli import main
 from vanilla_transformer.data.corpus import read_corpus
 from vanilla_transformer.data.preparation import prepare_corpus
-from vanilla_transformer.data.sources import parse_corpus
 from vanilla_transformer.data.text_lines import LONGEST_PIECE
 from vanilla_transformer.model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
 from vanilla_transformer.recipe.schema import Recipe
@@ -118,7 +117,7 @@ def test_packed_blocks_return_each_character(algorithm, most, tmp_path):
     (tmp_path / "in.txt").write_bytes(TEXT.encode())
     size = 262 if algorithm == "character" else 264
     tokenizer = VanillaTransformerTokenizer.train([TEXT], size, algorithm=algorithm, begins=True, ends=False)
-    text = read_corpus(parse_corpus([str(tmp_path / "in.txt")]), form=PACKED_FORM)
+    text = read_corpus([str(tmp_path / "in.txt")], form=PACKED_FORM)
     encoder = task_for(PACKED).encoder(PACKED)
     corpus = prepare_corpus(text, tokenizer, encoder, max_length=most, directory=tmp_path / "ids")
     blocks = [list(map(int, row)) for row in corpus.rows(range(len(corpus)))["text"]]

@@ -125,8 +125,8 @@ def test_an_empty_or_missing_corpus_among_several_is_named(tmp_path, files, gath
     ("fields", "named"),
     [
         ({"train": ["a.tsv", "wieght=1"]}, "'wieght' 'weight'"),
-        ({"train": [{"corpus": "a.tsv", "weight": -1}]}, "train a.tsv weight"),
-        ({"train": [{"corpus": "a.tsv", "weight": 1}, {"corpus": "b.tsv"}]}, "train b.tsv weight"),
+        ({"train": ["a.tsv", "weight=-1"]}, "train a.tsv weight"),
+        ({"train": ["a.tsv", "weight=1", "+", "b.tsv"]}, "train b.tsv weight"),
         ({"dev": ["a.tsv", "+", "b.tsv"]}, "dev mixed"),
         ({"test": 3}, "test"),
     ],

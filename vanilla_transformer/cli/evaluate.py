@@ -21,7 +21,7 @@ from vanilla_transformer.cli.streams import (
     write_whole,
 )
 from vanilla_transformer.data.columns import TextForm
-from vanilla_transformer.data.sources import CorpusSpec, locate, parse_corpus, split_off
+from vanilla_transformer.data.sources import CorpusSpec, locate, only_corpus, parse_corpora, split_off
 from vanilla_transformer.errors import CorpusError, RecipeError
 from vanilla_transformer.options import OptionalCount
 from vanilla_transformer.progress import progress_bar
@@ -156,7 +156,7 @@ class Evaluate:
     def _source(self, form: TextForm | None = None) -> CorpusSpec:
         """Returns the corpus of --data, or for a form of text with the columns of training where it names none."""
         try:
-            source = parse_corpus(self.data)
+            source = only_corpus(parse_corpora(self.data))
         except CorpusError as error:
             raise RecipeError(f"--data: {error}") from error
         if form is None:

@@ -56,11 +56,6 @@ class TextForm:
         """Return the names of the columns."""
         return tuple(column.name for column in self.columns)
 
-    @property
-    def in_order(self) -> bool:
-        """Tells whether the columns of a table without their names are taken in order, if it has as many."""
-        return self.parallel or len(self.columns) == 1
-
 
 Wanted = tuple[str | None, ...]
 """Names of the columns of a form as given by a user, None for columns still to be found."""
@@ -87,63 +82,43 @@ TAGGED_SENTENCES = TextForm(
     (Column("words", "text_column"), Column("tags", "label_column")), "sentences", "that are empty", tagged=True
 )
 COLUMN_SETTINGS = ("source_column", "target_column", "text_column", "text_pair_column", "label_column")
+# Begins the names of the languages that the column `translation` of a table holds.
+TRANSLATION = "translation."
 
 
-@dataclass(frozen=True)
-class Columns:
-    """The columns of a table that a form is read from, None for one that is left out.
-
-    `parent` is the column that holds them all, if there is one.
-    """
-
-    names: Wanted
-    parent: str | None = None
-
-
-def choose_columns(
-    names: Sequence[str], languages: Sequence[str], wanted: Wanted, where: str, form: TextForm = PAIRS
-) -> Columns:
-    """Decide which of the columns `names` are those of a form.
+def choose_columns(names: Sequence[str], wanted: Wanted, where: str, form: TextForm) -> Wanted:
+    """Decide which of the columns `names` are those of a form, None for one that is left out.
 
     Args:
-        names: All columns of the table.
-        languages: Languages of the column ``translation``, in its own order.
-        wanted: Names for the columns of the form. By default a pair is the two languages of ``translation``. Otherwise
-            a form looks for the names it knows, and a pair or a single text takes the columns in order if there are
-            as many and no name says otherwise.
+        names: All columns of the table; each language of its column ``translation`` is one, such as `translation.en`.
+        wanted: Names for the columns of the form, or languages. By default a pair is the two languages of
+            ``translation``. Otherwise a form looks for the names it knows, and a pair or a single text takes the
+            columns in order if there are as many and no name says otherwise.
         where: Name of the table in messages.
         form: The form to look for.
     """
-    there = f"there are {', '.join(map(repr, names))}" + (f" with languages {list(languages)}" if languages else "")
+    there = f"there are {', '.join(map(repr, names))}"
+    languages = {name.removeprefix(TRANSLATION): name for name in names if name.startswith(TRANSLATION)}
     given = [name for name in wanted if name is not None]
-    missing = [name for name in given if name not in names]
-    if form.parallel:
-        if len(given) == 1:
-            raise CorpusError(f"{where}: name both the source and the target column, or neither")
-        pair = given or languages
-        if len(pair) == 2 and {*pair} <= {*languages} and (missing or not given):
-            return Columns(tuple(pair), parent="translation")
-    if missing:
-        unknown = next((name for name in missing if name not in languages), missing[0])
-        raise CorpusError(f"{where}: no column {unknown!r}; {there}")
-    chosen = list(wanted)
+    if form.parallel and len(given) == 1:
+        raise CorpusError(f"{where}: name both the source and the target column, or neither")
+    chosen = [name if name is None or name in names else languages.get(name, name) for name in wanted]
+    for name in chosen:
+        if name is not None and name not in names:
+            raise CorpusError(f"{where}: no column {name!r}; {there}")
+    if form.parallel and not given and len(languages) == 2:
+        return tuple(languages.values())
     for place, column in enumerate(form.columns):
         known = [name for alias in column.aliases for name in names if name.strip().lower() == alias]
         chosen[place] = chosen[place] or next((name for name in known if name not in wanted), None)
     in_order = all(name in (None, column) for name, column in zip(chosen, names, strict=False))
-    if form.in_order and len(names) == len(chosen) and not languages and in_order:
+    if (form.parallel or len(chosen) == 1) and len(names) == len(chosen) and not languages and in_order:
         chosen = list(names)
     for name, column in zip(chosen, form.columns, strict=True):
         if name is None and not column.optional:
             raise CorpusError(
                 f"{where}: cannot tell which column is the {column.name}, name it as {column.setting}; {there}"
             )
-    refuse_twins(names, [name for name in chosen if name is not None], where)
-    return Columns(tuple(chosen))
-
-
-def refuse_twins(names: Sequence[str], chosen: Sequence[str], where: str) -> None:
-    """Raises CorpusError if a chosen name belongs to several columns."""
-    for name in chosen:
-        if names.count(name) > 1:
+        if name is not None and names.count(name) > 1:
             raise CorpusError(f"{where}: {names.count(name)} columns are named {name!r}: give each a name of its own")
+    return tuple(chosen)

@@ -6,7 +6,7 @@ import re
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from itertools import islice, zip_longest
@@ -19,25 +19,17 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from datasets import ClassLabel, Dataset, DatasetBuilder, Features, Value
 
-from vanilla_transformer.atomic_files import has_no_room
+from vanilla_transformer.atomic_files import atomic_write_files
 from vanilla_transformer.compression import without_suffix
 from vanilla_transformer.data.cmudict import dictionary_path, read_cmudict
-from vanilla_transformer.data.columns import (
-    PAIRS,
-    Columns,
-    NumberedRows,
-    TextForm,
-    Wanted,
-    choose_columns,
-    refuse_twins,
-)
+from vanilla_transformer.data.columns import PAIRS, TRANSLATION, NumberedRows, TextForm, Wanted, choose_columns
 from vanilla_transformer.data.conll import read_conll
 from vanilla_transformer.data.sources import (
     CorpusLocation,
     CorpusSpec,
+    as_corpora,
     locate,
-    may_have_columns,
-    parse_corpus,
+    only_corpus,
     table_suffix,
 )
 from vanilla_transformer.data.table_files import read_table
@@ -75,9 +67,8 @@ def read_corpus(
     Raises:
         CorpusError: Nothing can be read, or a line is invalid; the message names the file and the line.
     """
-    location, directory = locate(_spec(source), form), _directory(cache_dir)
-    with _in_one_sentence(location, directory), bars_on_terminals():
-        corpus = _loaded(location, directory) if location.kind == "dataset" else _read(location, directory)
+    location, directory = _located(source, form), _directory(cache_dir)
+    corpus = _loaded(location, directory) if location.kind == "dataset" else _read(location, directory)
     if not len(corpus):
         raise CorpusError(f"there are no {form.unit} in {location}")
     corpus.info.description = str(location)
@@ -91,13 +82,13 @@ def corpus_languages(
 
     Takes the same arguments as `read_corpus`, and reads no more of a file than its first line.
     """
-    location, directory = locate(_spec(source)), _directory(cache_dir)
+    location = _located(source)
     if location.kind == "dataset":
-        with _in_one_sentence(location, directory), bars_on_terminals():
-            names = _columns(_dataset(location, directory), location).names
+        _, names = _dataset(location, _directory(cache_dir))
     else:
         names, _ = _open(location)
-    first, second = (name if name and _LANGUAGE.fullmatch(name) else None for name in names)
+    plain = [(name or "").removeprefix(TRANSLATION) for name in names]
+    first, second = (name if _LANGUAGE.fullmatch(name) else None for name in plain)
     return first, second
 
 
@@ -122,7 +113,7 @@ def describe_empty_rows(corpus: Dataset, form: TextForm) -> list[str]:
 def with_columns_of(corpus: CorpusSpec, other: CorpusSpec, form: TextForm) -> CorpusSpec:
     """Return a table that names no columns with those named by another corpus, if it has them; its header wins."""
     named = {column.setting: getattr(other, column.setting) for column in form.columns}
-    if not may_have_columns(corpus) or not any(named.values()):
+    if not corpus.may_have_columns or not any(named.values()):
         return corpus
     wanted = replace(corpus, **named)
     by_number = any(name.isdecimal() for name in named.values() if name) and not form.tagged
@@ -140,10 +131,8 @@ def _has_its_columns(corpus: CorpusSpec, form: TextForm) -> bool:
     return True
 
 
-def _spec(source: CorpusSpec | Sequence[str]) -> CorpusSpec:
-    if isinstance(source, CorpusSpec):
-        return source
-    return parse_corpus([source] if isinstance(source, str) else [os.fspath(part) for part in source])
+def _located(source: CorpusSpec | Sequence[str], form: TextForm = PAIRS) -> CorpusLocation:
+    return locate(source if isinstance(source, CorpusSpec) else only_corpus(as_corpora(source) or ()), form)
 
 
 @functools.cache
@@ -155,48 +144,31 @@ def _directory(cache_dir: str | os.PathLike[str] | None) -> Path:
     return Path(cache_dir) if cache_dir is not None else Path(_scratch().name)
 
 
-class _Tables(datasets.ArrowBasedBuilder):
-    """Tables of text as `datasets` keeps them: under `hash`, written once."""
-
-    def __init__(self, tables: Callable[[], Iterator[pa.Table]], features: Features, **settings: Any) -> None:
-        self._tables = tables
-        super().__init__(features=features, **settings)
-
-    def _info(self) -> datasets.DatasetInfo:
-        return datasets.DatasetInfo()
-
-    def _split_generators(self, manager: Any) -> list[datasets.SplitGenerator]:
-        return [datasets.SplitGenerator("train")]
-
-    def _generate_tables(self) -> Iterator[Any]:
-        for number, table in enumerate(self._tables()):
-            yield datasets.builder.Key(0, number), table
-
-
 def _read(location: CorpusLocation, directory: Path) -> Dataset:
     """Return the rows of files from the directory, where they are written unless the same are already there."""
-    features = Features({LINE: Value("int64"), **{name: Value("string") for name in location.form.names}})
-
-    def tables() -> Iterator[pa.Table]:
-        _, rows = _open(location)
-        while batch := list(islice(rows, ROWS_PER_TABLE)):
-            numbers, texts = zip(*batch, strict=True)
-            yield pa.table([numbers, *zip(*texts, strict=True)], schema=features.arrow_schema)
-
-    paths = [dictionary_path()] if location.kind == "text" else list(location.paths)
-    form = [*location.form.names, location.form.packed, location.split]
-    place = directory / fingerprint_settings([list(map(os.path.abspath, paths)), location.wanted, form])
-    stamps = fingerprint_settings([place.name, *map(_stamp, paths)])
-    builder = _Tables(tables, features, cache_dir=str(place), hash=stamps)
-    if not all(map(os.path.isfile, paths)):  # Pipes can be read only once, and tell nothing of what they give.
+    form = location.form
+    features = Features({LINE: Value("int64"), **{name: Value("string") for name in form.names}})
+    paths = [dictionary_path()] if location.kind == "built-in" else list(location.paths)
+    choice = [list(map(os.path.abspath, paths)), location.wanted, [*form.names, form.packed, location.split]]
+    place = directory / fingerprint_settings(choice)
+    made = fingerprint_settings([choice, *map(_stamp, paths)])
+    file = place / f"{made}.arrow"
+    # Pipes can be read only once, and tell nothing of what they give.
+    if not file.is_file() or not all(map(os.path.isfile, paths)):
         shutil.rmtree(place, ignore_errors=True)
-    builder.download_and_prepare()
-    for path in Path(builder.cache_dir).parent.iterdir():
-        if path.is_dir() and path.name != stamps:
-            shutil.rmtree(path, ignore_errors=True)
-    if not builder.info.splits["train"].num_examples:
-        raise CorpusError(f"there are no {location.form.unit} in {location}")
-    return builder.as_dataset(split="train")
+        place.mkdir(parents=True)
+        _, rows = _open(location)
+        with (
+            atomic_write_files(place, "text") as temporary,
+            pa.OSFile(str(temporary / file.name), "wb") as sink,
+            pa.ipc.new_stream(sink, features.arrow_schema) as writer,
+        ):
+            while batch := list(islice(rows, ROWS_PER_TABLE)):
+                numbers, texts = zip(*batch, strict=True)
+                writer.write_table(pa.table([numbers, *zip(*texts, strict=True)], schema=features.arrow_schema))
+    corpus = Dataset.from_file(str(file))
+    corpus._fingerprint = made
+    return corpus
 
 
 def _stamp(path: str) -> list[int]:
@@ -211,7 +183,7 @@ def _stamp(path: str) -> list[int]:
 def _open(location: CorpusLocation) -> tuple[Wanted, NumberedRows]:
     """Return the names or languages of the columns of files, if known, and their rows."""
     paths, form = location.paths, location.form
-    if location.kind == "text":
+    if location.kind == "built-in":
         return ("en", None), enumerate(read_cmudict(location.split or ""), start=1)
     if location.kind == "table":
         if form.tagged:
@@ -239,20 +211,17 @@ def _aligned_lines(first_path: str, second_path: str) -> Iterator[tuple[str, str
 
 def _loaded(location: CorpusLocation, directory: Path) -> Dataset:
     """Return a dataset's columns of a form as text, mapped where they lie if they are text already."""
-    dataset = _dataset(location, directory)
-    columns = _columns(dataset, location)
-    if columns.parent is not None:
-        dataset = dataset.select_columns([columns.parent]).flatten()
-        columns = Columns(tuple(f"{columns.parent}.{name}" for name in columns.names))
-    return as_text(dataset, location.form, columns, str(location), directory)
+    dataset, names = _dataset(location, directory)
+    with _in_one_sentence(location):
+        return as_text(dataset, location.form, names, str(location), directory)
 
 
-def as_text(dataset: Dataset, form: TextForm, columns: Columns, name: str, directory: Path) -> Dataset:
+def as_text(dataset: Dataset, form: TextForm, names: Wanted, name: str, directory: Path) -> Dataset:
     """Return columns of a dataset, by default those with the form's names, as text without nulls.
 
     What is not yet text is written to the directory.
     """
-    chosen = list(zip(form.columns, columns.names, strict=True))
+    chosen = list(zip(form.columns, names, strict=True))
     features = dataset.features
     for column, its in chosen:
         if its not in features and not column.optional:
@@ -271,7 +240,7 @@ def as_text(dataset: Dataset, form: TextForm, columns: Columns, name: str, direc
     def texts(table: pa.Table) -> pa.Table:
         return pa.table({column.name: _texts(table, its, classes.get(its)) for column, its in chosen})
 
-    made = fingerprint_settings([dataset._fingerprint, columns.names, form.names])
+    made = fingerprint_settings([dataset._fingerprint, names, form.names])
     directory.mkdir(parents=True, exist_ok=True)
     return (
         dataset.with_format("arrow")
@@ -298,46 +267,23 @@ def _texts(table: pa.Table, name: str | None, classes: list[str] | None) -> pa.A
     return pc.fill_null(values.cast(pa.string()), "")
 
 
-def _columns(dataset: Dataset, location: CorpusLocation) -> Columns:
-    """Decide which columns of a dataset are those of a form; see `choose_columns`."""
-    translation = dataset.features.get("translation")
-    languages = translation.languages if isinstance(translation, datasets.Translation) else translation
-    names = list(languages) if isinstance(languages, list | tuple | dict) else []
-    return choose_columns(list(dataset.features), names, location.wanted, str(location), location.form)
-
-
 @contextmanager
-def _in_one_sentence(location: CorpusLocation, directory: Path) -> Iterator[None]:
+def _in_one_sentence(location: CorpusLocation) -> Iterator[None]:
     """Turn errors of the readers of `datasets`, which may be of any class, into a CorpusError.
 
     The first line of an error's cause is the most informative.
     """
-    is_here = location.kind != "dataset" or os.path.exists(location.paths[0])
     problem = None
     try:
-        with nullcontext() if is_here else hub_or_cache() as problem:
+        with nullcontext() if os.path.exists(location.paths[0]) else hub_or_cache() as problem, bars_on_terminals():
             yield
     except CorpusError:
         raise
     except Exception as error:
-        if isinstance(error.__cause__, CorpusError):
-            raise error.__cause__ from None
         if problem and isinstance(error, OSError):
             raise CorpusError(f"there is no {location} here, and {problem}") from error
         reason = (str(error.__cause__ or error).strip() or type(error).__name__).splitlines()[0]
-        if _is_out_of_room(error):
-            cache = directory if is_here else datasets.config.HF_CACHE_HOME
-            raise CorpusError(f"{cache} cannot hold {location} ({reason}): free some space") from error
         raise CorpusError(f"{location} cannot be loaded: {reason}") from error
-
-
-def _is_out_of_room(error: BaseException | None) -> bool:
-    """Tells whether an error came from a full disk; `datasets` checks the free space before it begins."""
-    while error is not None:
-        if has_no_room(error) or "Not enough disk space" in str(error):
-            return True
-        error = error.__cause__ or error.__context__
-    return False
 
 
 @contextmanager
@@ -353,26 +299,34 @@ def bars_on_terminals() -> Iterator[None]:
             datasets.enable_progress_bars()
 
 
-def _dataset(location: CorpusLocation, directory: Path) -> Dataset:
-    """Load a dataset: one saved on this disk, or by a builder of `datasets`."""
-    path = location.paths[0]
-    if any(Path(path, name).exists() for name in ("state.json", "dataset_dict.json")):
-        saved = datasets.load_from_disk(path)
-        if isinstance(saved, datasets.DatasetDict):
-            return saved[_choose_split(location, list(saved))]
-        if location.split is not None:
-            raise CorpusError(f"{location} has no splits: leave {location.split!r} out")
-        return saved
-    builder = _builder(location, directory)
-    builder.download_and_prepare()
-    return builder.as_dataset(split=location.split or _choose_split(location, list(builder.info.splits or ())))
+def _dataset(location: CorpusLocation, directory: Path) -> tuple[Dataset, Wanted]:
+    """Load a dataset: one saved on this disk, or by a builder of `datasets`.
+
+    Returns also the names of its columns for the form; those in a column of columns have a name like `translation.en`.
+    """
+    with _in_one_sentence(location):
+        path = location.paths[0]
+        if any(Path(path, name).exists() for name in ("state.json", "dataset_dict.json")):
+            dataset = datasets.load_from_disk(path)
+            if isinstance(dataset, datasets.DatasetDict):
+                dataset = dataset[_choose_split(location, list(dataset))]
+            elif location.split is not None:
+                raise CorpusError(f"{location} has no splits: leave {location.split!r} out")
+        else:
+            builder = _builder(location, directory)
+            builder.download_and_prepare()
+            split = location.split or _choose_split(location, list(builder.info.splits or ()))
+            dataset = builder.as_dataset(split=split)
+        dataset = dataset.flatten()
+        return dataset, choose_columns(dataset.column_names, location.wanted, str(location), location.form)
 
 
 def _builder(location: CorpusLocation, directory: Path) -> DatasetBuilder:
     path = location.paths[0]
     arguments: dict[str, Any] = {"path": path, "name": location.config}
     if os.path.isfile(path):
-        _check_parquet(path, location.form)
+        if os.path.getsize(path) and not pq.read_metadata(path).num_rows:  # The library's words for it are obscure.
+            raise CorpusError(f"there are no {location.form.unit} in {path}")
         arguments = {"path": "parquet", "data_files": path}
     if os.path.exists(path):
         arguments["cache_dir"] = str(directory / "datasets")
@@ -381,16 +335,6 @@ def _builder(location: CorpusLocation, directory: Path) -> DatasetBuilder:
         # The CSV reader takes the words "null" and "NA" for missing values, and "null" is a German word.
         builder = datasets.load_dataset_builder(**arguments, keep_default_na=False)
     return builder
-
-
-def _check_parquet(path: str, form: TextForm) -> None:
-    """Refuse files that `datasets` refuses too, but say that they are empty or which names are repeated."""
-    if not os.path.getsize(path):
-        raise CorpusError(f"{path} is empty")
-    metadata = pq.read_metadata(path)
-    if not metadata.num_rows:
-        raise CorpusError(f"there are no {form.unit} in {path}")
-    refuse_twins(names := metadata.schema.to_arrow_schema().names, names, path)
 
 
 def _choose_split(location: CorpusLocation, splits: list[str]) -> str:

@@ -16,7 +16,7 @@ from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerBase
 
 from vanilla_transformer.atomic_files import atomic_write_files
-from vanilla_transformer.data.columns import Columns, Row, TextForm
+from vanilla_transformer.data.columns import Row, TextForm
 from vanilla_transformer.data.corpus import as_text, bars_on_terminals
 from vanilla_transformer.data.token_corpus import REPORT_FILE, TOKENS_FILE, PreparationReport, StoredCorpus
 from vanilla_transformer.errors import CorpusError
@@ -78,7 +78,7 @@ def prepare_corpus(
         if (there := StoredCorpus(directory)).fingerprint == made:
             return there
     name, form = corpus.info.description or "the dataset", encoder.form
-    corpus = as_text(corpus, form, Columns(form.names), name, directory)
+    corpus = as_text(corpus, form, form.names, name, directory)
     batches = _Batches(tokenizer, encoder, max_length, len(corpus))
     kind = Value("uint16" if encoder.ids(tokenizer) <= 1 << 16 else "uint32")
     directory.mkdir(parents=True, exist_ok=True)

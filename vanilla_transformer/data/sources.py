@@ -3,8 +3,8 @@
 import math
 import os
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -34,11 +34,18 @@ class CorpusSpec:
     label_column: str | None = None
 
     @property
-    def columns(self) -> tuple[str | None, ...]:
+    def columns(self) -> Wanted:
         """Names of all columns that it can name, None where it names none."""
         return tuple(getattr(self, setting) for setting in COLUMN_SETTINGS)
 
-    def wanted(self, form: TextForm) -> tuple[str | None, ...]:
+    @property
+    def may_have_columns(self) -> bool:
+        """Tells by its words whether it is a table or a dataset, without a check that it exists."""
+        name = self.parts[0]
+        is_built_in = name.partition(":")[0] == CMUDICT and not os.path.exists(name)
+        return len(self.parts) == 1 and not is_built_in
+
+    def wanted(self, form: TextForm) -> Wanted:
         """Return the names of a form's columns, None where they are not named.
 
         Raises:
@@ -49,18 +56,6 @@ class CorpusSpec:
             if setting not in known and getattr(self, setting) is not None:
                 raise CorpusError(f"{self}: {form.unit} have no {setting}, but {' and '.join(known)}")
         return tuple(getattr(self, setting) for setting in known)
-
-    def to_words(self) -> list[str]:
-        """Return the words that specify this corpus on a command line."""
-        return [*self.parts, *(f"{name}={_word(value)}" for name, value in self._settings().items())]
-
-    def to_mapping(self) -> dict[str, Any]:
-        """Return the mapping that specifies this corpus in YAML."""
-        return {"corpus": list(self.parts), **self._settings()}
-
-    def _settings(self) -> dict[str, Any]:
-        values = {name: getattr(self, name) for name in SETTINGS}
-        return {name: value for name, value in values.items() if value is not None}
 
     def __str__(self) -> str:
         return " and ".join(self.parts)
@@ -87,9 +82,14 @@ def parse_corpora(words: Sequence[str]) -> Corpora:
     return _checked(tuple(_parse_one(corpus) for corpus in corpora) if words else ())
 
 
-def parse_corpus(words: Sequence[str]) -> CorpusSpec:
-    """Read the single corpus allowed where nothing is mixed; see `parse_corpora`."""
-    return only_corpus(parse_corpora(words))
+def as_corpora(value: Any) -> Corpora | None:
+    """Return corpora given as words or as `CorpusSpec`s, one or several; None for anything else."""
+    listed = [value] if isinstance(value, str | CorpusSpec) else value
+    if not isinstance(listed, list | tuple):
+        return None
+    if all(isinstance(corpus, CorpusSpec) for corpus in listed):
+        return _checked(tuple(listed))
+    return parse_corpora(listed) if all(isinstance(word, str) for word in listed) else None
 
 
 def only_corpus(corpora: Corpora) -> CorpusSpec:
@@ -105,24 +105,13 @@ def only_corpus(corpora: Corpora) -> CorpusSpec:
     return corpora[0]
 
 
-def corpora_from_values(value: Any) -> Corpora | None:
-    """Return corpora given as words, as `CorpusSpec`s or in YAML's form; None for anything else.
-
-    A mapping has the key ``corpus``, a name or a list of two files, and may have the keys of `SETTINGS`.
-    """
-    listed = [value] if isinstance(value, str | Mapping | CorpusSpec) else value
-    if not isinstance(listed, list | tuple):
-        return None
-    if all(isinstance(corpus, str) for corpus in listed):
-        return parse_corpora(listed)
-    return _checked(tuple(_corpus_from_value(corpus) for corpus in listed))
-
-
 def to_words(corpora: Corpora) -> list[str]:
     """Return the words that `parse_corpora` reads as these corpora."""
     words: list[str] = []
     for corpus in corpora:
-        words += [BETWEEN_CORPORA, *corpus.to_words()]
+        settings = {name: getattr(corpus, name) for name in SETTINGS}
+        given = [f"{name}={value}" for name, value in settings.items() if value is not None]
+        words += [BETWEEN_CORPORA, *corpus.parts, *given]
     return words[1:]
 
 
@@ -133,49 +122,24 @@ def _checked(corpora: Corpora) -> Corpora:
     return corpora
 
 
-def _corpus_from_value(corpus: Any) -> CorpusSpec:
-    if isinstance(corpus, CorpusSpec):
-        return corpus
-    settings = dict(corpus) if isinstance(corpus, Mapping) else {"corpus": corpus}
-    parts = settings.pop("corpus", None)
-    parts = [parts] if isinstance(parts, str) else parts
-    if not isinstance(parts, list | tuple) or not parts or not all(isinstance(part, str) for part in parts):
-        raise CorpusError(f"each corpus of several needs `corpus: NAME` or `corpus: [FILE, FILE]`, not {corpus!r}")
-    return _with_settings(parts, {_check_setting(str(name)): _word(value) for name, value in settings.items()})
-
-
 def _parse_one(words: list[str]) -> CorpusSpec:
     parts, settings = list[str](), dict[str, str]()
     for word in words:
         name, equals, value = word.partition("=")
         name = name.replace("-", "_")
-        if equals and closest(name, SETTINGS, cutoff=0.6) and not os.path.exists(word):
-            if _check_setting(name) in settings:
-                raise CorpusError(f"{name} is given twice, as {settings[name]!r} and {value!r}: leave one of them out")
-            settings[name] = value
-        else:
+        if not equals or os.path.exists(word) or not closest(name, SETTINGS, cutoff=0.6):
             parts.append(word)
+        elif name not in SETTINGS:
+            hint = did_you_mean(name, SETTINGS) or "."
+            raise CorpusError(f"a corpus has no setting {name!r}{hint} There are {', '.join(SETTINGS)}")
+        elif name in settings:
+            raise CorpusError(f"{name} is given twice, as {settings[name]!r} and {value!r}: leave one of them out")
+        else:
+            settings[name] = value
     if not parts:
         raise CorpusError(f"there is no corpus {'with ' + ' '.join(words) if words else 'on one side of a +'}")
-    return _with_settings(parts, settings)
-
-
-def _with_settings(parts: Sequence[str], settings: Mapping[str, str]) -> CorpusSpec:
-    where, values = " and ".join(parts), dict[str, Any](settings)
-    if "weight" in values:
-        values["weight"] = _weight(settings["weight"], where)
-    return CorpusSpec(tuple(parts), **values)
-
-
-def _word(value: Any) -> str:
-    return str(int(value) if isinstance(value, float) and value.is_integer() else value)
-
-
-def _check_setting(name: str) -> str:
-    if name not in SETTINGS:
-        hint = did_you_mean(name, SETTINGS) or "."
-        raise CorpusError(f"a corpus has no setting {name!r}{hint} There are {', '.join(SETTINGS)}")
-    return name
+    weight = _weight(settings.pop("weight"), " and ".join(parts)) if "weight" in settings else None
+    return CorpusSpec(tuple(parts), weight, **settings)
 
 
 def _weight(text: str, where: str) -> float:
@@ -190,18 +154,18 @@ def _weight(text: str, where: str) -> float:
 
 @dataclass(frozen=True)
 class CorpusLocation:
-    """The location of a corpus.
+    """The location of a corpus, and the form that is read there.
 
-    `kind` is ``lines`` (a file for each column), ``table`` (one file), ``dataset`` (for `datasets`) or ``text`` (of an
-    extra).
+    `kind` is ``lines`` (a file for each column), ``table`` (one file), ``dataset`` (for `datasets`) or ``built-in``.
+    `wanted` are the names of columns that the user gave.
     """
 
     kind: str
-    paths: tuple[str, ...] = ()
+    paths: tuple[str, ...]
+    form: TextForm
+    wanted: Wanted
     config: str | None = None
     split: str | None = None
-    wanted: Wanted = (None, None)
-    form: TextForm = PAIRS
 
     def __str__(self) -> str:
         return " and ".join(self.paths)
@@ -209,45 +173,37 @@ class CorpusLocation:
 
 def locate(corpus: CorpusSpec, form: TextForm = PAIRS) -> CorpusLocation:
     """Return the location that the words for a corpus mean, for reading a form."""
-    location = _locate(corpus, form)
-    location = replace(location, form=form, wanted=corpus.wanted(form))
-    if form.packed and location.kind != "lines":
-        raise CorpusError(f"{location}: only plain text files can be packed: leave documents out, or give its text")
-    if location.kind in ("lines", "text") and any(location.wanted):
-        raise CorpusError(f"{location} has no named columns: leave the names out")
-    return location
+    wanted, several = corpus.wanted(form), "; to train on several corpora, separate them with +"
+    if len(corpus.parts) > 1 and not form.parallel:
+        raise CorpusError(f"{corpus} are several sources, but {form.unit} come from one at a time{several}")
+    if len(corpus.parts) > 2:
+        raise CorpusError(f"a corpus is two line-aligned files or one other source, not {len(corpus.parts)}{several}")
+    if len(corpus.parts) == 1:
+        kind, path, parts = _locate_one(corpus.parts[0], form)
+        paths: tuple[str, ...] = (path,)
+    elif any(map(table_suffix, corpus.parts)):
+        raise CorpusError(f"{corpus} are not two line-aligned text files: give one table at a time")
+    else:
+        kind, paths, parts = "lines", corpus.parts, []
+    if form.packed and kind != "lines":
+        raise CorpusError(f"{corpus}: only plain text files can be packed: leave documents out, or give its text")
+    if kind in ("lines", "built-in") and any(wanted):
+        raise CorpusError(f"{corpus} has no named columns: leave the names out")
+    config = parts[0] if len(parts) == 2 else None
+    return CorpusLocation(kind, paths, form, wanted, config, parts[-1] if parts else None)
 
 
-def _locate(corpus: CorpusSpec, form: TextForm) -> CorpusLocation:
-    count, several = len(corpus.parts), "; to train on several corpora, separate them with +"
-    if count > 1 and not form.parallel:
-        raise CorpusError(f"{corpus} are {count} sources, but {form.unit} come from one at a time{several}")
-    if count > 2:
-        raise CorpusError(f"a corpus is two line-aligned files or one other source, not {count}{several}")
-    if count == 2:
-        if any(map(table_suffix, corpus.parts)):
-            raise CorpusError(f"{corpus} are not two line-aligned text files: give one table at a time")
-        return CorpusLocation("lines", corpus.parts)
-    return _locate_one(corpus.parts[0], form)
-
-
-def may_have_columns(corpus: CorpusSpec) -> bool:
-    """Tell by its words whether a corpus is a table or a dataset, without checking that it exists."""
-    name = corpus.parts[0]
-    is_built_in = name.partition(":")[0] == CMUDICT and not os.path.exists(name)
-    return len(corpus.parts) == 1 and not is_built_in
-
-
-def _locate_one(source: str, form: TextForm) -> CorpusLocation:
+def _locate_one(source: str, form: TextForm) -> tuple[str, str, list[str]]:
+    """Return the kind of a source, its path or name, and its configuration and split as far as they are given."""
     path, parts = split_off(source)
     suffix, single = table_suffix(path), len(form.columns) == 1
     if form.tagged:
         if not os.path.isfile(source) or suffix not in (None, ".tsv"):
             problem = "is none" if os.path.exists(source) else "does not exist"
             raise CorpusError(f"{form.unit} are read from files of CoNLL columns, but {source} {problem}")
-        return CorpusLocation("table", (source,))
+        return "table", source, []
     if path == CMUDICT and len(parts) < 2 and form.parallel:
-        return CorpusLocation("text", (path,), split=parts[0] if parts else None)
+        return "built-in", path, parts
     if not os.path.exists(path):
         is_file = suffix or (single and path.endswith((".txt", *SUFFIXES)))
         if is_file or not re.fullmatch(r"[\w-][\w.-]*(/[\w.-]+)?", path):
@@ -259,11 +215,10 @@ def _locate_one(source: str, form: TextForm) -> CorpusLocation:
             others = "; plain text needs two line-aligned files, one for each side" if form.parallel else ""
             raise CorpusError(f"{path} is not a table that can be read ({', '.join(FILE_SUFFIXES)}){others}")
         if suffix != ".parquet":
-            return CorpusLocation("table" if suffix else "lines", (path,))
+            return "table" if suffix else "lines", path, []
     if len(parts) > 2:
         raise CorpusError(f"{source}: write NAME, NAME:SPLIT or NAME:CONFIG:SPLIT")
-    config = parts[0] if len(parts) == 2 else None
-    return CorpusLocation("dataset", (path,), config=config, split=parts[-1] if parts else None)
+    return "dataset", path, parts
 
 
 def split_off(source: str) -> tuple[str, list[str]]:

@@ -11,12 +11,13 @@ from collections.abc import Iterator, Sequence
 from itertools import chain
 from typing import Any
 
-from vanilla_transformer.data.columns import Column, Columns, NumberedRows, TextForm, Wanted, choose_columns
+from vanilla_transformer.data.columns import TRANSLATION, Column, NumberedRows, TextForm, Wanted, choose_columns
 from vanilla_transformer.data.text_lines import decoded_lines, read_lines
 from vanilla_transformer.errors import CorpusError
 
 # Characters in a cell. Python's own limit is 131,072; a limit keeps an unclosed quote from filling memory.
 csv.field_size_limit(2**27)
+Records = Iterator[tuple[int, dict[str, Any]]]
 
 
 def read_table(path: str, suffix: str, wanted: Wanted, form: TextForm) -> tuple[Wanted, NumberedRows]:
@@ -26,23 +27,24 @@ def read_table(path: str, suffix: str, wanted: Wanted, form: TextForm) -> tuple[
     gives names or if it has those known to the form; otherwise columns are named by number, from 1. JSONL has an
     object on each line, in which a null is an empty text.
     """
-    records = _json_records(path) if suffix == ".jsonl" else _csv_rows(path) if suffix == ".csv" else _tsv_rows(path)
-    first: tuple[int, Any] | None = next(records, None)
-    if first is None:
-        raise CorpusError(f"{path} is empty")
-    number, header = first
-    languages, where = list[str](), path
+    where = path
     if suffix == ".jsonl":
-        languages = list(header["translation"]) if isinstance(header.get("translation"), dict) else []
-        records = chain([first], records)
+        records = _json_records(path)
+        number, record = next(records, (0, {}))
+        header, records = list(record), chain([(number, record)], records)
     else:
-        if suffix == ".tsv" and not _is_header(header, wanted, form):
+        lines = _csv_rows(path) if suffix == ".csv" else _tsv_rows(path)
+        number, header = next(lines, (0, []))
+        if suffix == ".tsv" and number and not _is_header(header, wanted, form):
             _refuse_languages(header, wanted, form, f"{path}, line {number}")
-            header, records = [str(place) for place in range(1, len(header) + 1)], chain([first], records)
+            lines = chain([(number, header)], lines)
+            header = [str(place) for place in range(1, len(header) + 1)]
             where = f"{path}, whose columns have no header and are counted from 1"
-        records = _named(records, header, path)
-    columns = choose_columns(list(header), languages, wanted, where, form)
-    return columns.names, _rows(records, columns, path, form)
+        records = _named(lines, header, path)
+    if not number:
+        raise CorpusError(f"{path} is empty")
+    names = choose_columns(header, wanted, where, form)
+    return names, _rows(records, names, path, form)
 
 
 def _is_header(cells: Sequence[str], wanted: Wanted, form: TextForm) -> bool:
@@ -63,7 +65,7 @@ def _refuse_languages(cells: Sequence[str], wanted: Wanted, form: TextForm, wher
         )
 
 
-def _named(rows: Iterator[tuple[int, Any]], names: Sequence[str], path: str) -> Iterator[tuple[int, dict[str, str]]]:
+def _named(rows: Iterator[tuple[int, list[str]]], names: Sequence[str], path: str) -> Records:
     for number, row in rows:
         # A surplus cell most often comes from a separator inside a text, which would then be cut.
         if len(row) != len(names):
@@ -71,32 +73,25 @@ def _named(rows: Iterator[tuple[int, Any]], names: Sequence[str], path: str) -> 
         yield number, dict(zip(names, row, strict=True))
 
 
-def _rows(records: Iterator[tuple[int, Any]], columns: Columns, path: str, form: TextForm) -> NumberedRows:
-    places = list(zip(columns.names, form.columns, strict=True))
+def _rows(records: Records, names: Wanted, path: str, form: TextForm) -> NumberedRows:
+    places = list(zip(names, form.columns, strict=True))
     for number, record in records:
         where = f"{path}, line {number}"
-        holder = record if columns.parent is None else record.get(columns.parent)
-        if not isinstance(holder, dict):
-            raise CorpusError(f"{where}: {columns.parent!r} does not hold two languages")
-        yield number, tuple("" if name is None else _text(holder, name, where, column) for name, column in places)
+        yield number, tuple("" if name is None else _text(record, name, where, column) for name, column in places)
 
 
-def _text(holder: dict[str, Any], name: str, where: str, column: Column) -> str:
-    if name not in holder:
-        raise CorpusError(f"{where}: no column {name!r}; there are {', '.join(map(repr, holder))}")
-    text = holder[name]
+def _text(record: dict[str, Any], name: str, where: str, column: Column) -> str:
+    if name not in record:
+        raise CorpusError(f"{where}: no column {name!r}; there are {', '.join(map(repr, record))}")
+    text = record[name]
     if text is None:
         return ""
     if column.numbers and isinstance(text, int | float):
         return json.dumps(text)
     if not isinstance(text, str):
         raise CorpusError(f"{where}: column {name!r} holds {json.dumps(text)[:40]}, which is not text")
-    try:
-        text.encode("utf-8")
-    except UnicodeEncodeError as error:
-        raise CorpusError(
-            f"{where}: column {name!r} holds half of a surrogate pair, which is not a character"
-        ) from error
+    if re.search("[\ud800-\udfff]", text):
+        raise CorpusError(f"{where}: column {name!r} holds half of a surrogate pair, which is not a character")
     return text
 
 
@@ -107,19 +102,17 @@ def _tsv_rows(path: str) -> Iterator[tuple[int, list[str]]]:
 def _csv_rows(path: str) -> Iterator[tuple[int, list[str]]]:
     # Strict, because a quote that is never closed would otherwise swallow the rest of the file.
     reader = csv.reader(decoded_lines(path), strict=True)
-    while True:
-        number = reader.line_num + 1
-        try:
-            row = next(reader)
-        except StopIteration:
-            return
-        except csv.Error as error:
-            raise CorpusError(f"{path}, line {number}: not a row of CSV ({error})") from error
-        if row:
-            yield number, row
+    number = 1
+    try:
+        for row in reader:
+            if row:
+                yield number, row
+            number = reader.line_num + 1
+    except csv.Error as error:
+        raise CorpusError(f"{path}, line {number}: not a row of CSV ({error})") from error
 
 
-def _json_records(path: str) -> Iterator[tuple[int, dict[str, Any]]]:
+def _json_records(path: str) -> Records:
     for number, line in enumerate(read_lines(path), start=1):
         if not line.strip():
             continue
@@ -129,6 +122,9 @@ def _json_records(path: str) -> Iterator[tuple[int, dict[str, Any]]]:
             raise CorpusError(f"{path}, line {number}: not JSON ({error})") from error
         if not isinstance(record, dict):
             raise CorpusError(f"{path}, line {number}: not a JSON object with named columns")
+        if isinstance(record.get("translation"), dict):
+            languages = record.pop("translation")
+            record |= {TRANSLATION + language: text for language, text in languages.items()}
         yield number, record
 
 

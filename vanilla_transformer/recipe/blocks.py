@@ -1,7 +1,6 @@
 """The blocks of a recipe: settings that belong together, each with its type and limits.
 
-Text and numbers are read as the words of a command line are. Corpora may also be mappings like those of YAML, or
-`CorpusSpec`s, which they then become.
+Text and numbers are read as the words of a command line are. Corpora become `CorpusSpec`s.
 """
 
 import dataclasses
@@ -15,11 +14,9 @@ from vanilla_transformer.data.columns import COLUMN_SETTINGS
 from vanilla_transformer.data.sources import (
     Corpora,
     CorpusSpec,
-    corpora_from_values,
-    may_have_columns,
+    as_corpora,
     only_corpus,
     parse_corpora,
-    parse_corpus,
     to_words,
 )
 from vanilla_transformer.errors import CorpusError, RecipeError
@@ -48,7 +45,8 @@ CHOSEN: Any = None
 
 def _corpora(*, several: bool) -> PrimitiveConstructorSpec[Corpora]:
     def read(words: list[str]) -> Corpora:
-        return parse_corpora(words) if several or not words else (parse_corpus(words),)
+        corpora = parse_corpora(words)
+        return corpora if several or not words else (only_corpus(corpora),)
 
     def is_instance(value: Any) -> bool:
         return isinstance(value, tuple) and all(isinstance(corpus, CorpusSpec) for corpus in value)
@@ -112,7 +110,7 @@ class Data(Block):
         for name in ("train", "dev", "test"):
             value = getattr(self, name)
             try:
-                corpora = corpora_from_values(value)
+                corpora = as_corpora(value)
                 if corpora and name != "train":
                     only_corpus(corpora)
             except CorpusError as error:
@@ -122,13 +120,17 @@ class Data(Block):
             object.__setattr__(self, name, corpora)
         super().__post_init__()
 
+    @property
+    def may_have_columns(self) -> bool:
+        """Tells whether any corpus is a table or a dataset."""
+        return any(corpus.may_have_columns for corpus in (*self.train, *self.dev, *self.test))
+
     def corpora(self, name: str) -> Corpora:
         """Return the corpora of `train`, `dev` or `test`; columns named for all apply to tables that name none."""
-        tables = any(map(may_have_columns, (*self.train, *self.dev, *self.test)))
         named = {column: getattr(self, column) for column in COLUMN_SETTINGS}
         return tuple(
             corpus
-            if any(corpus.columns) or (tables and not may_have_columns(corpus))
+            if any(corpus.columns) or (self.may_have_columns and not corpus.may_have_columns)
             else dataclasses.replace(corpus, **named)
             for corpus in getattr(self, name)
         )

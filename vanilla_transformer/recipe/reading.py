@@ -11,7 +11,6 @@ from typing import Any
 import yaml
 
 from vanilla_transformer.data.columns import COLUMN_SETTINGS
-from vanilla_transformer.data.sources import may_have_columns
 from vanilla_transformer.errors import RecipeError
 from vanilla_transformer.recipe.schema import Recipe, places
 from vanilla_transformer.suggestions import did_you_mean
@@ -74,7 +73,7 @@ def named_recipe(name_or_path: str | Path, options: Mapping[str, Any]) -> Recipe
         )
     left: list[str] = []
     data, steps, its_steps = recipe.data, recipe.optimization, named.optimization
-    if data.train != named.data.train and not any(map(may_have_columns, (*data.train, *data.dev, *data.test))):
+    if data.train != named.data.train and not data.may_have_columns:
         left += COLUMN_SETTINGS
     if recipe.tokenizer.tokenizer != named.tokenizer.tokenizer:
         left.append("vocab_size")

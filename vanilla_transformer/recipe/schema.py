@@ -8,8 +8,8 @@ from typing import Any, Self
 
 import yaml
 
-from vanilla_transformer.data.sources import CorpusSpec, parse_corpora, to_words
-from vanilla_transformer.errors import CorpusError, RecipeError
+from vanilla_transformer.data.sources import CorpusSpec, to_words
+from vanilla_transformer.errors import RecipeError
 from vanilla_transformer.options import converted
 from vanilla_transformer.recipe.blocks import (
     Block,
@@ -162,13 +162,7 @@ def in_words(value: Any) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """Returns a value as YAML has it; corpora as words, or as mappings if words would be ambiguous."""
+    """Returns a value as YAML has it; corpora as words."""
     if not isinstance(value, tuple):
         return value
-    if not value or not isinstance(value[0], CorpusSpec):
-        return list(value)
-    words = to_words(value)
-    try:
-        return words if parse_corpora(words) == value else [corpus.to_mapping() for corpus in value]
-    except CorpusError:
-        return [corpus.to_mapping() for corpus in value]
+    return to_words(value) if value and isinstance(value[0], CorpusSpec) else list(value)

@@ -10,7 +10,7 @@ import torch
 
 from vanilla_transformer.data.columns import COLUMN_SETTINGS, TextForm
 from vanilla_transformer.data.corpus import describe_empty_rows, read_corpus, with_columns_of
-from vanilla_transformer.data.sources import CorpusSpec, corpora_from_values, only_corpus
+from vanilla_transformer.data.sources import CorpusSpec, as_corpora, only_corpus
 from vanilla_transformer.evaluation import Evaluation, check_names
 from vanilla_transformer.recipe.reading import load_recipe
 from vanilla_transformer.tasks.interface import Task
@@ -49,7 +49,7 @@ def evaluate(
     task = task_of_model(path)
     names = choose_metrics(path, task, metrics)
     columns = {name: settings.pop(name) for name in COLUMN_SETTINGS if name in settings}
-    spec = dataclasses.replace(only_corpus(corpora_from_values(data) or ()), **columns)
+    spec = dataclasses.replace(only_corpus(as_corpora(data) or ()), **columns)
     corpus = read_corpus(with_columns_of_model(spec, path, task.form), form=task.form)
     loaded, tokenizer = load_model(path, device=device, translates=False)
     evaluation = task.evaluate(loaded, cast(Any, tokenizer), corpus, names, progress=lambda count: None, **settings)
