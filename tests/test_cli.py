@@ -98,33 +98,6 @@ def test_help_names_every_command(run):
     assert {task.name for task in _TASKS.values()} <= set(re.findall(r"[\w-]+", run("train", "--help")[1]))
 
 
-@pytest.mark.parametrize(
-    ("words", "meant"),
-    [
-        ("train --tran a.en a.de", "--train"),
-        ("train --max-stops 3", "--max-steps"),
-        ("translate model --num-beam 3", "--num-beams"),
-        ("translte model", "translate"),
-        ("", "translate"),
-        ("translate model --num-beams x", "--num-beams"),
-        ("translate model --nbest", "--nbest"),
-        ("train --seed 1.5", "'1.5'"),
-        ("train --dropout 2", "0<=FLOAT<1"),
-        ("train --train a.en a.de weight=x", "'x'"),
-        ("train --dev a.tsv + b.tsv", "--dev"),
-        ("train --processes 0", "--processes"),
-        ("train cmudict extra", "extra"),
-        ("export model --to x", "ctranslate2"),
-        ("push", "ORG/NAME"),
-        ("evaluate model", "--data"),
-        ("tokenizer --vocab-size 300", "--output"),
-    ],
-)
-def test_a_wrong_word_is_told_with_what_was_meant(run, words, meant):
-    code, out, err = run(*words.split())
-    assert (code, out) == (2, "") and meant in err and "Traceback" not in err
-
-
 def test_options_of_train_change_single_fields_of_the_recipe(run, tmp_path, corpus):
     (tmp_path / "mine.yaml").write_text("max_steps: 12345\nmetrics: [wer, per]\npatience: 3\n")
     options = ["--max_steps", 7, "--train", *corpus, "--patience", "None", "--vocab-size", 265]
@@ -223,44 +196,6 @@ def test_text_that_is_not_utf8_is_named_by_line_after_the_lines_before_it(run, m
     assert_one_sentence(err, "line 3", "UTF-8")
 
 
-@pytest.mark.parametrize(
-    "words, part",
-    [
-        (["translate", "{tmp}/none"], "There is no model directory"),
-        (["translate", "{tmp}"], "config.json"),
-        (["translate", "{model}", "{tmp}/none"], "none"),
-        (["translate", "{model}", "--device", "nowhere"], "--device nowhere"),
-        (["translate", "{model}", "--device", "meta"], "--device meta"),
-        (["translate", "{model}", "{tmp}/modle", "{tmp}/in"], "modle is neither a file nor a model directory"),
-        (["translate", "{model}", "--nbest", "9"], "--num-beams 9"),
-        (["translate", "{model}", "--nbest", "1", "--num-beams", "1"], "--num-beams 2"),
-        (["evaluate", "{model}", "--data", "x", "--metrics", "blue"], "sacrebleu"),
-        (["evaluate", "{model}", "--data", "{tmp}/none.tsv"], "none.tsv"),
-        (["evaluate", "{model}", "--data"], "--data: there is no corpus"),
-        (["train", "nonsense"], "nonsense"),
-        (["train", "--seed", "1", "nonsense"], "must come before all options"),
-        (["train", "--finish", "--dry-run"], "--dry-run"),
-        (["average", "{model}", "--output", "{model}"], "not empty"),
-        (["average", "{tmp}/none", "--output", "{tmp}/mean"], "none"),
-        (["average", "{model}", "--last", "2", "--output", "{tmp}/mean"], "--last"),
-        (["tokenizer", "--vocab-size", "300", "--output", "{tmp}/out"], "file"),
-        (["tokenizer", "{tmp}/none", "--vocab-size", "300", "--output", "{tmp}/out"], "none"),
-    ],
-)
-def test_errors_are_one_sentence_on_standard_error(run, model, tmp_path, words, part):
-    code, out, err = run(*(word.format(model=model, tmp=tmp_path) for word in words))
-    assert code in (1, 2) and out == ""
-    assert_one_sentence(err, part)
-
-
-def test_a_tokenizer_is_not_learned_into_what_is_there(run, model, tmp_path):
-    (tmp_path / "text").write_text("a b\n")
-    for output in (model, tmp_path / "text"):
-        code, _, err = run("tokenizer", tmp_path / "text", "--vocab-size", "300", "--output", output)
-        assert code == 2
-        assert_one_sentence(err, "not empty")
-
-
 def test_debug_shows_the_traceback_wherever_it_stands(run):
     for words in (["--debug", "info", "nonsense"], ["info", "--debug", "nonsense"], ["info", "nonsense", "--debug"]):
         code, _, err = run(*words)
@@ -276,17 +211,6 @@ def test_a_missing_package_is_named_with_what_installs_it(run, model, corpus, mi
     code, _, err = run("evaluate", model, "--data", *corpus)
     assert code == 1
     assert_one_sentence(err, "sacrebleu", "vanilla-transformer[train]")
-
-
-def test_an_environment_that_does_not_suit_is_told_from_a_bug(run, monkeypatch):
-    import typeguard
-
-    monkeypatch.delattr(typeguard, "TypeCheckError")
-    with pytest.raises(AttributeError) as caught:
-        typeguard.TypeCheckError  # noqa: B018
-    message = program.error_message(caught.value)
-    assert "typeguard" in message and "bug" not in message
-    assert "bug" in program.error_message(AttributeError("x"))
 
 
 def test_an_interrupt_ends_with_130(run, monkeypatch):
@@ -323,9 +247,6 @@ def test_evaluate_names_its_corpus_as_train_does(run, model, tmp_path):
     named = ["--data", tmp_path / "test.jsonl", "source_column=en", "target_column=fr"]
     code, out, err = run("evaluate", model, *named, "--metrics", "wer", "--json", *SHORT)
     assert (code, err) == (0, "") and json.loads(out)["pairs"] == 1
-    code, _, err = run("evaluate", model, *named, "+", tmp_path / "test.jsonl")
-    assert code == 2
-    assert_one_sentence(err, "--data", "one corpus")
 
 
 def test_evaluate_takes_its_metrics_from_the_recipe_in_the_model_directory(run, model, corpus, tmp_path):
@@ -500,8 +421,8 @@ def test_output_that_cannot_be_written_is_named(run, words):
     assert_one_sentence(err, "Standard output: No space left on device")
     with standard_streams(stdout=None):
         code, _, err = run(*words)
-    assert code == 2
-    assert_one_sentence(err, "Standard output is closed")
+    assert code == 1
+    assert_one_sentence(err, "Standard output: not writable")
 
 
 def test_translations_of_an_evaluation_appear_whole_or_not_at_all(run, model, corpus, tmp_path):
@@ -522,7 +443,7 @@ def test_translations_of_an_evaluation_appear_whole_or_not_at_all(run, model, co
 def test_demo_says_how_gradio_is_installed(run, model, missing):
     missing("gradio")
     code, output, errors = run("demo", str(model))
-    assert (code, output) == (2, "")
+    assert (code, output) == (1, "")
     assert errors.endswith("The package gradio is not installed: run `pip install 'vanilla-transformer[demo]'`.\n")
 
 

@@ -6,12 +6,8 @@ import pytest
 import torch
 
 from vanilla_transformer import (
-    VanillaTransformerConfig,
     VanillaTransformerDecoderConfig,
     VanillaTransformerDecoderForCausalLM,
-    VanillaTransformerEncoderConfig,
-    VanillaTransformerEncoderForSequenceClassification,
-    VanillaTransformerForConditionalGeneration,
     VanillaTransformerTokenizer,
 )
 from vanilla_transformer.cli.text_writer import TextWriter
@@ -81,30 +77,3 @@ def test_json_gives_each_prompt_an_object_and_an_empty_one_begins_a_text(model, 
 def test_texts_stand_apart(model, run):
     code, out, _ = run("generate", model, "--max-new-tokens", "1", stdin="to\nbe\n")
     assert code == 0 and out.startswith("to") and "\n\nbe" in out
-
-
-def test_a_model_of_another_kind_is_sent_to_its_command(model, run, tmp_path):
-    translator = VanillaTransformerForConditionalGeneration(VanillaTransformerConfig.from_preset("tiny", **SIZES))
-    classifier = VanillaTransformerEncoderForSequenceClassification(
-        VanillaTransformerEncoderConfig(**SIZES, encoder_layers=1)
-    )
-    for name, one, command in (("mt", translator, "translate"), ("classes", classifier, "predict")):
-        code, out, err = run("generate", saved(one, tmp_path / name))
-        assert (code, out) == (1, "") and f"give it to `{command}`" in err and err.count("\n") == 1
-    code, _, err = run("translate", model)
-    assert code == 1 and "give it to `generate`" in err
-
-
-@pytest.mark.parametrize(
-    ("words", "named"),
-    [
-        (["--max-new-tokens", "0"], "--max-new-tokens"),
-        (["--top-p", "1.5"], "top_p"),
-        (["--top-k", "0"], "--top-k"),
-        (["--temperature", "0"], "--temperature"),
-        (["--top-p", "0.5", "--num-beams", "2"], "--num-beams"),
-    ],
-)
-def test_options_that_make_no_sense_are_named(model, run, words, named):
-    code, out, err = run("generate", model, *words)
-    assert (code, out) == (2, "") and named in err

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from refusals import refused
 
-from vanilla_transformer.cli.line_files import Answering, LineSource
+from vanilla_transformer.cli.line_files import answer_lines
 from vanilla_transformer.errors import CorpusError, RecipeError
 from vanilla_transformer.translation import Hypothesis, Translation
 
@@ -25,7 +25,7 @@ def answer(text: Path, output: Path, *, resume: bool = True) -> list[str]:
     def render(number, translation):
         return f"{number}: {translation.text}\n{number}: once more"
 
-    LineSource(text, output).answer(Answering(work, CHUNK, render, False, answer_lines=2), resume=resume)
+    answer_lines(text, output, work, render, chunk_lines=CHUNK, answer_lines=2, resume=resume)
     return answered
 
 

@@ -70,18 +70,3 @@ def test_translations_are_the_same_with_their_alignments_after_them(here, capsys
     assert [line.split(" ||| ")[0] for line in best] == ["0", "0", "1", "1", "2", "2"]
     for line, expected in zip(best[::2], aligned, strict=True):
         assert line.split(" ||| ", 1)[1].rsplit(" ||| ", 1)[0] == expected
-
-
-@pytest.mark.parametrize(
-    ("words", "sentence"),
-    [
-        (["align", "model", "in.en", "one"], "in.en has 3 lines and one has 1: they must match."),
-        (["align", "model", "in.en", "in.de", "--choose-heads", *HEADS], "cannot be combined with --alignment-heads"),
-        (["translate", "model", "in.en", "--alignment"], "No alignment heads have been chosen"),
-    ],
-)
-def test_align_refuses_impossible_requests_in_one_sentence(here, capsys, words, sentence):
-    (here / "one").write_text("one line\n")
-    assert main(words) in (1, 2)
-    error = capsys.readouterr().err
-    assert sentence in error and error.count("vanilla-transformer: error") == 1

@@ -26,18 +26,6 @@ def model(tmp_path_factory):
     return save_translator(tmp_path_factory.mktemp("model"))
 
 
-@pytest.fixture
-def run(capsys):
-    """Runs the command in this process: words to exit code, output and errors."""
-
-    def run(*words):
-        code = main(["info", *map(str, words)])
-        captured = capsys.readouterr()
-        return code, captured.out, captured.err
-
-    return run
-
-
 @functools.cache
 def page(*words):
     """Returns the command's output, kept for the same words."""
@@ -66,30 +54,8 @@ def test_a_model_is_counted_from_its_configuration_alone(model, tmp_path):
     described = report(tmp_path)
     assert described["parameters"]["total"] == loaded.num_parameters()
     assert described["sizes"]["vocab_size"] == 260
-    assert described["table_3"] is None and described["run"] is None
+    assert described["table_3_millions"] is None and described["run"] is None
     assert "TRAINING RUN" not in page(tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("words", "code", "part"),
-    [
-        (["bsae"], 1, "did you mean 'base'"),
-        (["none/there"], 1, "There is no directory none/there"),
-        (["{empty}"], 1, "is not a model directory: it has no config.json"),
-        (["{broken}"], 1, "summary.json is not valid JSON"),
-        (["{model}", "--vocab-size", "7"], 2, "--vocab-size applies to presets"),
-    ],
-)
-def test_info_refuses_unknown_models_in_one_sentence(run, model, tmp_path, words, code, part):
-    places = {name: tmp_path / name for name in ("empty", "broken")}
-    for place in places.values():
-        place.mkdir()
-    (places["broken"] / "config.json").write_bytes((model / "config.json").read_bytes())
-    (places["broken"] / "summary.json").write_text("{")
-    done, out, err = run(*(word.format(model=model, **places) for word in words))
-    [line] = err.splitlines()
-    assert (done, out) == (code, "")
-    assert line.startswith("vanilla-transformer: error: ") and line.endswith(".") and part in line
 
 
 @pytest.mark.parametrize(
@@ -120,11 +86,9 @@ def test_models_of_one_stack_are_counted_as_they_are(kind, stack, tmp_path):
     attention = 3 * 2 * 25 * 16  # Scores and weighted values of every layer.
     assert found["training"]["flops_per_token"] == pytest.approx(6 * (matrices + attention + 16 * outputs))
     assert found["memory"]["weights"] == 4 * model.num_parameters()
-    assert f"3 {stack} layers, d_model 16" in " ".join(page(tmp_path).split())
+    assert f"3 {stack} layers, d_ff 32" in " ".join(page(tmp_path).split())
 
 
-def test_presets_are_those_of_any_family(run):
-    assert "6 decoder layers" in page("base", "--family", "decoder")
-    assert report("base", "--family", "encoder")["table_3"] is None
-    code, _, error = run("some/where", "--family", "encoder")
-    assert code == 2 and "--family applies to presets only" in error
+def test_presets_are_those_of_any_family():
+    assert "6 decoder layers" in page("base", "--family", "decoder") and report("base")["table_3_millions"] == 65
+    assert report("base", "--family", "encoder")["table_3_millions"] is None

@@ -24,12 +24,8 @@ Resume = Annotated[
 
 def refuse_full_directory(output: Path) -> None:
     """Raises RecipeError if the directory cannot be written, or holds more than a killed process left there."""
-    if output.exists() and (
-        not output.is_dir() or not all(file.name.startswith(PARTIAL) for file in output.iterdir())
-    ):
+    if output.is_file() or (output.is_dir() and not all(file.name.startswith(PARTIAL) for file in output.iterdir())):
         raise RecipeError(f"{output} is not empty: name another directory.")
     there = next(path for path in (output.absolute(), *output.absolute().parents) if path.exists())
-    if not there.is_dir():
-        raise RecipeError(f"{output} cannot be created: {there} is a file.")
-    if not os.access(there, os.W_OK | os.X_OK):
-        raise RecipeError(f"{output} cannot be written: {there} is read-only.")
+    if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
+        raise RecipeError(f"{output} cannot be written: {there} is a file or read-only.")

@@ -8,15 +8,21 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
+from tyro.conf import arg
+
 from vanilla_transformer.errors import RecipeError
 from vanilla_transformer.options import HINT, OptionalCount, OptionalText, number
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
+    from vanilla_transformer.translation import LineTranslator
+
 # Kinds of products, by shape, whose code oneDNN caches, up to half a megabyte each. Decoding has a new one for each
 # number of rows: with oneDNN's own limit of 1,024 a process grows for tens of thousands of lines.
 PRIMITIVES = 32
+# The beam of --mbr: the model's own gives little to choose from.
+MBR_BEAMS = 32
 # Scores name a precision in which processors differ.
 _INT8_OF_7_BITS = "int8 with weights of 7 bits"
 _BFLOAT16_IN_FLOAT32 = "bfloat16 multiplied in float32"
@@ -48,17 +54,6 @@ class Computing:
     #: cpu, cuda, cuda:1, mps, ... (default: an accelerator if there is one).
     device: OptionalText = None
 
-    def check(self) -> None:
-        """Raises RecipeError for an invalid option, before a model is loaded."""
-        from vanilla_transformer.translation.lines import check_search
-
-        if int(os.environ.get("WORLD_SIZE", "1")) > 1:
-            raise RecipeError(
-                "Only `train` shares its work among the processes of a launcher such as torchrun: start this "
-                "command by itself, or for several devices once for each, with a part of the text and --device."
-            )
-        check_search(**vars(self))
-
     @loading_libraries()
     def load(self, model: str, *, translates: bool = True) -> "tuple[PreTrainedModel, PreTrainedTokenizerFast]":
         """Loads the model and its tokenizer, in the requested precision and on the requested device.
@@ -69,13 +64,16 @@ class Computing:
         import torch
 
         from vanilla_transformer.malloc import keep_freed_memory
-        from vanilla_transformer.translation import load_model
+        from vanilla_transformer.translation.loading import load_model
 
         keep_freed_memory()
         # Must be set before the first matrix product.
         os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", str(PRIMITIVES))
-        if self.device is not None:
-            _check_device(self.device)
+        try:
+            torch.zeros(1, device=self.device).item()
+        except (RuntimeError, AssertionError) as error:
+            reason = str(error).partition("\n")[0]
+            raise RecipeError(f"--device {self.device} cannot be used here: {reason}") from error
         dtype = torch.bfloat16 if self.precision == "bfloat16" else torch.float32
         loaded, tokenizer = load_model(model, device=self.device, dtype=dtype, translates=translates)
         if self.precision == "auto":
@@ -125,17 +123,37 @@ class Decoding(BatchedComputing):
     #: Type of parameters and arithmetic; int8 is for CPUs only. auto uses bfloat16 on CPUs that are faster with it,
     #: and otherwise float32.
     precision: Literal["auto", "float32", "bfloat16", "int8"] = "auto"  # type: ignore[assignment]
+    #: Minimum Bayes risk: write the hypothesis that agrees most with all others of the beam, by sacreBLEU's sentence
+    #: chrF or BLEU. --num-beams is the number of hypotheses (default: 32). --nbest then sorts by their mean agreement
+    #: and writes it.
+    mbr: Annotated[Literal["chrf", "bleu"] | None, arg(metavar="chrf|bleu", help_behavior_hint="")] = None
 
-    def arguments(self) -> dict[str, Any]:
-        """Returns the arguments of `translate_lines`; the model's own settings apply otherwise."""
-        self.check()
-        given = self._given("batch_tokens")
-        return given | ({"quantization": "int8"} if self.precision == "int8" else {})
+    def arguments(self, nbest: int | None = None) -> dict[str, Any]:
+        """Returns the arguments of `translate_lines`; the model's own settings apply otherwise.
+
+        Raises:
+            RecipeError: The beam is too small to choose from.
+        """
+        given = self._given("batch_tokens") | ({"quantization": "int8"} if self.precision == "int8" else {})
+        if self.mbr is None:
+            return given
+        beams, least = self.num_beams or MBR_BEAMS, max(nbest or 1, 2)
+        if beams < least:
+            raise RecipeError(f"--mbr needs --num-beams {least} or more to choose from.")
+        return given | {"num_beams": beams, "num_return_sequences": beams, "scores": True}
+
+    def choosing(self, translator: "LineTranslator", kept: int = 1) -> "LineTranslator":
+        """Returns a translator that chooses among another's hypotheses; without --mbr, the other itself."""
+        if self.mbr is None:
+            return translator
+        from vanilla_transformer.translation.minimum_bayes_risk import MinimumBayesRiskTranslator
+
+        return MinimumBayesRiskTranslator(**vars(translator), utility=self.mbr, kept=kept)
 
     def settings(self, model: "PreTrainedModel") -> dict[str, Any]:
         """Returns settings that affect translations but are not in the model: search, and precision if not float32."""
         taken = self.taken(model)
-        return self._given() | ({} if taken == "float32" else {"precision": taken})
+        return self._given("mbr") | ({} if taken == "float32" else {"precision": taken})
 
     def _given(self, *others: str) -> dict[str, Any]:
         """Returns the options of the search, and these others, that are given."""
@@ -160,15 +178,3 @@ def load_models(
     from vanilla_transformer.translation.ensemble import as_ensemble
 
     return as_ensemble([(name, *model_of) for name, model_of in zip(models, found, strict=True)]), found[0][1]
-
-
-def _check_device(device: str) -> None:
-    import torch
-
-    if device.partition(":")[0] == "meta":
-        raise RecipeError("--device meta has shapes without numbers: choose another device.")
-    try:
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError) as error:
-        reason = str(error).partition("\n")[0]
-        raise RecipeError(f"--device {device} is not available here: {reason}") from error

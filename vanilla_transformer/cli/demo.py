@@ -1,6 +1,5 @@
 """`vanilla-transformer demo`: a page to try models in the browser."""
 
-import importlib.util
 import sys
 from dataclasses import dataclass
 from typing import Annotated
@@ -30,9 +29,8 @@ class Demo:
         """Serves the page until Ctrl-C."""
         if not self.models:
             raise RecipeError("Name a model: `demo MODEL`.")
-        self.computing.check()
-        if importlib.util.find_spec("gradio") is None:
-            raise RecipeError("The package gradio is not installed: run `pip install 'vanilla-transformer[demo]'`.")
+        import gradio  # noqa: F401  Says that it is missing before models are loaded.
+
         from vanilla_transformer.demo import build_page, open_page
 
         models = [(path, *self.computing.load(path, translates=False)) for path in self.models]

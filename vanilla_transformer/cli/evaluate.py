@@ -10,28 +10,13 @@ from tyro.conf import Positional, arg
 
 from vanilla_transformer.cli.arguments import Flag, Model, OptionalPath
 from vanilla_transformer.cli.decoding import Decoding, load_models
-from vanilla_transformer.cli.minimum_bayes_risk_options import MinimumBayesRiskOptions
-from vanilla_transformer.cli.streams import (
-    check_output,
-    check_standard_output,
-    print_result,
-    refuse_model_file,
-    refuse_same_file,
-    warn,
-    write_whole,
-)
-from vanilla_transformer.data.columns import TextForm
-from vanilla_transformer.data.sources import CorpusSpec, locate, only_corpus, parse_corpora, split_off
-from vanilla_transformer.errors import CorpusError, RecipeError
+from vanilla_transformer.cli.streams import check_output, warn, write_whole
+from vanilla_transformer.data.sources import only_corpus, parse_corpora, split_off
+from vanilla_transformer.errors import RecipeError
 from vanilla_transformer.options import OptionalCount
-from vanilla_transformer.progress import progress_bar
 
 if TYPE_CHECKING:
-    from datasets import Dataset
-    from transformers import PreTrainedModel, PreTrainedTokenizerFast
-
     from vanilla_transformer.evaluation.scoring import Evaluation
-    from vanilla_transformer.tasks import Task
 
 
 @dataclass(frozen=True)
@@ -62,121 +47,62 @@ class Evaluate:
     json: Flag = False
     #: The search. The default precision is float32, because scores are compared across machines.
     decoding: Decoding = Decoding(precision="float32")
-    risk: MinimumBayesRiskOptions = MinimumBayesRiskOptions()
 
     def run(self) -> None:
         """Predicts the corpus and prints the scores."""
-        task, metrics = self._check()
         from vanilla_transformer.data.corpus import describe_empty_rows, read_corpus
+        from vanilla_transformer.progress import progress_bar
+        from vanilla_transformer.tasks import choose_metrics, count_texts, task_of_model, with_columns_of_model
 
-        corpus = read_corpus(self._source(task.form), form=task.form)
-        for sentence in describe_empty_rows(corpus, task.form):
-            warn(f"{sentence}.")
-        model, tokenizer = load_models(self._all_models, self.decoding, translates=False)
-        self._report(self._evaluate(task, corpus, model, tokenizer, metrics), model)
-
-    def _check(self) -> "tuple[Task, tuple[str, ...]]":
-        """Finds mistakes before a model is loaded.
-
-        Returns the task, and the metrics to score by.
-        """
-        from vanilla_transformer.tasks import choose_metrics, task_of_model
-
-        if self.card:
-            if self.models or self.risk.mbr:
-                raise RecipeError("--card is for a single model and its own search, without --mbr.")
-            if not Path(self.model).is_dir():
-                raise RecipeError(f"--card requires a local model directory, which {self.model} is not.")
-            from vanilla_transformer.training.model_card import check_card
-
-            check_card(Path(self.model))
-        self.decoding.arguments()
-        self.risk.check(self.decoding.num_beams)
-        self._check_paths()
+        spec = only_corpus(parse_corpora(self.data))
+        check_output(self.output, [Path(split_off(part)[0]) for part in spec.parts], (self.model, *self.models))
+        check_output(None)
+        self._check_card()
+        settings = self.decoding.arguments() | ({} if self.stride is None else {"stride": self.stride})
         task = task_of_model(self.model)
-        if (self.risk.mbr or self.models) and not _translates(task):
+        translates = task.auto_class == "AutoModelForSeq2SeqLM"
+        if (self.decoding.mbr or self.models) and not translates:
             raise RecipeError(f"--mbr and ensembles are for models that translate, which {self.model} does not.")
         metrics = choose_metrics(self.model, task, self.metrics or None)
-        locate(self._source(task.form), task.form)
-        return task, metrics
-
-    def _evaluate(
-        self,
-        task: "Task",
-        corpus: "Dataset",
-        model: "PreTrainedModel",
-        tokenizer: "PreTrainedTokenizerFast",
-        metrics: tuple[str, ...],
-    ) -> "Evaluation":
-        """Predicts the corpus and scores the predictions."""
-        from vanilla_transformer.tasks import count_texts
-
-        unit = "sources" if _translates(task) else task.form.unit
-        if _translates(task) and len(corpus) and list(corpus["source"]) == list(corpus["target"]):
+        corpus = read_corpus(with_columns_of_model(spec, self.model, task.form), form=task.form)
+        for sentence in describe_empty_rows(corpus, task.form):
+            warn(f"{sentence}.")
+        if translates and len(corpus) and list(corpus["source"]) == list(corpus["target"]):
             warn("source and target of the corpus are identical, so the scores only measure copying.")
+        model, tokenizer = load_models((self.model, *self.models), self.decoding, translates=False)
         self.decoding.announce(model)
-        settings = self._settings()
-        if self.risk.mbr:
-            settings["chosen"] = self.risk.translator
-        with progress_bar(unit, total=count_texts(corpus, task.form)) as bar:
-            return task.evaluate(model, tokenizer, corpus, metrics, progress=bar.update, **settings)
-
-    def _report(self, evaluation: "Evaluation", model: "PreTrainedModel") -> None:
-        """Prints the scores, and writes what was asked for."""
-        text = "\n".join([*map(str, evaluation.scores.values()), *evaluation.sentences])
-        print_result(json.dumps(self._as_json(evaluation, model)) if self.json else text)
-        if self.output is not None:
-            write_whole(self.output, evaluation.predictions)
+        if self.decoding.mbr:
+            settings["chosen"] = self.decoding.choosing
+        with progress_bar("sources" if translates else task.form.unit, total=count_texts(corpus, task.form)) as bar:
+            evaluation = task.evaluate(model, tokenizer, corpus, metrics, progress=bar.update, **settings)
+        self._report(evaluation, self.decoding.settings(model))
         if self.card:
             from vanilla_transformer.training.model_card import add_scores
 
-            scores = list(evaluation.scores.values())
-            add_scores(Path(self.model), self._source(), scores, self.decoding.settings(model))
+            add_scores(Path(self.model), spec, list(evaluation.scores.values()), self.decoding.settings(model))
 
-    def _settings(self) -> dict[str, Any]:
-        """Returns the settings of the prediction for the task."""
-        settings = self.decoding.arguments() | self.risk.arguments(self.decoding.num_beams)
-        return settings | ({} if self.stride is None else {"stride": self.stride})
+    def _check_card(self) -> None:
+        """Finds out whether scores can be added to the model card, before they are computed."""
+        if not self.card:
+            return
+        if self.models or self.decoding.mbr:
+            raise RecipeError("--card is for a single model and its own search, without --mbr.")
+        if not Path(self.model).is_dir():
+            raise RecipeError(f"--card requires a local model directory, which {self.model} is not.")
+        from vanilla_transformer.training.model_card import check_card
 
-    def _check_paths(self) -> None:
-        """Refuses an output that cannot be written or would overwrite an input, before hours of decoding."""
-        for part in (Path(split_off(part)[0]) for part in self._source().parts):
-            refuse_same_file(part, self.output)
-            if self.output is not None and part.is_dir() and part.resolve() in self.output.resolve().parents:
-                raise RecipeError(f"{self.output} is inside the corpus directory {part}: choose another file.")
-        for model in self._all_models:
-            refuse_model_file(model, self.output)
-        check_standard_output()
-        check_output(self.output)
+        check_card(Path(self.model))
 
-    @property
-    def _all_models(self) -> tuple[str, ...]:
-        return (self.model, *self.models)
-
-    def _source(self, form: TextForm | None = None) -> CorpusSpec:
-        """Returns the corpus of --data, or for a form of text with the columns of training where it names none."""
-        try:
-            source = only_corpus(parse_corpora(self.data))
-        except CorpusError as error:
-            raise RecipeError(f"--data: {error}") from error
-        if form is None:
-            return source
-        from vanilla_transformer.tasks import with_columns_of_model
-
-        return with_columns_of_model(source, self.model, form)
-
-    def _as_json(self, evaluation: "Evaluation", model: "PreTrainedModel") -> dict[str, Any]:
-        return {
+    def _report(self, evaluation: "Evaluation", settings: dict[str, Any]) -> None:
+        """Prints the scores, and writes the predictions if asked for."""
+        result = {
             "model": [self.model, *self.models] if self.models else self.model,
             "data": self.data,
-            "settings": {
-                **self.decoding.settings(model),
-                **self.risk.settings(),
-            },
+            "settings": settings,
             "scores": [dataclasses.asdict(score) for score in evaluation.scores.values()],
             **evaluation.figures,
         }
-
-
-def _translates(task: "Task") -> bool:
-    return task.auto_class == "AutoModelForSeq2SeqLM"
+        lines = [*map(str, evaluation.scores.values()), *evaluation.sentences]
+        write_whole(None, [json.dumps(result)] if self.json else lines)
+        if self.output is not None:
+            write_whole(self.output, evaluation.predictions)

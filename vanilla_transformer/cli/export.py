@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -13,12 +12,6 @@ from vanilla_transformer.cli.arguments import Model, refuse_full_directory
 from vanilla_transformer.cli.streams import warn
 from vanilla_transformer.errors import RecipeError
 from vanilla_transformer.options import OptionalText
-
-_PACKAGES: dict[str, list[str]] = {
-    "ctranslate2": ["ctranslate2"],
-    "onnx": ["onnx", "onnxruntime"],
-    "marian": [],
-}
 
 
 @dataclass(frozen=True)
@@ -42,11 +35,6 @@ class Export:
         """Exports the model and prints the directory."""
         output = self.output or Path(f"{Path(self.model).name}-{self.to}")
         refuse_full_directory(output)
-        for package in _PACKAGES[self.to]:
-            if find_spec(package) is None:
-                raise RecipeError(
-                    f"The package {package} is not installed: run `pip install 'vanilla-transformer[export]'`."
-                )
         write, quantizations = self._writer()
         quantization = self.quantization or "float32"
         if quantization not in quantizations:

@@ -5,10 +5,9 @@ from dataclasses import dataclass
 from typing import Annotated, Any
 
 from vanilla_transformer.cli.arguments import Flag, Model
-from vanilla_transformer.cli.decoding import Computing, Decoding
+from vanilla_transformer.cli.decoding import Computing
 from vanilla_transformer.cli.streams import open_output, read_input
 from vanilla_transformer.errors import ModelError, RecipeError
-from vanilla_transformer.limits import check_number
 from vanilla_transformer.options import HINT, Count, OptionalCount, OptionalPositive, number
 
 
@@ -20,16 +19,12 @@ class SamplingOptions:
     sample: Flag = False
     #: Draw from this many of the likeliest tokens (default: all).
     top_k: OptionalCount = None
-    #: Draw from the likeliest tokens whose probabilities add up to this (default: 1, all).
-    top_p: OptionalPositive = None
+    #: Draw from the likeliest tokens whose probabilities add up to this (default: all).
+    top_p: Annotated[float | None, number(float, 0, 1, above=True), HINT] = None
     #: Divide the logits by this; below 1, likely tokens become likelier (default: 1).
     temperature: OptionalPositive = None
     #: Random seed (default: 1).
     seed: Annotated[int | None, number(int, 0), HINT] = None
-
-    def check(self) -> None:
-        """Raises RecipeError for an invalid option."""
-        check_number("top_p", self.top_p, 0, 1, above=True)
 
 
 @dataclass(frozen=True)
@@ -46,7 +41,7 @@ class Generate:
     #: Maximum tokens to write per prompt; a model trained on whole texts may end earlier.
     max_new_tokens: Count = 200
     #: Beam size; above 1, the text is shown only when it is complete (default: 1, greedy search).
-    num_beams: OptionalCount = None
+    num_beams: Annotated[int | None, number(int, 1, 10_001), HINT] = None
     #: Write one JSON object per line: the prompt, its continuation, and the continuation's number of tokens.
     json: Flag = False
     sampling: SamplingOptions = SamplingOptions()
@@ -54,7 +49,6 @@ class Generate:
 
     def run(self) -> None:
         """Continues each prompt."""
-        self.computing.check()
         search, seed = self._search()
         lines = read_input(None)
         from vanilla_transformer.tasks import task_of_model
@@ -81,14 +75,11 @@ class Generate:
 
     def _search(self) -> tuple[dict[str, Any], int | None]:
         """Returns arguments of `generate` for the search, and the seed for samples."""
-        decoding = Decoding(num_beams=self.num_beams)
-        decoding.check()
         sampling = self.sampling
         if sampling == SamplingOptions():
             return {"do_sample": False, "num_beams": self.num_beams or 1}, None
         if self.num_beams is not None:
             raise RecipeError("--sample cannot be combined with --num-beams, which is for beams.")
-        sampling.check()
         temperature = 1.0 if sampling.temperature is None else sampling.temperature
         probabilities = {"top_k": sampling.top_k or 0, "top_p": sampling.top_p, "temperature": temperature}
         return {"do_sample": True, "num_beams": 1, **probabilities}, 1 if sampling.seed is None else sampling.seed

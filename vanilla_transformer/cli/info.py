@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from tyro.conf import Positional, arg
 
 from vanilla_transformer.cli.arguments import Flag
-from vanilla_transformer.cli.streams import print_result
+from vanilla_transformer.cli.streams import write_whole
 from vanilla_transformer.errors import RecipeError
 from vanilla_transformer.options import Count, OptionalCount
 
@@ -49,21 +49,22 @@ class Info:
         from vanilla_transformer.inspection.info_page import info_page
 
         report = self._report()
-        print_result(json.dumps(report) if self.json else "\n".join(info_page(report)))
+        write_whole(None, [json.dumps(report)] if self.json else info_page(report))
 
     def _report(self) -> dict[str, Any]:
         """Returns all figures by name."""
         is_preset = not Path(self.model).is_dir() and "/" not in self.model
         config = self._preset_config() if is_preset else self._model_config()
+        from vanilla_transformer.inspection.paper_tables import MILLIONS_OF_PARAMETERS
         from vanilla_transformer.inspection.parameters import count_parameters, training_memory
         from vanilla_transformer.training.summary import read_summary
 
-        parameters = count_parameters(config)
+        parameters, two_stacks = count_parameters(config), config.is_encoder_decoder
         return {
             "model": self.model,
             "sizes": {name: getattr(config, name) for name in _SIZES if hasattr(config, name)},
             "parameters": parameters,
-            "table_3": self._table_3(config.vocab_size) if is_preset and config.is_encoder_decoder else None,
+            "table_3_millions": MILLIONS_OF_PARAMETERS.get(self.model) if is_preset and two_stacks else None,
             "training": self._training(config, is_preset),
             "memory": training_memory(parameters["total"]),
             "processor": self._processor(config),
@@ -112,21 +113,6 @@ class Info:
         if self.vocab_size is not None:
             raise RecipeError("--vocab-size applies to presets only: a model has its own vocabulary.")
         return load_config(self.model)
-
-    def _table_3(self, vocab_size: int) -> dict[str, Any] | None:
-        """Returns the paper's parameter counts and the vocabulary sizes that explain them, for the paper's models."""
-        from vanilla_transformer.inspection import paper_tables as paper
-
-        if not paper.is_in_paper(self.model):
-            return None
-        rows = paper.table_3(vocab_size)
-        common, others = paper.most_common_vocabularies(rows)
-        return {
-            "millions": paper.MILLIONS_OF_PARAMETERS.get(self.model),
-            "rows": [dataclasses.asdict(row) for row in rows],
-            "common_vocabularies": common,
-            "rows_with_other_vocabularies": others,
-        }
 
     def _training(self, config: "OwnConfig", is_preset: bool) -> dict[str, Any]:
         """Returns FLOPs per target token and for the paper's schedule, and those of Table 2."""

@@ -1,77 +1,87 @@
-"""Shared parts of commands that answer line by line."""
+"""Commands that answer line by line: from a file or standard input, to a file or standard output."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+import sys
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from vanilla_transformer.cli.streams import (
-    answer_promptly,
     can_be_read_again,
     check_output,
-    check_standard_input,
-    check_standard_output,
     count_lines,
     is_file,
-    is_typed,
     open_output,
     read_input,
-    refuse_directories,
-    refuse_model_file,
-    refuse_same_file,
     warn,
 )
 from vanilla_transformer.compression import suffix_of
 from vanilla_transformer.errors import RecipeError
-from vanilla_transformer.progress import progress_bar
+
+# Seconds without a new line after which the lines so far are answered, because somebody may be waiting.
+PATIENCE = 0.05
 
 
-class Answer(Protocol):
-    """The result for one line."""
+def check_files(input: Path | None, output: Path | None, models: Sequence[str], *, resume: bool) -> None:
+    """Refuses what cannot be read, written or continued, and what must not be overwritten, before a model is loaded.
 
-    @property
-    def truncated(self) -> bool:
-        """Tells whether the line had to be cut."""
-
-
-@dataclass(frozen=True)
-class Answering:
-    """A function that answers lines, and the form of its answers.
-
-    Attributes:
-        work: Answers lines, in order, and reports how many are done.
-        chunk_lines: Number of lines best answered together.
-        render: Returns the output for a line, given its number from 0.
-        unit: Name of the lines in it.
-        answer_lines: Number of lines that `render` gives for each.
+    Raises:
+        RecipeError, OSError: Says which file, and why.
     """
-
-    work: Callable[[list[str], Callable[[int], object]], Sequence[Answer]]
-    chunk_lines: int
-    render: Callable[[int, Any], str]
-    unit: str = "lines"
-    answer_lines: int = 1
-
-
-def check_paths(model: str, input: Path | None, output: Path | None) -> None:
-    """Refuses unreadable input, unwritable output and overwriting needed files, before a model is loaded."""
-    refuse_directories(input, output)
-    check_standard_input(input)
-    refuse_same_file(input, output)
-    refuse_model_file(model, output)
-    if output is None:
-        check_standard_output()
-    check_output(output)
-
-
-def check_resume(input: Path | None, output: Path | None) -> None:
-    """Raises RecipeError if an output cannot be continued, before a model is loaded."""
-    if output is None or not (can_be_read_again(input) and is_file(output)):
+    check_output(output, [input], models)
+    rereadable = can_be_read_again(input)
+    if input is not None and input.is_dir():
+        raise RecipeError(f"{input} is a directory: give a file.")
+    if resume and (output is None or not (rereadable and is_file(output))):
         raise RecipeError("--resume needs an input file and an --output file to continue, not a pipe.")
-    if suffix_of(output):
+    if resume and output is not None and suffix_of(output):
         raise RecipeError(f"--resume continues plain text, and {output} is compressed.")
+
+
+def answer_lines(
+    input: Path | None,
+    output: Path | None,
+    work: Callable[[list[str], Callable[[int], object]], Sequence[Any]],
+    render: Callable[[int, Any], str],
+    *,
+    chunk_lines: int,
+    answer_lines: int = 1,
+    rows: Iterator[str] | None = None,
+    resume: bool = False,
+) -> None:
+    """Answers lines as they come.
+
+    Args:
+        input: File to read; None for standard input.
+        output: File to write; None for standard output.
+        work: Answers lines, in order, and reports how many are done; an answer says whether its line was `truncated`.
+        render: Returns the output for an answer, given the number of its line from 0.
+        chunk_lines: Number of lines best answered together.
+        answer_lines: Number of lines that `render` gives for each.
+        rows: The rows of a table, as lines, instead of the lines of the input.
+        resume: Whether to leave out lines whose answers are in the output.
+    """
+    from vanilla_transformer.progress import progress_bar
+    from vanilla_transformer.translation.lines import chunks, with_pauses
+
+    lines = rows if rows is not None else read_input(input)
+    rereadable = can_be_read_again(input)
+    waits = rows is None and not (rereadable and is_file(output))
+    number, left = 0, chunks(with_pauses(lines, PATIENCE) if waits else lines, chunk_lines)
+    if resume and output is not None and output.exists():
+        number, left = unanswered(left, output, answer_lines)
+    total = partial(count_lines, input) if input is not None and rereadable and rows is None else None
+    with open_output(output, "ab" if resume else "wb") as file:
+        in_the_way = file.isatty() or (input is None and sys.stdin.isatty())
+        unit = "lines" if rows is None else "rows"
+        with progress_bar(unit, total=total, done=number, in_the_way=in_the_way) as bar:
+            for chunk in left:
+                for answer in work(chunk, bar.update):
+                    print(render(number, answer), file=file)
+                    number += 1
+                    if answer.truncated:
+                        warn(f"line {number} is too long for the model and was cut.")
 
 
 def unanswered(chunks: Iterator[list[str]], output: Path, answer_lines: int) -> tuple[int, Iterator[list[str]]]:
@@ -94,45 +104,3 @@ def unanswered(chunks: Iterator[list[str]], output: Path, answer_lines: int) -> 
         if file.read(1):
             raise RecipeError(f"{output} has more lines than the input gives: it was made from another one.")
     return number, iter(())
-
-
-class LineSource:
-    """The lines of a file or of standard input, to be answered into an output.
-
-    Args:
-        input: File to read; None for standard input.
-        output: File to write; None for standard output.
-        rows: The rows of a table, as lines, instead of the lines of the input.
-    """
-
-    def __init__(self, input: Path | None, output: Path | None, rows: Iterator[str] | None = None) -> None:
-        rereadable = can_be_read_again(input)
-        self.output = output
-        self.typed = is_typed(input)
-        self.total = partial(count_lines, input) if rereadable and rows is None else None
-        self.lines: Iterable[Any] = read_input(input) if rows is None else rows
-        if rows is None and not (rereadable and is_file(output)):
-            self.lines = answer_promptly(self.lines, input)
-
-    def answer(self, answering: Answering, *, resume: bool = False) -> None:
-        """Answers lines as they come; with `resume`, those whose answers are not yet in the output."""
-        from vanilla_transformer.translation.lines import chunks
-
-        number, left = 0, chunks(self.lines, answering.chunk_lines)
-        if resume and self.output is not None and self.output.exists():
-            number, left = unanswered(left, self.output, answering.answer_lines)
-        with (
-            open_output(self.output, "ab" if resume else "wb") as file,
-            progress_bar(
-                answering.unit,
-                total=self.total,
-                done=number,
-                in_the_way=self.typed or file.isatty(),
-            ) as bar,
-        ):
-            for chunk in left:
-                for answer in answering.work(chunk, bar.update):
-                    print(answering.render(number, answer), file=file)
-                    number += 1
-                    if answer.truncated:
-                        warn(f"line {number} is too long for the model and was cut.")

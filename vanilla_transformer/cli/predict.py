@@ -1,21 +1,22 @@
 """`vanilla-transformer predict`: predictions of a classifier, a tagger or a language model for each text."""
 
 import json
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from tyro.conf import Positional, arg
 
 from vanilla_transformer.cli.arguments import Flag, Model, OptionalPath, Resume
 from vanilla_transformer.cli.decoding import BatchedComputing
-from vanilla_transformer.cli.line_files import Answering, LineSource, check_paths, check_resume
+from vanilla_transformer.cli.line_files import answer_lines, check_files
 from vanilla_transformer.errors import RecipeError
 from vanilla_transformer.options import OptionalText
 
 if TYPE_CHECKING:
     from datasets import Dataset
+
+    from vanilla_transformer.data.columns import TextForm
 
 
 @dataclass(frozen=True)
@@ -47,31 +48,28 @@ class Predict:
 
     def run(self) -> None:
         """Predicts from the input to the output, and warns of each text that was too long."""
-        self.computing.check()
-        check_paths(self.model, self.input, self.output)
+        check_files(self.input, self.output, [self.model], resume=self.resume)
         from vanilla_transformer.tasks import task_of_model
 
         task = task_of_model(self.model)
         table = self._table(task.form)
         if table is None and (self.text_column or self.text_pair_column):
             raise RecipeError("--text-column and --text-pair-column are for tables: lines of text have no columns.")
-        rows = None if table is None else _rows_as_lines(table)
-        if self.resume:
-            check_resume(self.input, self.output)
-        source = LineSource(self.input, self.output, rows)
         model, tokenizer = self.computing.load(self.model, translates=False)
         predictor = task.predictor(model, tokenizer, batch_tokens=self.computing.batch_tokens)
         read = predictor.read if table is None else json.loads
-        answering = Answering(
-            work=lambda lines, progress: predictor.predict([tuple(read(line)) for line in lines], progress),
-            chunk_lines=predictor.chunk_lines,
-            render=lambda _, answer: json.dumps(answer.values, ensure_ascii=False) if self.json else answer.line,
-            unit="lines" if table is None else "rows",
-        )
         self.computing.announce(model)
-        source.answer(answering, resume=self.resume)
+        answer_lines(
+            self.input,
+            self.output,
+            lambda lines, progress: predictor.predict([tuple(read(line)) for line in lines], progress),
+            lambda _, answer: json.dumps(answer.values, ensure_ascii=False) if self.json else answer.line,
+            chunk_lines=predictor.chunk_lines,
+            rows=None if table is None else (json.dumps([*row.values()], ensure_ascii=False) for row in table),
+            resume=self.resume,
+        )
 
-    def _table(self, form: Any) -> "Dataset | None":
+    def _table(self, form: "TextForm") -> "Dataset | None":
         """Returns the rows of an input that is a table or CoNLL columns; None for lines of text."""
         from vanilla_transformer.data.corpus import read_corpus
         from vanilla_transformer.data.sources import CorpusSpec, has_columns
@@ -82,9 +80,3 @@ class Predict:
         corpus = CorpusSpec((str(self.input),), text_column=self.text_column, text_pair_column=self.text_pair_column)
         form = form.without_labels()
         return read_corpus(with_columns_of_model(corpus, self.model, form), form=form).select_columns(list(form.names))
-
-
-def _rows_as_lines(table: "Dataset") -> Iterator[str]:
-    """Yields each row of a table as a line of JSON."""
-    for row in table:
-        yield json.dumps(list(row.values()), ensure_ascii=False)

@@ -4,11 +4,8 @@ import logging
 import os
 import sys
 import traceback
-from contextlib import nullcontext, redirect_stdout
 from functools import reduce
-from io import StringIO
 from operator import or_
-from types import ModuleType
 from typing import Annotated, Any
 
 import tyro
@@ -27,7 +24,7 @@ from vanilla_transformer.cli.generate import Generate
 from vanilla_transformer.cli.info import Info
 from vanilla_transformer.cli.predict import Predict
 from vanilla_transformer.cli.push import Push
-from vanilla_transformer.cli.streams import check_standard_output, named_in_errors, occupy_closed_streams, print_result
+from vanilla_transformer.cli.streams import named_in_errors, occupy_closed_streams, write_whole
 from vanilla_transformer.cli.tokenizer import Tokenizer
 from vanilla_transformer.cli.train import Train
 from vanilla_transformer.cli.translate import Translate
@@ -43,28 +40,17 @@ ADVICE = (
     "`COMMAND --help` shows the options of a command. --version prints the version; --debug, anywhere, shows the "
     "traceback of an error."
 )
-COMMANDS: dict[str, type] = {
-    "train": Train,
-    "translate": Translate,
-    "predict": Predict,
-    "evaluate": Evaluate,
-    "generate": Generate,
-    "demo": Demo,
-    "explore": Explore,
-    "info": Info,
-    "attend": Attend,
-    "align": Align,
-    "average": Average,
-    "tokenizer": Tokenizer,
-    "push": Push,
-    "export": Export,
-    "convert": Convert,
-}
+_KINDS = (
+    *(Train, Translate, Predict, Evaluate, Generate, Demo, Explore, Info, Attend, Align, Average, Tokenizer),
+    *(Push, Export, Convert),
+)
+COMMANDS: dict[str, type] = {kind.__name__.lower(): kind for kind in _KINDS}
+# The extra that installs a package; `train` installs the others.
+_EXTRAS = {"gradio": "demo", **dict.fromkeys(("ctranslate2", "onnx", "onnxruntime", "sentencepiece"), "export")}
 
 
 def main(words: list[str]) -> int:
     """Runs the command and returns the exit code: 1 for an error, 2 for a usage error."""
-    debug = "--debug" in words
     occupy_closed_streams()
     prepare_threads(TRAINING_SPINS if words[:1] == ["train"] else SPINS)
     code = 0
@@ -73,10 +59,8 @@ def main(words: list[str]) -> int:
             _run([word for word in words if word != "--debug"])
         except SystemExit as done:  # Help was printed, or a word was wrong.
             code = done.code if isinstance(done.code, int) else 1
-            if code == 0:
-                check_standard_output()
         with named_in_errors("Standard output"):
-            _flush()
+            sys.stdout.flush()
         return code
     except KeyboardInterrupt:
         return 130
@@ -86,7 +70,7 @@ def main(words: list[str]) -> int:
     except BaseException as error:
         if not isinstance(error, Exception) and not _is_panic(error):
             raise
-        if debug:
+        if "--debug" in words:
             traceback.print_exc()
         print(f"{PROGRAM}: error: {error_message(error)}", file=sys.stderr)
         _discard_output()
@@ -95,12 +79,15 @@ def main(words: list[str]) -> int:
 
 def _run(words: list[str]) -> None:
     if words == ["--version"]:
-        print_result(f"{PROGRAM} {__version__}")
+        write_whole(None, [f"{PROGRAM} {__version__}"])
         return
-    # To format help tyro asks standard output, which a shell may have closed, for its width.
-    shown = nullcontext() if sys.stdout else redirect_stdout(StringIO())
-    with named_in_errors("Standard output"), shown:
+    with named_in_errors("Standard output"):
         command = parse(words)
+    if not isinstance(command, Train) and int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        raise RecipeError(
+            "Only `train` shares its work among the processes of a launcher such as torchrun: start this command by "
+            "itself, or for several devices once for each, with a part of the text and --device."
+        )
     quieten_libraries()
     command.run()
 
@@ -127,15 +114,10 @@ def parse(words: list[str]) -> Any:
     return command
 
 
-def _flush() -> None:
-    if sys.stdout is not None:
-        sys.stdout.flush()
-
-
 def _discard_output() -> None:
     """Flushes the remaining output; what cannot be written must not fail a second time at exit."""
     try:
-        _flush()
+        sys.stdout.flush()
     except OSError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
@@ -156,28 +138,16 @@ def _is_panic(error: BaseException) -> bool:
     return type(error).__name__ == "PanicException"
 
 
-def _foreign_module(error: BaseException) -> str | None:
-    """Returns the package, not this one, that lacks a name which another expects of it."""
-    name = error.name if isinstance(error, ImportError) else None
-    if isinstance(error, AttributeError) and isinstance(error.obj, ModuleType):
-        name = error.obj.__name__
-    package = (name or "").partition(".")[0]
-    return package if package != "vanilla_transformer" else None
-
-
 def error_message(error: BaseException) -> str:
     """Returns one line on what failed and what to do about it."""
     message = " ".join(str(error).split())
     if _is_panic(error):
         return f"The tokenizer failed on a text ({message}): a pattern in its tokenizer.json is too complex."
-    if isinstance(error, ModuleNotFoundError) and not (error.name or "").startswith("vanilla_transformer"):
-        return f"The package {error.name} is not installed: run `pip install 'vanilla-transformer[train]'`."
-    foreign = _foreign_module(error)
-    if foreign:
-        return (
-            f"The environment has a {foreign} that does not suit its other packages ({message}): `pip check` names "
-            "them, and `pip install --upgrade` brings a newer one."
-        )
+    if isinstance(error, ModuleNotFoundError):
+        extra = _EXTRAS.get(error.name or "", "train")
+        return f"The package {error.name} is not installed: run `pip install 'vanilla-transformer[{extra}]'`."
+    if isinstance(error, ImportError):
+        return f"{message}: `pip check` names packages that do not suit each other."
     if isinstance(error, OSError) and error.strerror:
         reason = error.strerror.rstrip(".")
         return f"{error.filename}: {reason}." if error.filename else f"{reason}."

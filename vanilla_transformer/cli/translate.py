@@ -9,8 +9,7 @@ from tyro.conf import Positional, arg
 
 from vanilla_transformer.cli.arguments import Flag, Model, Resume
 from vanilla_transformer.cli.decoding import Decoding, load_models
-from vanilla_transformer.cli.line_files import Answering, LineSource, check_paths, check_resume
-from vanilla_transformer.cli.minimum_bayes_risk_options import MinimumBayesRiskOptions
+from vanilla_transformer.cli.line_files import answer_lines, check_files
 from vanilla_transformer.errors import RecipeError
 from vanilla_transformer.options import OptionalCount, OptionalText
 
@@ -42,7 +41,24 @@ class Translate:
     #: from 0 (with --nbest, before the score). `align --choose-heads` chooses the heads to read them from, once.
     alignment: Flag = False
     decoding: Decoding = Decoding()
-    risk: MinimumBayesRiskOptions = MinimumBayesRiskOptions()
+
+    def run(self) -> None:
+        """Translates from the input to the output, and warns of each line that was too long."""
+        self.check()
+        input = Path(self.files[0]) if self.files else None
+        output = None if self.output is None else Path(self.output)
+        check_files(input, output, self.models, resume=self.resume)
+        translator = self.translator()
+        self.decoding.announce(translator.model)
+        answer_lines(
+            input,
+            output,
+            translator.translate,
+            self.format,
+            chunk_lines=translator.chunk_lines,
+            answer_lines=self.nbest or 1,
+            resume=self.resume,
+        )
 
     def check(self) -> None:
         """Refuses options that are invalid, alone or together, before anything is read or written."""
@@ -53,25 +69,9 @@ class Translate:
                     "correct its name."
                 )
             raise RecipeError("translate reads one file: give others to calls of their own, or join them before.")
-        self.decoding.arguments()
-        self.risk.check(self.decoding.num_beams, self.nbest)
-        if self.risk.mbr and self.alignment:
-            raise RecipeError("--mbr cannot be combined with --alignment.")
-        if self.alignment and len(self.models) > 1:
-            raise RecipeError("--alignment reads the attention of one model, so it cannot be given with several.")
-
-    def run(self) -> None:
-        """Translates from the input to the output, and warns of each line that was too long."""
-        self.check()
-        for model in self.models:
-            check_paths(model, self._input, self._output)
-        if self.resume:
-            check_resume(self._input, self._output)
-        source = LineSource(self._input, self._output)
-        translator = self.translator()
-        answering = Answering(translator.translate, translator.chunk_lines, self.format, answer_lines=self.nbest or 1)
-        self.decoding.announce(translator.model)
-        source.answer(answering, resume=self.resume)
+        self.decoding.arguments(self.nbest)
+        if self.alignment and (self.decoding.mbr or len(self.models) > 1):
+            raise RecipeError("--alignment reads the attention of one model, without --mbr.")
 
     @property
     def models(self) -> tuple[str, ...]:
@@ -83,15 +83,6 @@ class Translate:
         """The files to read; empty for standard input."""
         return self.inputs[len(self.models) - 1 :]
 
-    @property
-    def _input(self) -> Path | None:
-        """The file to read, None for standard input."""
-        return Path(self.files[0]) if self.files else None
-
-    @property
-    def _output(self) -> Path | None:
-        return None if self.output is None else Path(self.output)
-
     def translator(self) -> "LineTranslator":
         """Loads the models, and returns a translator with these options."""
         from vanilla_transformer.translation import LineTranslator
@@ -102,12 +93,12 @@ class Translate:
             from vanilla_transformer.inspection.alignment import AligningTranslator
 
             return AligningTranslator.from_translator(translator)
-        return self.risk.translator(translator, self.nbest or 1)
+        return self.decoding.choosing(translator, self.nbest or 1)
 
     def _arguments(self, model: "PreTrainedModel") -> dict[str, Any]:
         """Returns the arguments of the translation; the model's own settings apply otherwise."""
-        arguments = self.decoding.arguments() | self.risk.arguments(self.decoding.num_beams)
-        if self.risk.mbr or self.nbest is None:
+        arguments = self.decoding.arguments(self.nbest)
+        if self.decoding.mbr or self.nbest is None:
             return arguments
         own: Any = model.generation_config
         # Greedy search gives no scores.

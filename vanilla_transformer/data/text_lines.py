@@ -3,7 +3,6 @@
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, nullcontext
 from typing import IO
 
 from vanilla_transformer import compression
@@ -68,7 +67,8 @@ def byte_lines(path: str | os.PathLike[str], name: str) -> Iterator[bytes]:
         raise CorpusError(f"{name} cannot be read: {getattr(error, 'strerror', None) or error}") from error
 
 
-def _open(path: str | os.PathLike[str]) -> AbstractContextManager[IO[bytes]]:
+def _open(path: str | os.PathLike[str]) -> IO[bytes]:
     if path == "-":
-        return nullcontext(sys.stdin.buffer)
+        # Not sys.stdin: Python closes it at exit, and aborts if a thread is still waiting for a line in its buffer.
+        return open(sys.stdin.fileno(), "rb", closefd=False)
     return compression.open_bytes(path)

@@ -4,8 +4,9 @@ import textwrap
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from vanilla_transformer.inspection.paper_tables import VOCABULARIES
+
 _WIDTH = 80
-_STACKS = {"encoder_layers", "decoder_layers"}
 _RUN_LINES: list[tuple[str, str, Callable[[Any], str]]] = [
     ("steps", "steps", "{:,}".format),
     ("epochs", "epochs", "{:.1f}".format),
@@ -29,86 +30,52 @@ _RUN_LINES: list[tuple[str, str, Callable[[Any], str]]] = [
 
 def info_page(report: dict[str, Any]) -> Iterator[str]:
     """Yields the lines of the page."""
-    yield from _sizes(report["model"], report["sizes"])
-    yield from _parameters(report["parameters"], report["table_3"])
-    if report["table_3"] is not None:
-        yield from _vocabularies(report)
+    yield from _text(f"{report['model']}: {_sizes(report['sizes'])}", indent="")
+    yield from _parameters(report["parameters"], report["table_3_millions"])
     yield from _training(report["training"])
-    yield from _memory(report["memory"])
-    yield from _processor(report["processor"])
+    yield from ("", "TRAINING MEMORY, per process, without activations")
+    yield from (f"  {part:<28}{_bytes(size):>13}" for part, size in report["memory"].items())
+    yield from _text(
+        "All of them are float32, 4 bytes a number. The activations of a batch come on top: they grow with its tokens."
+    )
+    yield from ("", "THIS PROCESSOR")
+    yield from (f"  {label:<28}{words}" for label, words in _processor(report["processor"]))
     if report["run"] is not None:
         yield from _run(report["run"])
 
 
-def _sizes(name: str, sizes: dict[str, Any]) -> Iterator[str]:
+def _sizes(sizes: dict[str, Any]) -> str:
+    common = (
+        f"d_model {sizes['d_model']:,}, vocabulary {sizes['vocab_size']:,}, dropout {sizes['dropout']:g}, "
+        f"label smoothing {sizes['label_smoothing']:g}"
+    )
     if "cell" in sizes:
-        yield from _recurrent_sizes(name, sizes)
-        return
-    layers = [f"{sizes[stack]}" for stack in ("encoder_layers", "decoder_layers") if stack in sizes]
-    alone = f"{next(iter(sizes.keys() & _STACKS)).removesuffix('_layers')} " if len(layers) == 1 else ""
-    yield from _text(
-        f"{name}: {' + '.join(layers)} {alone}layers, d_model {sizes['d_model']:,}, "
-        f"d_ff {sizes['d_ff']:,}, {sizes['num_heads']} heads with d_k {sizes['d_k']} and d_v {sizes['d_v']}, "
-        f"vocabulary {sizes['vocab_size']:,}, dropout {sizes['dropout']:g}, "
-        f"label smoothing {sizes['label_smoothing']:g}, {sizes['positional_encoding']} positions",
-        indent="",
+        window = "" if sizes["attention_window"] is None else f" within {sizes['attention_window']} of where it looks"
+        encoder = "bidirectional encoder, " if sizes["bidirectional"] else ""
+        layers = f"{sizes['num_layers']} + {sizes['num_layers']} {sizes['cell'].upper()} layers"
+        return f"{layers}, {encoder}attention {sizes['attention']}{window}, {common}"
+    stacks = [stack for stack in ("encoder", "decoder") if f"{stack}_layers" in sizes]
+    layers = " + ".join(f"{sizes[f'{stack}_layers']} {stack}" for stack in stacks)
+    return (
+        f"{layers} layers, d_ff {sizes['d_ff']:,}, {sizes['num_heads']} heads with d_k {sizes['d_k']} and "
+        f"d_v {sizes['d_v']}, {common}, {sizes['positional_encoding']} positions"
     )
 
 
-def _recurrent_sizes(name: str, sizes: dict[str, Any]) -> Iterator[str]:
-    window = "" if sizes["attention_window"] is None else f" within {sizes['attention_window']} of where it looks"
-    attention = "no attention" if sizes["attention"] == "none" else f"attention {sizes['attention']}{window}"
-    yield from _text(
-        f"{name}: {sizes['num_layers']} + {sizes['num_layers']} {sizes['cell'].upper()} layers, "
-        f"{'bidirectional encoder, ' if sizes['bidirectional'] else ''}{attention}, d_model {sizes['d_model']:,}, "
-        f"vocabulary {sizes['vocab_size']:,}, dropout {sizes['dropout']:g}, "
-        f"label smoothing {sizes['label_smoothing']:g}",
-        indent="",
-    )
-
-
-def _parameters(parameters: dict[str, int], table_3: dict[str, Any] | None) -> Iterator[str]:
+def _parameters(parameters: dict[str, int], paper: int | None) -> Iterator[str]:
     total = parameters["total"]
     yield from ("", "PARAMETERS")
     for part, count in parameters.items():
-        if part != "total" and (count or part != "positions"):
+        if count or part != "positions":
             words = part.replace("_attention", "-attention").replace("feed_", "feed-").replace("_", " ")
             yield f"  {words:<28}{count:>13,}{count / total:>8.1%}"
-    yield f"  {'total':<28}{total:>13,}"
-    if table_3 is None:
-        return
-    millions = table_3["millions"]
-    if millions is None:
-        yield from _text("Table 3 of the paper leaves this row open, meaning the same as base: 65 million.")
-    else:
-        yield f"  {'the paper, Table 3':<28}{millions:>5} million"
-
-
-def _vocabularies(report: dict[str, Any]) -> Iterator[str]:
-    table = report["table_3"]
-    vocab_size = report["sizes"]["vocab_size"]
-    yield ""
-    yield from _text(
-        "Why they differ: the paper does not publish its vocabulary, only that it has about 37,000 entries. "
-        f"Ours has {vocab_size:,}. For each row with a number, the vocabulary sizes that lead to it:"
-    )
-    yield ""
-    yield f"    {'':<19}{'paper':>7}{'ours':>9}   vocabulary for the paper's"
-    for row in table["rows"]:
-        mark = ">" if row["preset"] == report["model"] else " "
-        low, high = row["vocabularies"]
-        yield (
-            f"  {mark} {row['preset']:<19}{row['millions']:>5} M{row['parameters'] / 1e6:>7.1f} M"
-            f"   {low:,} to {high:,}"
+    if paper is not None:
+        low, high = VOCABULARIES
+        yield f"  {'the paper, Table 3':<28}{paper:>5} million"
+        yield from _text(
+            "Why they differ: the paper does not publish its vocabulary, only that it has about 37,000 entries. With "
+            f"{low:,} to {high:,} all numbers of Table 3 but big's are ours."
         )
-    yield ""
-    low, high = table["common_vocabularies"]
-    others = table["rows_with_other_vocabularies"]
-    agreeing = len(table["rows"]) - len(others)
-    rest = f"; no single vocabulary also explains {' and '.join(others)}" if others else ""
-    yield from _text(
-        f"A vocabulary of {low:,} to {high:,} entries explains {agreeing} of the {len(table['rows'])}{rest}."
-    )
 
 
 def _training(training: dict[str, Any]) -> Iterator[str]:
@@ -136,34 +103,14 @@ def _training(training: dict[str, Any]) -> Iterator[str]:
         )
 
 
-def _memory(memory: dict[str, int]) -> Iterator[str]:
-    yield from ("", "TRAINING MEMORY, per process, without activations")
-    for part, words in (
-        ("weights", "weights"),
-        ("gradients", "gradients"),
-        ("adam", "Adam's two moments"),
-        ("total", "total"),
-    ):
-        yield f"  {words:<28}{_bytes(memory[part]):>13}"
-    yield from _text(
-        "All of them are float32, 4 bytes a number. The activations of a batch come on top: they grow with its tokens."
-    )
-
-
-def _processor(processor: dict[str, Any]) -> Iterator[str]:
+def _processor(processor: dict[str, Any]) -> Iterator[tuple[str, str]]:
     bits = processor["int8_weight_bits"]
-    int8 = "not available" if bits is None else f"{bits}-bit weights" + (", 8 bits would overflow" if bits < 8 else "")
     extras = "".join(f", {name.upper()}" for name in ("vnni", "amx") if processor[name])
-    yield from ("", "THIS PROCESSOR")
-    lines = [
-        ("instructions, threads", f"{processor['instructions']}{extras}; {processor['threads']}"),
-        ("bfloat16", "native" if processor["bfloat16_products"] else "emulated, computed in float32"),
-        ("int8", int8),
-    ]
+    yield "instructions, threads", f"{processor['instructions']}{extras}; {processor['threads']}"
+    yield "bfloat16", "native" if processor["bfloat16_products"] else "emulated, computed in float32"
+    yield "int8", "not available" if bits is None else f"{bits}-bit weights" + ", 8 bits would overflow" * (bits < 8)
     if processor["translate_takes"] is not None:
-        lines.append(("translate uses", processor["translate_takes"]))
-    for label, words in lines:
-        yield f"  {label:<28}{words}"
+        yield "translate uses", processor["translate_takes"]
 
 
 def _run(run: dict[str, Any]) -> Iterator[str]:

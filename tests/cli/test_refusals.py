@@ -1,0 +1,148 @@
+"""What a command refuses: in one sentence, before a file is made or changed."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from small_models import SIZES, save, save_translator
+
+from vanilla_transformer import (
+    VanillaTransformerDecoderConfig,
+    VanillaTransformerDecoderForCausalLM,
+    VanillaTransformerTokenizer,
+)
+
+OUTPUTS = ["out", "out.gz", "long"]
+REFUSED = [
+    ("translate none in", "There is no model directory none"),
+    ("translate empty in", "it has no config.json"),
+    ("translate lm in", "give it to `generate`"),
+    ("translate model none", "none: No such file"),
+    ("translate model modle in", "modle is neither a file nor a model directory"),
+    ("translate model in in", "one file"),
+    ("translate model in --device nowhere", "--device nowhere"),
+    ("translate model in --device meta", "--device meta"),
+    ("translate model in --output out --nbest 9", "--num-beams 9"),
+    ("translate model in --nbest 1 --num-beams 1", "--num-beams 2"),
+    ("translate model in --mbr chrf --num-beams 1", "--num-beams 2"),
+    ("translate model in --alignment", "No alignment heads have been chosen"),
+    ("translate model model in --alignment", "--alignment reads the attention of one model"),
+    ("translate model in --resume", "--resume needs an input file"),
+    ("translate model in --output /dev/null --resume", "--resume needs an input file"),
+    ("translate model in --output long --resume", "long has more lines"),
+    ("translate model in --output out.gz --resume", "out.gz is compressed"),
+    ("translate model there --output out", "there is a directory"),
+    ("translate model in --output there", "there: Is a directory"),
+    ("translate model in --output link", "link: No such file"),
+    ("translate model in --output in", "in cannot be both input and output"),
+    *((f"translate model in --output model/{name}", "a file of the model") for name in ("config.json", "new.json")),
+    ("evaluate model --data in in --output model/checkpoints/step/model.safetensors", "a file of the model"),
+    ("evaluate model --data in in --output weights", "a file of the model"),
+    ("evaluate model --data in in --metrics blue", "sacrebleu"),
+    ("evaluate model --data none.tsv", "none.tsv"),
+    ("evaluate model --data", "there is no corpus"),
+    ("evaluate model --data pairs.tsv + pairs.tsv", "one corpus"),
+    ("evaluate model --data pairs.tsv --output pairs.tsv", "pairs.tsv cannot be both input and output"),
+    ("evaluate model --data in in --output there", "there: Is a directory"),
+    ("evaluate lm --data in --mbr chrf", "--mbr and ensembles are for models that translate"),
+    ("evaluate model model --data in in --card", "--card is for a single model"),
+    ("predict lm in --text-column text", "are for tables"),
+    ("generate model", "give it to `translate`"),
+    ("generate lm --top-p 0.5 --num-beams 2", "--num-beams"),
+    ("train nonsense", "nonsense"),
+    ("train --seed 1 nonsense", "must come before all options"),
+    ("train --finish --dry-run", "--dry-run"),
+    ("average model --output model", "not empty"),
+    ("average none --output mean", "none"),
+    ("average lm --last 2 --output mean", "--last"),
+    ("tokenizer --vocab-size 300 --output new", "file"),
+    ("tokenizer none --vocab-size 300 --output new", "none"),
+    ("tokenizer in --output new", "--vocab-size is required with --algorithm bpe"),
+    ("tokenizer in --vocab-size 300 --output model", "not empty"),
+    ("tokenizer in --vocab-size 300 --output out", "not empty"),
+    ("align model in one", "in has 3 lines and one has 1: they must match"),
+    ("align model in in --choose-heads --alignment-heads 1:1", "cannot be combined with --alignment-heads"),
+    ("attend model", "Give either one sentence"),
+    ("attend model --input x --target A", "--target is for one sentence"),
+    ("attend model A --picture a.png --head nine", "nine"),
+    ("attend model A --picture a.png --layer 7", "no layer 7"),
+    ("attend model A --output out", "out exists"),
+    ("attend lm A --picture a.png --kind cross", "no cross-attention, only decoder self-attention"),
+    ("info bsae", "There is no preset 'bsae'"),
+    ("info none/there", "There is no directory none/there"),
+    ("info empty", "is not a model directory: it has no config.json"),
+    ("info broken", "summary.json is not valid JSON"),
+    ("info model --vocab-size 7", "--vocab-size applies to presets"),
+    ("info model --family encoder", "--family applies to presets"),
+    ("export lm new --to marian", "not vanilla_transformer"),
+]
+WRONG_WORDS = [
+    ("train --tran a.en a.de", "--train"),
+    ("train --max-stops 3", "--max-steps"),
+    ("translate model --num-beam 3", "--num-beams"),
+    ("translte model", "translate"),
+    ("", "translate"),
+    ("translate model --num-beams x", "--num-beams"),
+    ("translate model --num-beams 0", "--num-beams: must be"),
+    ("translate model --length-penalty nan", "--length-penalty: must be"),
+    (f"evaluate model --data x --max-length-beyond-source {1 << 63}", "--max-length-beyond-source: must be"),
+    ("translate model --nbest", "--nbest"),
+    ("train --seed 1.5", "'1.5'"),
+    ("train --dropout 2", "0<=FLOAT<1"),
+    ("train --train a.en a.de weight=x", "'x'"),
+    ("train --dev a.tsv + b.tsv", "--dev"),
+    ("train --processes 0", "--processes"),
+    ("train cmudict extra", "extra"),
+    ("export model --to x", "ctranslate2"),
+    ("push", "ORG/NAME"),
+    ("evaluate model", "--data"),
+    ("tokenizer --vocab-size 300", "--output"),
+    ("generate lm --top-p 1.5", "--top-p"),
+    ("generate lm --top-k 0", "--top-k"),
+]
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory) -> Path:
+    """A directory with models, texts and files of yesterday, which nothing changes."""
+    place = tmp_path_factory.mktemp("place")
+    save_translator(place / "model")
+    (place / "model" / "checkpoints" / "step").mkdir(parents=True)
+    (place / "model" / "model.safetensors").rename(place / "weights")
+    (place / "model" / "model.safetensors").symlink_to(place / "weights")
+    sizes = {name: size for name, size in SIZES.items() if name != "encoder_layers"}
+    torch.manual_seed(0)
+    language_model = VanillaTransformerDecoderForCausalLM(VanillaTransformerDecoderConfig(vocab_size=260, **sizes))
+    save(language_model, VanillaTransformerTokenizer.train(["a b"], 260, begins=True, ends=False), place / "lm")
+    for name in ("empty", "there", "broken"):
+        (place / name).mkdir()
+    (place / "broken" / "config.json").write_bytes((place / "model" / "config.json").read_bytes())
+    (place / "broken" / "summary.json").write_text("{")
+    (place / "in").write_text("a b\n\nc\n")
+    (place / "one").write_text("a\n")
+    (place / "pairs.tsv").write_text("a b\tx\n")
+    (place / "link").symlink_to("nowhere/out")
+    for name in OUTPUTS:
+        (place / name).write_text("of yesterday\n" * 9)
+    return place
+
+
+def files_in(place: Path) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in place.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize(("words", "part"), REFUSED)
+def test_a_refusal_is_one_sentence_and_changes_no_file(run_command, place, monkeypatch, words, part):
+    monkeypatch.chdir(place)
+    before = files_in(place)
+    code, out, err = run_command(*words.split(), stdin=b"a\n")
+    assert code in (1, 2) and out == ""
+    [line] = err.splitlines()
+    assert line.startswith("vanilla-transformer: error: ") and line.endswith(".") and part in line
+    assert files_in(place) == before
+
+
+@pytest.mark.parametrize(("words", "meant"), WRONG_WORDS)
+def test_a_wrong_word_is_told_with_what_was_meant(run_command, words, meant):
+    code, out, err = run_command(*words.split())
+    assert (code, out) == (2, "") and meant in err and "Traceback" not in err
