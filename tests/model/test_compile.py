@@ -1,22 +1,13 @@
-"""Attention implementations, compiled graphs, exported programs and halves of a model give what the model gives."""
-
-import os
-import socket
-from pathlib import Path
+"""Attention implementations, compiled graphs and exported programs give what the model gives."""
 
 import pytest
 import torch
-from launching import PROCESSES
-from refusals import refused
 from small_models import HEADS, IDS, MASK, inputs_of, random_model
 from torch._dynamo.testing import CompileCounter
 from torch.export import Dim
-from transformers.distributed import DistributedConfig
 from transformers.generation import CompileConfig
-from transformers.utils import is_flash_attn_2_available
 
 TARGET = torch.tensor([[1, 6, 3, 12, 30], [1, 9, 7, 7, 40]])
-FAMILIES = ["translator", "masked-language-model", "language-model"]
 
 
 @pytest.fixture(autouse=True)
@@ -24,22 +15,6 @@ def fresh_compiler():
     torch.compiler.reset()
     yield
     torch.compiler.reset()
-
-
-def cached_steps(model) -> torch.Tensor:
-    """Logits of one step after another: two tokens first, then one at a time."""
-    encoded, cache, logits = model.get_encoder()(IDS, MASK), None, []
-    for tokens in TARGET.split([2, 1, 1, 1], dim=1):
-        outputs = model(
-            encoder_outputs=encoded,
-            attention_mask=MASK,
-            decoder_input_ids=tokens,
-            past_key_values=cache,
-            use_cache=True,
-        )
-        cache = outputs.past_key_values
-        logits.append(outputs.logits)
-    return torch.cat(logits, dim=1)
 
 
 @pytest.mark.parametrize("implementation", ["sdpa", "flex_attention"])
@@ -58,31 +33,8 @@ def test_attention_implementations_give_the_same_logits(kind: str, implementatio
         # there; without them it computes the same from the same masks.
         with torch.no_grad(), torch.compiler.set_stance("force_eager"):
             expected = model(**inputs).logits
-            stepwise = cached_steps(model) if kind == "translator" else None
             model.set_attn_implementation(implementation)
             torch.testing.assert_close(model(**inputs).logits[there], expected[there], atol=1e-5, rtol=0)
-            if stepwise is not None:
-                torch.testing.assert_close(cached_steps(model), stepwise, atol=1e-5, rtol=0)
-
-
-@pytest.mark.skipif(
-    not (torch.cuda.is_available() and is_flash_attn_2_available()),
-    reason="Flash attention needs a GPU and flash-attn.",
-)
-def test_flash_attention_gives_the_same_logits_in_bfloat16():
-    model = random_model("translator").to("cuda", torch.bfloat16)
-    inputs = {name: value.cuda() for name, value in inputs_of("translator").items()}
-    with torch.no_grad():
-        expected = model(**inputs).logits
-        model.set_attn_implementation("flash_attention_2")
-        torch.testing.assert_close(model(**inputs).logits, expected, atol=3e-2, rtol=0)
-
-
-def test_flash_attention_refuses_keys_and_values_of_different_width():
-    attention = random_model("translator", d_k=5, d_v=11).model.encoder.layers[0].self_attention
-    attention.config._attn_implementation = "flash_attention_2"
-    with refused(ValueError, "d_k", "5", "d_v", "11"):
-        attention(torch.zeros(1, 2, 32))
 
 
 @pytest.mark.parametrize("kind", HEADS)
@@ -136,57 +88,3 @@ def test_decoding_with_a_static_cache_is_compiled_once():
         found = model.generate(**asked, cache_implementation="static", compile_config=settings)
         assert torch.equal(found, expected)
     assert len(graphs) == 1
-
-
-def first_layer(model):
-    return (model.model.encoder if hasattr(model.model, "encoder") else model.model).layers[0]
-
-
-def results(model, kind: str) -> dict[str, torch.Tensor]:
-    outputs = model(**inputs_of(kind))
-    outputs.loss.backward()
-    found = {"logits": outputs.logits.detach(), "gradient": first_layer(model).feed_forward.w_1.weight.grad}
-    if kind == "translator":
-        found["ids"] = model.generate(IDS, attention_mask=MASK, max_new_tokens=6)
-    return found
-
-
-def half(directory: Path, rank: int, port: int) -> None:
-    """Writes what one of two processes finds with each family."""
-    os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2"}
-    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    torch.set_num_threads(1)
-    found = {}
-    for kind in FAMILIES:
-        plan = DistributedConfig(tp_plan="auto")
-        found[kind] = results(HEADS[kind].from_pretrained(directory / kind, distributed_config=plan).eval(), kind)
-        gradient = found[kind]["gradient"]
-        found[kind] |= {"gradient": gradient.full_tensor(), "here": torch.tensor(gradient.to_local().shape)}
-    torch.save(found, directory / f"{rank}.pt")
-
-
-@pytest.mark.skipif(not torch.distributed.is_gloo_available(), reason="gloo is not available.")
-def test_a_model_divided_over_two_processes_computes_what_one_does(tmp_path: Path):
-    models = {kind: random_model(kind) for kind in FAMILIES}
-    for kind, model in models.items():
-        model.save_pretrained(tmp_path / kind)
-        assert model.tp_plan and set(model.tp_plan) <= {
-            name.replace(".0.", ".*.") for name, _ in model.named_modules()
-        }
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    processes = [PROCESSES.Process(target=half, args=(tmp_path, rank, port)) for rank in range(2)]
-    for process in processes:
-        process.start()
-    for process in processes:
-        process.join(timeout=300)
-        process.kill()
-    assert [process.exitcode for process in processes] == [0, 0]
-    for kind, model in models.items():
-        expected = results(model, kind)
-        for rank in range(2):
-            found = torch.load(tmp_path / f"{rank}.pt", weights_only=True)[kind]
-            # Each has half of the 64 inner units.
-            assert found.pop("here").tolist() == [32, 32]
-            torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-4)

@@ -17,7 +17,6 @@ from vanilla_transformer import (
     RecurrentEncoderDecoderForConditionalGeneration,
     VanillaTransformerDecoderConfig,
     VanillaTransformerDecoderModel,
-    VanillaTransformerEncoderConfig,
     VanillaTransformerEncoderModel,
     VanillaTransformerForConditionalGeneration,
 )
@@ -82,7 +81,9 @@ def test_future_tokens_change_nothing_in_a_decoder_and_all_in_an_encoder(impleme
 
 
 @pytest.mark.parametrize("fields", [{"d_k": 5, "d_v": 11}, {"positional_encoding": "learned"}], ids=str)
-@pytest.mark.parametrize("implementation", ATTENTION)
+@pytest.mark.parametrize("implementation", [*ATTENTION, "flex_attention"])
+@torch.compiler.set_stance("force_eager")  # Kernels of flex attention take a minute to compile on a CPU.
+@torch.no_grad()
 def test_cached_decoding_equals_uncached(implementation: str, fields: dict):
     translator = random_model("translator", **fields)
     translator.set_attn_implementation(implementation)
@@ -161,16 +162,6 @@ def test_loss_without_logits_has_the_same_value_and_gradients(kind: str):
     torch.testing.assert_close(found[0], found[1], atol=1e-6, rtol=1e-5)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("wrong", [-1, 48])
-def test_a_label_that_no_type_has_is_refused(kind: str, wrong: int):
-    inputs = inputs_of(kind)
-    inputs["labels"].view(-1)[0] = wrong
-    for skip_logits in (True, False) if kind in WORDS else (False,):
-        with refused(ValueError, wrong):
-            random_model(kind)(**inputs, **({"skip_logits": skip_logits} if skip_logits else {}))
-
-
 def test_shifted_labels_stand_where_they_are_predicted():
     model = random_model("language-model")
     shifted = torch.cat((IDS[:1, 1:], torch.tensor([[-100]])), 1)
@@ -227,15 +218,14 @@ def test_a_loss_of_a_users_own_takes_the_place_of_ours(kind: str):
         assert asked.pop()["num_items_in_batch"] == 9
 
 
-@pytest.mark.parametrize("implementation", ATTENTION)
+@pytest.mark.parametrize("reentrant", [True, False])
 @pytest.mark.parametrize("kind", KINDS)
-def test_gradient_checkpointing_changes_no_gradient(kind: str, implementation: str):
-    model = random_model(kind).train()
-    model.set_attn_implementation(implementation)
-    gradients = []
+def test_gradient_checkpointing_draws_the_same_dropout_and_changes_no_gradient(kind: str, reentrant: bool):
+    model, gradients = random_model(kind, dropout=0.1).train(), []
     for checkpointing in (False, True):
         if checkpointing:
-            model.activation_checkpointing_enable()
+            model.activation_checkpointing_enable({"use_reentrant": reentrant})
+        torch.manual_seed(7)
         model.zero_grad()
         model(**inputs_of(kind)).loss.backward()
         gradients.append([parameter.grad.clone() for parameter in model.parameters()])
@@ -450,18 +440,9 @@ def test_untied_weights_are_saved_as_they_are(family, untie, tmp_path):
         assert torch.equal(loaded(**inputs_of("translator")).logits, expected)
 
 
-def test_settings_that_belong_to_another_family_are_of_no_effect_in_none():
-    for config in (VanillaTransformerEncoderConfig(), VanillaTransformerDecoderConfig()):
-        assert not config.is_encoder_decoder and not hasattr(config, "decoder_start_token_id")
-        assert (
-            type(config).from_preset("big").d_model,
-            type(config).from_preset("table3-C-n2").num_hidden_layers,
-        ) == (
-            1024,
-            2,
-        )
+def test_a_decoder_alone_has_no_attention_to_a_source():
     with refused(ValueError, "add_cross_attention"):
         VanillaTransformerDecoderConfig(add_cross_attention=True)
     bases = VanillaTransformerEncoderModel, VanillaTransformerDecoderModel
     sizes = [base(base.config_class.from_preset("tiny", vocab_size=48)).num_parameters() for base in bases]
-    assert sizes[0] == sizes[1]  # No attention to a source.
+    assert sizes[0] == sizes[1]

@@ -1,10 +1,12 @@
+"""`pipeline("translation")` as before transformers 5: every kind of input, and the settings of `generate`."""
+
 import json
 from pathlib import Path
 
 import pytest
 from datasets import Dataset
 from small_models import save_translator
-from transformers import BatchEncoding, pipeline
+from transformers import pipeline
 from transformers.pipelines.pt_utils import KeyDataset
 
 from vanilla_transformer import (
@@ -49,7 +51,7 @@ def expected(
 @pytest.mark.parametrize("batch_size", [1, 2, 3])
 def test_every_kind_of_input_gives_the_same_translations(
     translate: VanillaTransformerTranslationPipeline, batch_size: int
-) -> None:
+):
     one_by_one = [translate(text) for text in TEXTS]
     flat = [records[0] for records in one_by_one]
     dataset = Dataset.from_dict({"en": TEXTS})
@@ -62,7 +64,7 @@ def test_every_kind_of_input_gives_the_same_translations(
 
 def test_arguments_of_generate_count_at_the_call_and_before(
     model: VanillaTransformerForConditionalGeneration, tokenizer: VanillaTransformerTokenizer
-) -> None:
+):
     settings = {"num_beams": 3, "num_return_sequences": 2, "max_new_tokens": 5}
     before = pipeline("translation", model=model, tokenizer=tokenizer, **settings)
     result = before("the cat")
@@ -73,7 +75,7 @@ def test_arguments_of_generate_count_at_the_call_and_before(
     assert before(["the cat", ""], batch_size=2) == [result, [{"translation_text": ""}] * 2]
 
 
-def test_empty_texts_give_empty_translations(translate: VanillaTransformerTranslationPipeline) -> None:
+def test_empty_texts_give_empty_translations(translate: VanillaTransformerTranslationPipeline):
     assert translate("") == translate(" \n") == [{"translation_text": ""}]
     assert translate(["", "the cat", "\t"], batch_size=3) == [
         {"translation_text": ""},
@@ -83,23 +85,9 @@ def test_empty_texts_give_empty_translations(translate: VanillaTransformerTransl
     assert translate([]) == []
 
 
-def test_languages_are_for_tokenizers_that_know_several(
-    translate: VanillaTransformerTranslationPipeline, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    languages, asked = {"src_lang": "en", "tgt_lang": "de"}, []
-
-    def build(tokenizer: VanillaTransformerTokenizer, text: str, **settings: object) -> BatchEncoding:
-        asked.append((settings["src_lang"], settings["tgt_lang"]))
-        return tokenizer(text, return_tensors="pt")
-
-    expected = translate("the cat", **languages)
-    monkeypatch.setattr(VanillaTransformerTokenizer, "_build_translation_inputs", build, raising=False)
-    assert translate("the cat", **languages) == expected and asked == [("en", "de")]
-
-
 def test_a_saved_pipeline_loads_as_the_packages_own_without_a_question(
     translate: VanillaTransformerTranslationPipeline, tmp_path: Path
-) -> None:
+):
     translate.save_pretrained(tmp_path)
     for trust in (None, True):
         loaded = pipeline("translation", model=str(tmp_path), trust_remote_code=trust, max_new_tokens=6)

@@ -127,17 +127,6 @@ def test_a_resumed_run_of_a_trainer_ends_with_the_weights_of_one_that_was_not(to
     assert torch.equal(flat(resumed.model), flat(whole.model))
 
 
-@pytest.mark.parametrize("reentrant", [True, False])
-def test_gradient_checkpointing_draws_the_same_dropout_twice(tokenizer, tmp_path, reentrant: bool):
-    torch.manual_seed(7)
-    plain = weights_after(build(dropout=0.1), tokenizer, tmp_path)
-    torch.manual_seed(7)
-    kept = {"activation_checkpointing": True, "activation_checkpointing_kwargs": {"use_reentrant": reentrant}}
-    torch.testing.assert_close(
-        weights_after(build(dropout=0.1), tokenizer, tmp_path, **kept), plain, atol=1e-6, rtol=0
-    )
-
-
 def adapt(model: Any, inputs: dict[str, torch.Tensor], steps: int = 6, skip_logits: bool = False) -> Any:
     """Trains adapters for some steps; every other one does without logits if asked."""
     optimizer = torch.optim.Adam([one for one in model.parameters() if one.requires_grad], lr=2e-2)

@@ -32,16 +32,6 @@ _PRESETS: dict[str, dict[str, Any]] = {
     "table3-E": {"positional_encoding": "learned"},
 }
 
-_STACKS = ("encoder", "decoder")
-# Tensor parallelism within a stack: each process has some of the heads and some of the inner units of the feed-forward
-# layers.
-_STACK_TP_PLAN = {
-    **{f"layers.*.self_attention.{name}_proj": "colwise" for name in "qkv"},
-    "layers.*.self_attention.out_proj": "rowwise",
-    "layers.*.feed_forward.w_1": "colwise",
-    "layers.*.feed_forward.w_2": "rowwise",
-}
-
 
 def between(least: float, most: float, default: float | None) -> Any:
     """Returns a field for numbers within limits: what is beyond is a slip, and is told before memory is allocated."""
@@ -148,12 +138,6 @@ class VanillaTransformerConfig(VanillaTransformerBaseConfig):
     model_type = "vanilla_transformer"
     attribute_map = {**VanillaTransformerBaseConfig.attribute_map, "num_hidden_layers": "encoder_layers"}
 
-    base_model_tp_plan = {
-        **{f"{stack}.{name}": style for stack in _STACKS for name, style in _STACK_TP_PLAN.items()},
-        **{f"decoder.layers.*.cross_attention.{name}_proj": "colwise" for name in "qkv"},
-        "decoder.layers.*.cross_attention.out_proj": "rowwise",
-    }
-
     encoder_layers: int = between(1, 2**10, 6)
     decoder_layers: int = between(1, 2**10, 6)
     is_encoder_decoder: bool = True
@@ -183,7 +167,6 @@ class VanillaTransformerEncoderConfig(VanillaTransformerBaseConfig):
 
     model_type = "vanilla_transformer_encoder"
     attribute_map = {**VanillaTransformerBaseConfig.attribute_map, "num_hidden_layers": "encoder_layers"}
-    base_model_tp_plan = _STACK_TP_PLAN
 
     encoder_layers: int = between(1, 2**10, 6)
     label_smoothing: float | int = between(0, 1, 0.0)
@@ -205,7 +188,6 @@ class VanillaTransformerDecoderConfig(VanillaTransformerBaseConfig):
 
     model_type = "vanilla_transformer_decoder"
     attribute_map = {**VanillaTransformerBaseConfig.attribute_map, "num_hidden_layers": "decoder_layers"}
-    base_model_tp_plan = _STACK_TP_PLAN
 
     decoder_layers: int = between(1, 2**10, 6)
     label_smoothing: float | int = between(0, 1, 0.0)

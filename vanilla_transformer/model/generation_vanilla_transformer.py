@@ -16,7 +16,6 @@ from transformers import (
     GenerationMixin,
     LogitsProcessor,
     LogitsProcessorList,
-    MaxLengthCriteria,
     PreTrainedConfig,
     StoppingCriteria,
     StoppingCriteriaList,
@@ -64,27 +63,23 @@ class GoogleLengthPenalty(float):
 class SourceLengthLimit(StoppingCriteria):
     """Ends each hypothesis at the limit of new tokens of its own sentence.
 
+    Attributes:
+        eos_token_id: The library pads rows that have ended only where a criterion has this, whatever its value.
+
     Args:
         limits: New tokens allowed for each sentence, (sentences,).
         prompt_length: Tokens that the decoder starts with.
     """
 
+    eos_token_id = None
+
     def __init__(self, limits: torch.Tensor, prompt_length: int) -> None:
-        self.limits = limits
-        self.prompt_length = prompt_length
+        self.limits, self.prompt_length = limits, prompt_length
 
     def __call__(self, input_ids: torch.LongTensor, scores: Any, **kwargs: Any) -> torch.Tensor:
         """Marks the rows that have reached their sentence's limit; the rows of one sentence are adjacent."""
-        return input_ids.shape[1] - self.prompt_length >= self._of_rows(input_ids)
-
-    def beyond(self, sequences: torch.Tensor) -> torch.Tensor:
-        """Marks the tokens beyond their row's limit, in the shape of the sequences."""
-        places = torch.arange(sequences.shape[1], device=sequences.device) - self.prompt_length
-        return places >= self._of_rows(sequences)[:, None].clamp(min=1)
-
-    def _of_rows(self, input_ids: torch.Tensor) -> torch.Tensor:
-        limits = self.limits.to(input_ids.device)
-        return limits.repeat_interleave(input_ids.shape[0] // limits.shape[0])
+        limits = self.limits.to(input_ids.device).repeat_interleave(input_ids.shape[0] // len(self.limits))
+        return input_ids.shape[1] - self.prompt_length >= limits
 
 
 class ForcedEndAtLimit(LogitsProcessor):
@@ -190,21 +185,18 @@ class _Asked:
         If a call gives both a length and this, the length wins, just as `max_new_tokens` beats `max_length` in the
         library.
         """
-        if self.kwargs.get("max_new_tokens") is not None or self.kwargs.get("max_length") is not None:
-            return None
-        said = "max_length_beyond_source" in self.kwargs
-        for settings in (self.given, self.own):
-            if settings is None or (said and settings is self.own):
-                continue
-            beyond = getattr(settings, "max_length_beyond_source", None)
+        call = {**(vars(self.given) if self.given is not None else {}), **self.kwargs}
+        for settings in (call, vars(self.own)):
+            new, length, beyond = (
+                settings.get(name) for name in ("max_new_tokens", "max_length", "max_length_beyond_source")
+            )
             # `Seq2SeqTrainer` writes all of the library's settings into `model.generation_config` unasked.
-            written = settings.max_length == _LIBRARY_MAX_LENGTH and beyond is not None
-            written &= settings is self.own or settings.min_length is not None
-            if settings.max_new_tokens is not None or (settings.max_length is not None and not written):
+            is_written = length == _LIBRARY_MAX_LENGTH and beyond is not None and "max_length" not in self.kwargs
+            if new is not None or (length is not None and not is_written):
                 return None
-            if beyond is not None and not said:
+            if beyond is not None or "max_length_beyond_source" in self.kwargs:
                 return beyond
-        return self.kwargs.get("max_length_beyond_source")
+        return None
 
 
 def savable(settings: GenerationConfig) -> GenerationConfig:
@@ -271,7 +263,6 @@ class _EngineMixin(GenerationMixin):
     def _beam_search(  # type: ignore[override]
         self, input_ids: Any, logits_processor: Any, stopping_criteria: Any, generation_config: Any, **kwargs: Any
     ) -> Any:
-        generation_config = _with_room(generation_config, stopping_criteria)
         found = self._by_engine(input_ids, logits_processor, stopping_criteria, generation_config, kwargs)
         if found is not None:
             return found
@@ -293,17 +284,9 @@ class _EngineMixin(GenerationMixin):
         found = self._by_engine(input_ids, logits_processor, stopping_criteria, generation_config, kwargs)
         if found is not None:
             return found
-        outputs: Any = super()._sample(  # type: ignore[misc]
+        return super()._sample(  # type: ignore[misc]
             input_ids, logits_processor, stopping_criteria, generation_config, **kwargs
         )
-        # Without an end token the library continues rows that have ended until all have.
-        padding = getattr(generation_config, "_pad_token_tensor", None)
-        padding = self.config.pad_token_id if padding is None else int(padding)
-        sequences = outputs if isinstance(outputs, torch.Tensor) else outputs.sequences
-        for criterion in stopping_criteria:
-            if isinstance(criterion, SourceLengthLimit) and padding is not None:
-                sequences.masked_fill_(criterion.beyond(sequences), padding)
-        return outputs
 
     def _by_engine(self, *asked: Any) -> Any:
         """Returns the engine's result, or None if the library has to search."""
@@ -341,18 +324,6 @@ def _need_engine(quantization: str) -> None:
             f"quantization={quantization!r} needs the engine of an installed vanilla_transformer, and a transformers "
             f"that it knows{': this one has no ' + ' and no '.join(missing) if missing else ''}."
         )
-
-
-def _with_room(settings: GenerationConfig, stopping_criteria: StoppingCriteriaList) -> GenerationConfig:
-    """Returns a copy of the settings in which `max_length`, the library's room for tokens, fits a caller's own limit.
-
-    A cache of fixed size has no more room: there the search has to end earlier by itself.
-    """
-    settings = copy.copy(settings)
-    lengths = [part.max_length for part in stopping_criteria if isinstance(part, MaxLengthCriteria)]
-    if settings.cache_implementation in (None, "dynamic"):
-        settings.max_length = max(min(lengths, default=0), settings.max_length)
-    return settings
 
 
 class CausalGenerationMixin(_EngineMixin):
@@ -406,7 +377,10 @@ class PaperGenerationMixin(_EngineMixin):
         settings, beyond = asked.search(), asked.beyond_source()
         if beyond is not None:
             prompt_length = self._prompt_length(asked, kwargs.get("decoder_input_ids"))
-            limits = self._limits(self._source_lengths(inputs, kwargs) + beyond, prompt_length)
+            limits = self._source_lengths(inputs, kwargs) + beyond
+            if getattr(self.config, "positional_encoding", None) == "learned":
+                # The last new token is never read, so it needs no position.
+                limits = limits.clamp(max=self.config.max_position_embeddings - prompt_length + 1)
             stopping_criteria = StoppingCriteriaList(
                 [*(stopping_criteria or ()), SourceLengthLimit(limits, prompt_length)]
             )
@@ -424,13 +398,6 @@ class PaperGenerationMixin(_EngineMixin):
                 settings["max_new_tokens"] = longest
         generation_config, kwargs = self._with_settings(settings, generation_config, kwargs)
         return self._generate(inputs, generation_config, logits_processor, stopping_criteria, *args, **kwargs)
-
-    def _limits(self, lengths: torch.Tensor, prompt_length: int) -> torch.Tensor:
-        """Returns the new tokens allowed for each sentence, as far as there are positions for them."""
-        if getattr(self.config, "positional_encoding", None) == "learned":
-            # The last new token is never read, so it needs no position.
-            return lengths.clamp(max=self.config.max_position_embeddings - prompt_length + 1)
-        return lengths
 
     def _source_lengths(self, inputs: torch.Tensor | None, kwargs: dict[str, Any]) -> torch.Tensor:
         attention_mask = kwargs.get("attention_mask")

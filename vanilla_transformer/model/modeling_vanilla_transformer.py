@@ -10,7 +10,6 @@ Shapes in names: B batch · S source · T positions · Q query positions · L ke
 import os
 import shutil
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -129,11 +128,6 @@ class MultiHeadAttention(nn.Module):
         q_BHQK = self._heads(self.q_proj(hidden_states), self.d_k)
         k_BHLK, v_BHLK = self._keys_and_values(hidden_states, key_value_states, past_key_values)
         implementation = self.config._attn_implementation or "eager"
-        if "flash" in implementation and self.d_k != self.d_v:
-            raise ValueError(
-                f"Flash attention needs keys and values of one width, not d_k {self.d_k} and d_v {self.d_v}: "
-                'load the model with attn_implementation="sdpa".'
-            )
         attend: Callable = ALL_ATTENTION_FUNCTIONS.get_interface(implementation, scaled_dot_product_attention)
         dropout = self.attention_dropout if self.training else 0.0
         heads_BQHK, weights_BHQL = attend(
@@ -361,15 +355,18 @@ class HubModel(PreTrainedModel):
     @property
     def loss_function(self) -> Callable[..., torch.Tensor]:
         """Section 5.4, or the loss set in its place."""
-        # The setter is not called for a module.
-        custom = getattr(self, "_loss_function", None) or self._modules.get("loss_function")
-        return custom or self._own_loss()
+        return self._custom_loss() or self.own_loss
 
     @loss_function.setter
     def loss_function(self, value: Callable[..., torch.Tensor]) -> None:
         self._loss_function = value
 
-    def _own_loss(self) -> Callable[..., torch.Tensor]:
+    def _custom_loss(self) -> Callable[..., torch.Tensor] | None:
+        # Torch registers a module that is set, and calls no setter for it.
+        return getattr(self, "_loss_function", None) or self._modules.get("loss_function")
+
+    def own_loss(self, logits: torch.Tensor, labels: torch.Tensor, **kwargs: Any) -> torch.Tensor:
+        """Returns the loss of section 5.4."""
         raise NotImplementedError
 
     def _label_smoothing(self) -> float:
@@ -433,8 +430,6 @@ class Stack(VanillaTransformerPreTrainedModel):
         self.layers = nn.ModuleList(layers)
         self.gradient_checkpointing = False
         self.post_init()
-        # The library would also split the embedding, which is the output projection, or shared by source and target.
-        self._tp_plan = {} if config.is_encoder_decoder else dict(config.base_model_tp_plan or {})
 
     @property
     def shares_embedding(self) -> bool:
@@ -456,24 +451,12 @@ class Stack(VanillaTransformerPreTrainedModel):
         self._shared = (embedding,)
 
     def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
-        """Saves the target's embedding too: an adapter may untie a model built tied, and loading then asks for it."""
+        """Saves a shared embedding with a stack that is saved alone, and with a decoder that an adapter has untied."""
         super()._save_to_state_dict(destination, prefix, keep_vars)
-        if self.shares_embedding and isinstance(self, Decoder) and not self.config.tie_word_embeddings:
+        is_untied = isinstance(self, Decoder) and not self.config.tie_word_embeddings
+        if self.shares_embedding and (not prefix or is_untied):
             weight: Any = self.embed_tokens.weight
             destination[f"{prefix}embed_tokens.weight"] = weight.detach().clone()
-
-    def save_pretrained(self, save_directory: str | os.PathLike[str], *args: Any, **kwargs: Any) -> None:
-        """Saves as the library does, with the embedding that the stack shares."""
-        if self.shares_embedding:
-            whole = {**self.state_dict(), "embed_tokens.weight": self.embed_tokens.weight}
-            kwargs.setdefault("state_dict", whole)
-        super().save_pretrained(save_directory, *args, **kwargs)
-
-    def _apply(self, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> "Stack":
-        """Moves a shared embedding too: an encoder kept without its model takes it to another device or type."""
-        for embedding in self._shared:
-            embedding._apply(fn, recurse)
-        return super()._apply(fn, recurse)
 
     def embed(
         self,
@@ -530,7 +513,7 @@ class Encoder(Stack):
         "attentions": OutputRecorder(MultiHeadAttention, index=1, layer_name="self_attention"),
     }
 
-    def __init__(self, config: VanillaTransformerConfig) -> None:
+    def __init__(self, config: VanillaTransformerConfig | VanillaTransformerEncoderConfig) -> None:
         super().__init__(config, [EncoderLayer(config, i) for i in range(config.encoder_layers)])
 
     @merge_with_config_defaults
@@ -619,23 +602,19 @@ class Decoder(Stack):
 def label_smoothed_loss(
     logits: torch.Tensor,
     labels: torch.Tensor,
-    vocab_size: int | None = None,
     num_items_in_batch: torch.Tensor | int | None = None,
     label_smoothing: float = 0.0,
-    **kwargs: Any,
 ) -> torch.Tensor:
     """Section 5.4: mean cross-entropy in nats per label, against 1 - ε_ls on the label and ε_ls / V on every type.
 
     Args:
-        logits: (batch, target length, vocabulary).
-        labels: (batch, target length), -100 where a label does not count.
-        vocab_size: Not needed; the library's losses have it.
+        logits: (batch, target length, vocabulary), or (batch, classes).
+        labels: The same shape without its last dimension; -100 where a label does not count.
         num_items_in_batch: Divisor of the sum; the number of labels that count if None.
         label_smoothing: ε_ls.
-        **kwargs: Other arguments of `forward`; not used.
     """
     total = nn.functional.cross_entropy(
-        logits.flatten(0, 1).float(),
+        logits.flatten(0, -2).float(),
         labels.flatten(),
         ignore_index=IGNORED_LABEL,
         reduction="sum",
@@ -644,80 +623,11 @@ def label_smoothed_loss(
     return total / number_of_items(labels, num_items_in_batch)
 
 
-def next_token_loss(
-    logits: torch.Tensor, labels: torch.Tensor, shift_labels: torch.Tensor | None = None, **kwargs: Any
-) -> torch.Tensor:
-    """`label_smoothed_loss` of each position's logits against the next position's label, for decoder-only models.
-
-    Args:
-        logits: (batch, length, vocabulary).
-        labels: (batch, length); the first is predicted by no position.
-        shift_labels: (batch, length), given instead of `labels` if each already stands at the position that predicts
-            it.
-        **kwargs: Passed on to `label_smoothed_loss`.
-    """
-    logits, labels = (logits[:, :-1], labels[:, 1:]) if shift_labels is None else (logits, shift_labels)
-    return label_smoothed_loss(logits, labels, **kwargs)
-
-
-def classification_loss(
-    logits: torch.Tensor,
-    labels: torch.Tensor,
-    problem_type: str | None,
-    num_items_in_batch: torch.Tensor | int | None = None,
-    label_smoothing: float = 0.0,
-) -> torch.Tensor:
-    """Mean loss per row, or per number of a row, by the library's `problem_type`.
-
-    Args:
-        logits: (rows, labels).
-        labels: Classes in any shape, -100 where a label does not count; or (rows, labels): 0 and 1 for several labels
-            each, or numbers for regression. Without any labels the loss is zero, for a process that has no row in a
-            step.
-        problem_type: `regression`, `single_label_classification` or `multi_label_classification`.
-        num_items_in_batch: Divisor of the sum; the number of labels in this batch if None.
-        label_smoothing: ε_ls over the classes of `single_label_classification`.
-    """
-    labels = labels.to(logits.device)
-    if not labels.numel():
-        return 0 * logits.sum()
-    if problem_type == "single_label_classification":
-        return label_smoothed_loss(
-            logits.view(-1, logits.shape[-1])[None], labels.view(1, -1), None, num_items_in_batch, label_smoothing
-        )
-    if labels.numel() != logits.numel():
-        raise ValueError(
-            f"{problem_type} needs labels of the logits' shape {tuple(logits.shape)}, not {tuple(labels.shape)}."
-        )
-    labels = labels.view_as(logits).float()
-    if problem_type == "regression":
-        total = nn.functional.mse_loss(logits.float(), labels, reduction="sum")
-    else:
-        total = nn.functional.binary_cross_entropy_with_logits(logits.float(), labels, reduction="sum")
-    return total / (labels.numel() if num_items_in_batch is None else number_of_items(labels, num_items_in_batch))
-
-
 def number_of_items(labels: torch.Tensor, num_items_in_batch: torch.Tensor | int | None) -> torch.Tensor | int:
     """Returns the divisor of a summed loss: the given number, or the number of labels that count."""
     if num_items_in_batch is None:
         return (labels != IGNORED_LABEL).sum().clamp(min=1)
     return num_items_in_batch.to(labels.device) if isinstance(num_items_in_batch, torch.Tensor) else num_items_in_batch
-
-
-def check_labels(labels: torch.Tensor, vocab_size: int) -> None:
-    """Refuses labels outside the vocabulary. An accelerator finds them itself: checking there would make it wait.
-
-    Raises:
-        ValueError: A label is neither a type nor -100.
-    """
-    if type(labels) is not torch.Tensor or labels.device.type != "cpu" or torch.compiler.is_compiling():
-        return
-    wrong = labels[(labels != IGNORED_LABEL) & ((labels < 0) | (labels >= vocab_size))]
-    if len(wrong):
-        raise ValueError(
-            f"A label is {int(wrong[0])}: labels are ids from 0 to {vocab_size - 1:,}, or {IGNORED_LABEL} where they "
-            "do not count."
-        )
 
 
 def check_mask(mask_BT: torch.Tensor | None, length: int) -> None:
@@ -742,7 +652,6 @@ class LanguageModelHead(HubModel):
     """`lm_head` over a model's last states: logits, and the loss with or without them."""
 
     lm_head: Any
-    _plain_loss: Callable[..., torch.Tensor] = staticmethod(label_smoothed_loss)
 
     def _logits_and_loss(
         self,
@@ -789,15 +698,29 @@ class LanguageModelHead(HubModel):
             and getattr(shared, "weight", None) is self.lm_head.weight
         )
 
-    def _own_loss(self) -> Callable[..., torch.Tensor]:
-        return partial(self._plain_loss, label_smoothing=self._label_smoothing())
+    def own_loss(
+        self,
+        logits: torch.Tensor,
+        labels: torch.Tensor,
+        num_items_in_batch: torch.Tensor | int | None = None,
+        shift_labels: torch.Tensor | None = None,
+        **kwargs: Any,
+    ) -> torch.Tensor:
+        """Section 5.4: the mean over what counts of all processes and batches of a step, smoothed in training."""
+        logits, labels = self._aligned(logits, labels, shift_labels)
+        return label_smoothed_loss(logits, labels, num_items_in_batch, self._label_smoothing())
+
+    def _aligned(
+        self, outputs: torch.Tensor, labels: torch.Tensor, shift_labels: torch.Tensor | None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Returns a model's outputs, each with the label that it predicts."""
+        return outputs, labels
 
     def _has_plain_loss(self) -> bool:
         """Tells whether loss and projection are the paper's own, neither replaced nor adapted."""
         return (
             summed_cross_entropy is not None
-            and isinstance(self.loss_function, partial)
-            and self.loss_function.func is self._plain_loss
+            and self._custom_loss() is None
             and isinstance(self.lm_head, nn.Linear)
             and not self._has_adapted_embedding()
         )
@@ -807,15 +730,12 @@ class LanguageModelHead(HubModel):
         hidden_BTD: torch.Tensor,
         labels: torch.Tensor,
         num_items_in_batch: torch.Tensor | int | None,
+        shift_labels: torch.Tensor | None = None,
         **kwargs: Any,
     ) -> torch.Tensor:
-        total = summed_cross_entropy(
-            hidden_BTD.flatten(0, 1),
-            self.lm_head.weight,
-            labels.flatten(),
-            self._label_smoothing(),
-            self.lm_head.bias,
-        )
+        hidden_BTD, labels = self._aligned(hidden_BTD, labels, shift_labels)
+        weight, bias = self.lm_head.weight, self.lm_head.bias
+        total = summed_cross_entropy(hidden_BTD.flatten(0, 1), weight, labels.flatten(), self._label_smoothing(), bias)
         return total / number_of_items(labels, num_items_in_batch)
 
 
@@ -870,7 +790,6 @@ class EncoderDecoderHead(LanguageModelHead):
         num_items_in_batch=)`.
         """
         if labels is not None:
-            check_labels(labels, self.config.vocab_size)
             use_cache = False
             if decoder_input_ids is None and decoder_inputs_embeds is None:
                 decoder_input_ids = self.prepare_decoder_input_ids_from_labels(labels)
@@ -1042,9 +961,6 @@ class VanillaTransformerEncoderModel(Encoder):
 
     config: VanillaTransformerEncoderConfig  # type: ignore[assignment]
 
-    def __init__(self, config: VanillaTransformerEncoderConfig) -> None:
-        super().__init__(config)  # type: ignore[arg-type]
-
 
 class VanillaTransformerEncoderForMaskedLM(LanguageModelHead, VanillaTransformerPreTrainedModel):
     """An encoder that predicts masked tokens, by the embedding of section 3.4."""
@@ -1070,19 +986,14 @@ class VanillaTransformerEncoderForMaskedLM(LanguageModelHead, VanillaTransformer
         label_positions: torch.Tensor | None = None,
         **kwargs: Any,
     ) -> MaskedLMOutput:
-        """Maps token ids (batch, length) to logits (batch, length, vocabulary) and a loss.
+        """`Encoder.forward`, with logits (batch, length, vocabulary) and a loss.
 
         Args:
-            input_ids: Tokens, some of them masked, (batch, length).
-            attention_mask: 1 on tokens, 0 on padding, (batch, length).
-            inputs_embeds: Unscaled embeddings instead of `input_ids`.
             labels: The tokens at masked positions, -100 elsewhere, (batch, length).
             num_items_in_batch: Divisor of the summed loss; the number of labels that count if None.
             skip_logits: Returns the loss of `labels` without logits, which saves most of their time and memory.
             label_positions: Where labels that count are in `labels.flatten()`, so that they need not be looked for.
         """
-        if labels is not None:
-            check_labels(labels, self.config.vocab_size)
         outputs = self.model(input_ids, attention_mask, inputs_embeds, **kwargs)
         hidden_BTD = outputs.last_hidden_state
         if skip_logits and type(labels) is torch.Tensor and not torch.compiler.is_compiling():
@@ -1111,18 +1022,27 @@ class _Classifier(VanillaTransformerPreTrainedModel):
         self.classifier = nn.Linear(config.d_model, self.num_labels)
         self.post_init()
 
-    def _own_loss(self) -> Callable[..., torch.Tensor]:
-        return self._classification_loss
-
-    def _classification_loss(
+    def own_loss(
         self,
         logits: torch.Tensor,
         labels: torch.Tensor,
         num_items_in_batch: torch.Tensor | int | None = None,
         **kwargs: Any,
     ) -> torch.Tensor:
-        problem_type, smoothing = self._problem_type(labels), self._label_smoothing()
-        return classification_loss(logits, labels, problem_type, num_items_in_batch, smoothing)
+        """Mean loss per label, by `problem_type`; zero without labels, for a process that has no row in a step."""
+        problem_type, labels = self._problem_type(labels), labels.to(logits.device)
+        if not labels.numel():
+            return 0 * logits.sum()
+        if problem_type == "single_label_classification":
+            return label_smoothed_loss(logits, labels, num_items_in_batch, self._label_smoothing())
+        if labels.numel() != logits.numel():
+            raise ValueError(
+                f"{problem_type} needs labels of the logits' shape {tuple(logits.shape)}, not {tuple(labels.shape)}."
+            )
+        is_regression, labels = problem_type == "regression", labels.view_as(logits).float()
+        loss = nn.functional.mse_loss if is_regression else nn.functional.binary_cross_entropy_with_logits
+        count = labels.numel() if num_items_in_batch is None else number_of_items(labels, num_items_in_batch)
+        return loss(logits.float(), labels, reduction="sum") / count
 
     def _problem_type(self, labels: torch.Tensor) -> str:
         return "single_label_classification"
@@ -1141,12 +1061,9 @@ class _Classifier(VanillaTransformerPreTrainedModel):
         num_items_in_batch: torch.Tensor | int | None = None,
         **kwargs: Any,
     ) -> Any:
-        """Maps token ids (batch, length) to the logits of each label and a loss.
+        """`Encoder.forward`, with the logits of each label and a loss.
 
         Args:
-            input_ids: Tokens, (batch, length).
-            attention_mask: 1 on tokens, 0 on padding, (batch, length).
-            inputs_embeds: Unscaled embeddings instead of `input_ids`.
             labels: Classes of the texts, (batch,), or of the tokens, (batch, length), -100 where a label does not
                 count; for texts also, (batch, labels), 0 and 1 for several labels each, or numbers.
                 `config.problem_type` says which; if it is None, the first labels do: one number per text is
@@ -1157,9 +1074,6 @@ class _Classifier(VanillaTransformerPreTrainedModel):
         classified = self._classified(outputs.last_hidden_state, attention_mask)
         logits, loss = self.classifier(self.dropout(classified)), None
         if labels is not None:
-            are_whole = labels.dtype in (torch.long, torch.int) and labels.dim() == 1 and self.num_labels > 1
-            if are_whole or logits.dim() == 3:
-                check_labels(labels, self.num_labels)
             loss = self.loss_function(
                 logits=logits,
                 labels=labels,
@@ -1269,7 +1183,6 @@ class VanillaTransformerDecoderForCausalLM(
 
     config: VanillaTransformerDecoderConfig
     _tied_weights_keys = {"lm_head.weight": "model.embed_tokens.weight"}
-    _plain_loss = staticmethod(next_token_loss)
 
     def __init__(self, config: VanillaTransformerDecoderConfig) -> None:
         super().__init__(config)
@@ -1308,7 +1221,6 @@ class VanillaTransformerDecoderForCausalLM(
         if shift_labels is not None:
             labels = shift_labels
         if labels is not None:
-            check_labels(labels, self.config.vocab_size)
             use_cache = False
         outputs = self.model(
             input_ids=input_ids,
@@ -1336,17 +1248,11 @@ class VanillaTransformerDecoderForCausalLM(
             attentions=outputs.attentions,
         )
 
-    def _loss_without_logits(
-        self,
-        hidden_BTD: torch.Tensor,
-        labels: torch.Tensor,
-        num_items_in_batch: torch.Tensor | int | None,
-        shift_labels: torch.Tensor | None = None,
-        **kwargs: Any,
-    ) -> torch.Tensor:
-        if shift_labels is None:
-            hidden_BTD, labels = hidden_BTD[:, :-1], labels[:, 1:]
-        return super()._loss_without_logits(hidden_BTD, labels, num_items_in_batch)
+    def _aligned(
+        self, outputs: torch.Tensor, labels: torch.Tensor, shift_labels: torch.Tensor | None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Each position predicts the next one's label; `shift_labels` stand at the positions that predict them."""
+        return (outputs[:, :-1], labels[:, 1:]) if shift_labels is None else (outputs, shift_labels)
 
 
 # Each family: its configuration, and its model for each Auto class.

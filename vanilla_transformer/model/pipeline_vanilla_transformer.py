@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 from typing import Any
 
-import transformers
 from transformers import Pipeline
 from transformers.utils import ModelOutput, logging
 
@@ -94,21 +93,11 @@ class VanillaTransformerText2TextGenerationPipeline(Pipeline):
     def _forward(self, input_tensors: dict[str, Any], **generate_kwargs: Any) -> Any:
         """Returns the output of `model.generate`, (batch, sequences, target length); only padding for empty texts."""
         is_empty = input_tensors["attention_mask"].sum(dim=1) <= self.tokenizer.num_special_tokens_to_add()
-        found = self.model.generate(**input_tensors, **self._asked_of_generate(generate_kwargs))
+        found = self.model.generate(**input_tensors, **self._prepare_generate_kwargs(generate_kwargs))
         sequences = found["sequences"] if isinstance(found, ModelOutput) else found
         output_ids = sequences.unflatten(0, (len(is_empty), -1))
         output_ids[is_empty] = self.tokenizer.pad_token_id
         return {"output_ids": output_ids}
-
-    def _asked_of_generate(self, generate_kwargs: dict[str, Any]) -> dict[str, Any]:
-        """Returns the settings of this call, and those given when the pipeline was made."""
-        if hasattr(Pipeline, "_prepare_generate_kwargs"):
-            return self._prepare_generate_kwargs(generate_kwargs)
-        logger.warning_once(
-            f"transformers {transformers.__version__} has no Pipeline._prepare_generate_kwargs, on which "
-            "vanilla_transformer relies: give the settings of a search with each call, not when the pipeline is made."
-        )
-        return generate_kwargs
 
     def postprocess(  # type: ignore[override]
         self,
@@ -130,21 +119,6 @@ class VanillaTransformerTranslationPipeline(VanillaTransformerText2TextGeneratio
     """Translates text with an encoder-decoder model: `[{"translation_text": ...}]`."""
 
     return_name = "translation"
-
-    def _sanitize_parameters(  # type: ignore[override]
-        self, src_lang: str | None = None, tgt_lang: str | None = None, **kwargs: Any
-    ) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
-        preprocess, generate, postprocess = super()._sanitize_parameters(**kwargs)
-        return preprocess | _given({"src_lang": src_lang, "tgt_lang": tgt_lang}), generate, postprocess
-
-    def preprocess(  # type: ignore[override]
-        self, input_: str, truncation: bool = True, src_lang: str | None = None, tgt_lang: str | None = None
-    ) -> dict[str, Any]:
-        """Prepares one text; the languages are for multilingual tokenizers, others ignore them."""
-        build = getattr(self.tokenizer, "_build_translation_inputs", None)
-        if build is None or (src_lang is None and tgt_lang is None):
-            return super().preprocess(input_, truncation)
-        return build(input_, return_tensors="pt", truncation=truncation, src_lang=src_lang, tgt_lang=tgt_lang)
 
 
 # Pipelines by the name of their task.
