@@ -22,15 +22,15 @@ from vanilla_transformer import (
     train,
 )
 from vanilla_transformer.data.batching import LABEL_PADDING, Lengths, pad
-from vanilla_transformer.data.columns import Column, TextForm
+from vanilla_transformer.data.columns import Column, Row, TextForm
 from vanilla_transformer.data.preparation import Encoder
 from vanilla_transformer.data.token_corpus import Rows
 from vanilla_transformer.errors import CorpusError
 from vanilla_transformer.evaluation.metrics import Metric
 from vanilla_transformer.plain_text import plain_text
 from vanilla_transformer.registration import register_family
-from vanilla_transformer.tasks import Batch, Prediction, RowRandom, register_task
-from vanilla_transformer.tasks.encoders import EncoderPredictor, EncoderTask, Row, Texts
+from vanilla_transformer.tasks import Batch, Prediction, Predictor, RowRandom, register_task
+from vanilla_transformer.tasks.encoders import EncoderTask, Texts
 
 LONGEST_ANSWER = 30
 QUESTIONS = TextForm(
@@ -75,7 +75,7 @@ def exact_match(predictions: Sequence[str], references: Sequence[Sequence[str]])
     return 100 * right / len(predictions), f"count:equal-answers|items:{len(predictions)}"
 
 
-class AnswerFinder(EncoderPredictor):
+class AnswerFinder(Predictor):
     """Gives each question the likeliest span of its context."""
 
     nothing = Prediction("", "", {"answer": None})
@@ -85,15 +85,13 @@ class AnswerFinder(EncoderPredictor):
         context, _, question = line.partition("\t")
         return context, question
 
-    def activated(self, logits: torch.Tensor) -> torch.Tensor:
-        """Returns log-probabilities over the places, (batch, length, 2)."""
-        return logits.log_softmax(1)
-
     def predictions(self, rows: Sequence[Row], progress: Callable[[int], object]) -> Iterator[tuple[int, Prediction]]:
         """Finds the answer to each question; a context that is too long is read up to the model's limit."""
         encoded = plain_text(self.tokenizer)([question for _, question in rows], [context for context, _ in rows])
         ids = encoded["input_ids"]
-        for place, logs in self.answers([self.cut(row) for row in ids], progress):
+        for place, logs in self.answers(
+            [self.cut(row) for row in ids], progress, lambda logits: logits.log_softmax(1)
+        ):
             inside = [at for at, part in enumerate(encoded.sequence_ids(place)[: len(logs)]) if part == 1]
             spans = [(logs[a, 0] + logs[b, 1], a, b) for a in inside for b in inside if a <= b < a + LONGEST_ANSWER]
             if spans:

@@ -88,8 +88,8 @@ def test_tags_stand_on_first_pieces_alone():
 @pytest.mark.parametrize(
     ("kind", "file", "text", "named"),
     [
-        ("labelled", "b.tsv", "text\tlabel\nx\tanimal\ny\tplants\n", "line 3 'plants' train 'plant'"),
-        ("tagged", "b.conll", "the\tO\ncat\tB-ANI\n\nthe\tO\nrock\tB-MIN\n", "line 4 'B-MIN' train"),
+        ("labelled", "b.tsv", "text\tlabel\nx\tanimal\ny\tplants\n", "line 3 'plants' 'plant'"),
+        ("tagged", "b.conll", "the\tO\ncat\tB-ANI\n\nthe\tO\nrock\tB-MIN\n", "line 4 'B-MIN'"),
     ],
 )
 def test_a_label_that_was_never_seen_is_named_with_its_place(recipes, tmp_path, part, kind, file, text, named):

@@ -21,10 +21,9 @@ class TextCost(NamedTuple):
     stride: int = 0
     ends: bool = True
 
-    @property
-    def line(self) -> str:
+    def __str__(self) -> str:
         """Returns the line of `predict` and `evaluate --output`: log-probability in nats, and number of tokens."""
-        return f"{-self.nats:.4f}\t{self.tokens}"
+        return f"{-self.nats:.4f}\t{self.tokens}" if self.tokens else ""
 
 
 def _per(unit: str, size: Callable[[str], int] | None, by_default: bool = True) -> Metric:

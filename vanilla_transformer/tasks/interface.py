@@ -3,19 +3,20 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerFast
 
 from vanilla_transformer.data.batching import Indices, Lengths
-from vanilla_transformer.data.columns import Row, TextForm
+from vanilla_transformer.data.columns import TextForm
 from vanilla_transformer.data.preparation import Encoder
 from vanilla_transformer.data.token_corpus import Rows
 from vanilla_transformer.errors import ModelError, RecipeError
 from vanilla_transformer.evaluation import Evaluation, Metric
 from vanilla_transformer.recipe.schema import Recipe
+from vanilla_transformer.tasks.predictor import Predictor
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -60,41 +61,6 @@ _SPECIAL_TOKENS = {
     "AutoModelForCausalLM": SpecialTokens(begins=True, ends=False),
     "AutoModelForMaskedLM": SpecialTokens(begins=True, mask_token=True),
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Prediction:
-    """A model's prediction for a row of text.
-
-    Attributes:
-        label: What a metric compares with a reference: a text, or the cost of one.
-        line: The prediction with its score in one line, for people.
-        values: The prediction for machines.
-        truncated: Whether the row was cut because it was too long for the model.
-    """
-
-    label: Any
-    line: str
-    values: Mapping[str, Any]
-    truncated: bool = False
-
-
-class Predictor(Protocol):
-    """A model with its settings, ready to predict; `Task.predictor` makes it.
-
-    Attributes:
-        chunk_lines: Number of rows best predicted together.
-    """
-
-    chunk_lines: int
-
-    @abstractmethod
-    def read(self, line: str) -> Row:
-        """Makes a row of text from a line, without the column to be predicted."""
-
-    @abstractmethod
-    def predict(self, rows: Sequence[Row], progress: Callable[[int], object]) -> Sequence[Prediction]:
-        """Predicts each row, in order; `progress` receives the number of rows done since its last call."""
 
 
 class Task(ABC):

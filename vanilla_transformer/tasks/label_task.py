@@ -2,7 +2,6 @@
 
 from abc import abstractmethod
 from collections.abc import Collection, Mapping, Sequence
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from transformers import PreTrainedTokenizerFast
@@ -12,20 +11,11 @@ from vanilla_transformer.data.preparation import Encoder
 from vanilla_transformer.errors import CorpusError, RecipeError
 from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.suggestions import did_you_mean
-from vanilla_transformer.tasks.encoders import EncoderPredictor, EncoderTask, Texts
+from vanilla_transformer.tasks.encoders import EncoderTask, Texts
+from vanilla_transformer.tasks.predictor import Predictor
 
 if TYPE_CHECKING:
     from datasets import Dataset
-
-
-class LabelPredictor(EncoderPredictor):
-    """A model that predicts labels."""
-
-    @cached_property
-    def labels(self) -> list[str]:
-        """Returns the labels in the order of their ids."""
-        config: Any = self.model.config
-        return [config.id2label[number] for number in range(config.num_labels)]
 
 
 class LabelTask(EncoderTask):
@@ -38,7 +28,7 @@ class LabelTask(EncoderTask):
 
     @abstractmethod
     def labels_in(self, text: str) -> list[str]:
-        """Returns the labels that a text of the label column names."""
+        """Returns the labels that a text of the label column names; an empty one is none."""
 
     @abstractmethod
     def text_ids(self, texts: Texts, tokenizer: PreTrainedTokenizerFast) -> list[list[int]]:
@@ -54,29 +44,36 @@ class LabelTask(EncoderTask):
         Their order does not depend on the order of rows.
 
         Raises:
-            CorpusError: There are fewer than two, or `dev` or `test` has a label unknown to `train`; the message says
-                where.
+            CorpusError: There are fewer than two, or a text has another one; the message says where.
         """
         labels, (column, _) = recipe["labels"], self.columns
         if labels is None:
             texts = (text for corpus in corpora["train"] for text in corpus.unique(column))
-            found = {label for text in texts for label in self.labels_in(text)}
+            found = {label for text in texts for label in self.labels_in(text)} - {""}
             in_order = (lambda label: (int(label), label)) if all(map(_is_number, found)) else None
             labels = tuple(sorted(found, key=in_order))
         if len(labels) < 2:
             where = " + ".join(corpus.info.description for corpus in corpora["train"])
             only = "".join(labels)
             raise CorpusError(f"{where}: there is nothing to tell apart, because {only!r} is its only label")
-        for name in ("dev", "test"):
-            for corpus in corpora[name]:
-                for row, text in enumerate(corpus[column]):
-                    for label in self.labels_in(text):
-                        if label not in labels:
-                            raise CorpusError(
-                                f"{row_place(corpus, row)}: the label {label!r} of {name} was never seen in train"
-                                f"{_instead_of(label, labels)}"
-                            )
+        named = corpora["train"] if recipe["labels"] else []
+        for corpus in (*named, *corpora["dev"], *corpora["test"]):
+            self._refuse_others(corpus, labels, may_lack=True)
         return recipe.with_options(labels=labels)
+
+    def _refuse_others(self, corpus: "Dataset", labels: Collection[str], may_lack: bool) -> None:
+        """Refuses a corpus with other labels; those of an empty text do not matter.
+
+        Args:
+            may_lack: Whether a text may lack its label.
+        """
+        *_, column = self.form.columns
+        for row, (text, of_text) in enumerate(zip(corpus[self.form.names[0]], corpus[column.name], strict=True)):
+            for label in self.labels_in(of_text) if text.strip() else ():
+                if label not in labels and (label or not may_lack):
+                    hint = did_you_mean(label, labels) or "."
+                    there = f"There are {', '.join([*labels][:20])}{' ...' if len(labels) > 20 else ''}"
+                    raise CorpusError(f"{row_place(corpus, row)}: there is no label {label!r}{hint} {there}")
 
     def encoder(self, recipe: Recipe) -> Encoder:
         """Returns the encoder of texts, and of their labels as ids."""
@@ -85,20 +82,12 @@ class LabelTask(EncoderTask):
         numbers = {label: number for number, label in enumerate(labels)}
 
         def encode(texts: Texts, tokenizer: PreTrainedTokenizerFast) -> dict[str, list[list[int]]]:
-            found = [self.label_ids(text, numbers) for text in texts[of_labels]]
+            found = [[numbers[label] for label in self.labels_in(text)] for text in texts[of_labels]]
             return {of_text: self.text_ids(texts, tokenizer), of_labels: found}
 
         return self.row_encoder(
             encode, settings=(labels,), ids=lambda tokenizer: max(self.text_size(tokenizer), len(labels))
         )
-
-    def label_ids(self, text: str, numbers: Mapping[str, int]) -> list[int]:
-        """Returns the ids of the labels that a text of the label column names, given the number of each.
-
-        Raises:
-            CorpusError: It names a label that is unknown.
-        """
-        return [number_of(label, numbers) for label in self.labels_in(text)]
 
     def head(self, recipe: Recipe) -> dict[str, Any]:
         """Returns the labels; none until they are known, which leaves two placeholders.
@@ -118,34 +107,9 @@ class LabelTask(EncoderTask):
         """Returns the labels of each row."""
         return [" ".join(self.labels_in(text)) for text in corpus[self.columns[0]]]
 
-    def check_rows(self, corpus: "Dataset", predictor: Any) -> None:
+    def check_rows(self, corpus: "Dataset", predictor: Predictor) -> None:
         """Refuses a row with a label unknown to the model."""
-        numbers = {label: number for number, label in enumerate(predictor.labels)}
-        *_, column = self.form.columns
-        for row, (text, label) in enumerate(zip(corpus[self.form.names[0]], corpus[column.name], strict=True)):
-            try:
-                # Nothing is predicted for an empty text.
-                if text.strip():
-                    self.label_ids(label, numbers)
-            except CorpusError as error:
-                raise CorpusError(f"{row_place(corpus, row)}: {error}") from error
-
-
-def number_of(label: str, numbers: Mapping[str, int]) -> int:
-    """Returns the id of a label.
-
-    Raises:
-        CorpusError: The label is unknown.
-    """
-    if label not in numbers:
-        raise CorpusError(f"the label {label!r} is not one of the model's{_instead_of(label, numbers)}")
-    return numbers[label]
-
-
-def _instead_of(label: str, labels: Collection[str]) -> str:
-    """Names the nearest label, and all labels."""
-    there = f"There are {', '.join([*labels][:20])}{' ...' if len(labels) > 20 else ''}"
-    return f"{did_you_mean(label, labels) or '.'} {there}"
+        self._refuse_others(corpus, predictor.labels, may_lack=False)
 
 
 def _is_number(label: str) -> bool:

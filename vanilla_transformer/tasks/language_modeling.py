@@ -1,14 +1,16 @@
 """Language modeling with a decoder-only model: each token from those before it."""
 
+from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain, islice, pairwise
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerFast
 
-from vanilla_transformer.data.batching import LABEL_PADDING, Lengths, pad
-from vanilla_transformer.data.columns import PACKED_TEXT, TEXTS_IN_BLOCKS
+from vanilla_transformer.data.batching import LABEL_PADDING, Lengths, TokenIds, pad
+from vanilla_transformer.data.columns import PACKED_TEXT, TEXTS_IN_BLOCKS, Row
 from vanilla_transformer.data.preparation import Encoder, token_ids
 from vanilla_transformer.data.token_corpus import Rows
 from vanilla_transformer.errors import RecipeError
@@ -17,8 +19,9 @@ from vanilla_transformer.model.configuration_vanilla_transformer import VanillaT
 from vanilla_transformer.model.modeling_vanilla_transformer import VanillaTransformerDecoderForCausalLM
 from vanilla_transformer.plain_text import plain_text
 from vanilla_transformer.recipe.schema import Recipe
-from vanilla_transformer.tasks.encoders import EncoderPredictor, EncoderTask, Row, Texts
-from vanilla_transformer.tasks.interface import Batch, Prediction, RowRandom
+from vanilla_transformer.tasks.encoders import EncoderTask, Texts
+from vanilla_transformer.tasks.interface import Batch, RowRandom
+from vanilla_transformer.tasks.predictor import Prediction, Predictor
 from vanilla_transformer.translation.translator import evaluating
 
 if TYPE_CHECKING:
@@ -38,51 +41,29 @@ def in_blocks(ids: Sequence[int], most: int, stride: int | None = None) -> list[
     return [[*ids[start : start + most]] for start in range(0, max(1, len(ids) - 1 - (most - 1 - stride)), stride)]
 
 
-class TextScorer(EncoderPredictor):
-    """A model that gives texts their cost."""
-
-    nothing = Prediction(TextCost(), "", {})
-
-    def read(self, line: str) -> Row:
-        """Returns the line as a row."""
-        return (line,)
-
-    def summed_losses(
-        self,
-        inputs: Sequence[Sequence[int]],
-        labels: Sequence[Sequence[int]],
-        shift: int,
-        rows: int,
-        progress: Callable[[int], object],
-    ) -> list[float]:
-        """Returns each input's summed negative log-probability of its labels, each `shift` after its predictor.
-
-        Args:
-            rows: What `progress` counts, of which each input is an equal part.
-        """
-        sums, done = [0.0] * len(inputs), 0
-        for batch, logits in self.logits(inputs):
-            expected = pad([labels[place] for place in batch], LABEL_PADDING)[0][:, shift:].to(logits.device)
-            scored = logits[:, : expected.shape[1]].float().transpose(1, 2)
-            losses = torch.nn.functional.cross_entropy(scored, expected, reduction="none")
-            for place, loss in zip(batch, losses.sum(-1, dtype=torch.float64).tolist(), strict=True):
-                sums[place] = loss
-            progress(rows * (done + len(batch)) // len(inputs) - rows * done // len(inputs))
-            done += len(batch)
-        return sums
+Block = tuple[TokenIds, TokenIds]
+"""Ids of a text, or of a part of one, and their labels."""
 
 
-class NextTokenScorer(TextScorer):
-    """Gives each text its log-probability, including its end unless the model was trained on continuous text.
+class TextScorer(Predictor):
+    """A model that gives texts their cost: the summed negative log-probability of their labels.
 
     A row is a text, or a text and the pieces in which the model read it in training.
 
     Args:
         stride: Tokens that each further block adds to a text longer than a block; by default all that it predicts.
             Fewer give tokens more context.
+
+    Attributes:
+        shift: Places from a token to the label that is predicted there.
+        unpredicted: Tokens of a block that are not predicted.
+        context: Maximum number of tokens that the model sees at once.
+        ends: Whether the end of a text is one of its tokens, as in all but continuous text.
     """
 
     nothing = Prediction(TextCost(), "", {"log_probability": None, "tokens": 0})
+    shift: int
+    unpredicted: int
 
     def __init__(
         self,
@@ -93,38 +74,65 @@ class NextTokenScorer(TextScorer):
     ) -> None:
         super().__init__(model, tokenizer, batch_tokens)
         self.context = int(model.config.max_position_embeddings)
-        if stride is not None and not 1 <= stride < self.context:
+        predicted = self.context - self.unpredicted
+        if stride is not None and not 1 <= stride <= predicted:
             raise RecipeError(
-                f"stride must be at least 1 and at most {self.context - 1}, the number of tokens that a block "
-                f"of this model predicts, not {stride}."
+                f"stride must be at least 1 and at most {predicted}, the number of tokens that a block of this model "
+                f"predicts, not {stride}."
             )
-        self.stride = stride or self.context - 1
+        self.stride = stride or predicted
         self.ends = getattr(model.config, "documents", "lines") == "lines"
 
+    def read(self, line: str) -> Row:
+        """Returns the line as a row."""
+        return (line,)
+
+    @abstractmethod
+    def blocks(self, rows: Sequence[Row]) -> list[list[Block]]:
+        """Returns each text in blocks that the model can read."""
+
     def predictions(self, rows: Sequence[Row], progress: Callable[[int], object]) -> Iterator[tuple[int, Prediction]]:
-        """Yields the log-probability of each text, in nats; reads texts too long for the model in blocks."""
+        """Yields the cost of each text; `progress` counts its pieces, or itself."""
+        texts = self.blocks(rows)
+        blocks = [block for text in texts for block in text]
+        count, done, losses = sum(len(row[1:] or row) for row in rows), 0, [0.0] * len(blocks)
+        for batch, logits in self.logits([ids for ids, _ in blocks]):
+            expected, _ = pad([blocks[place][1] for place in batch], LABEL_PADDING)
+            expected = expected[:, self.shift :].to(logits.device)
+            scored = logits[:, : expected.shape[1]].float().transpose(1, 2)
+            nats = torch.nn.functional.cross_entropy(scored, expected, reduction="none").sum(-1, dtype=torch.float64)
+            for place, loss in zip(batch, nats.tolist(), strict=True):
+                losses[place] = loss
+            progress(count * (done + len(batch)) // len(blocks) - count * done // len(blocks))
+            done += len(batch)
+        found = iter(losses)
+        for place, text in enumerate(texts):
+            tokens = sum(int((np.asarray(labels) != LABEL_PADDING).sum()) for _, labels in text)
+            cost = TextCost(sum(islice(found, len(text)), 0.0), tokens, self.context, self.stride, self.ends)
+            yield place, Prediction(cost, str(cost), {"log_probability": -cost.nats, "tokens": cost.tokens})
+
+
+class NextTokenScorer(TextScorer):
+    """Gives each text its log-probability, including its end unless the model was trained on continuous text."""
+
+    shift = unpredicted = 1
+
+    def blocks(self, rows: Sequence[Row]) -> list[list[Block]]:
+        """Returns each text in blocks; tokens that an earlier block has predicted are only context."""
         pieces = [row[1:] or row for row in rows]
         encoded = iter(token_ids([*chain.from_iterable(pieces)], self.tokenizer))
-        end, texts = [self.tokenizer.eos_token_id] * self.ends, []
+        end, texts = [self.tokenizer.eos_token_id] * self.ends, list[list[Block]]()
         for row in pieces:
             # Only the first piece of a text keeps its begin token.
             first, *others = islice(encoded, len(row))
-            texts.append([*first, *chain.from_iterable(ids[1:] for ids in others), *end])
-        places, blocks, labels = [], [], []
-        for place, ids in enumerate(texts):
-            for number, block in enumerate(in_blocks(ids, self.context, self.stride)):
-                # Tokens that an earlier block has predicted are only context.
-                seen = self.context - self.stride if number else 1
-                places.append(place)
-                blocks.append(block)
-                labels.append([LABEL_PADDING] * seen + block[seen:])
-        nats = [0.0] * len(rows)
-        losses = self.summed_losses(blocks, labels, 1, sum(map(len, pieces)), progress)
-        for place, loss in zip(places, losses, strict=True):
-            nats[place] += loss
-        for place, ids in enumerate(texts):
-            cost = TextCost(nats[place], len(ids) - 1, self.context, self.stride, self.ends)
-            yield place, Prediction(cost, cost.line, {"log_probability": -cost.nats, "tokens": cost.tokens})
+            blocks = in_blocks(
+                [*first, *chain.from_iterable(ids[1:] for ids in others), *end], self.context, self.stride
+            )
+            seen = [1] + [self.context - self.stride] * (len(blocks) - 1)
+            texts.append(
+                [(ids, [LABEL_PADDING] * count + ids[count:]) for ids, count in zip(blocks, seen, strict=True)]
+            )
+        return texts
 
 
 class ModelingOfTexts(EncoderTask):
@@ -155,10 +163,6 @@ class ModelingOfTexts(EncoderTask):
     def size(self, predictions: Sequence[Prediction]) -> tuple[int, str]:
         """Returns the number of tokens that were predicted."""
         return sum(prediction.label.tokens for prediction in predictions), "tokens"
-
-    def written(self, prediction: Prediction) -> str:
-        """Returns the log-probability and the number of the tokens, as `predict` writes them."""
-        return prediction.line
 
 
 class LanguageModeling(ModelingOfTexts):

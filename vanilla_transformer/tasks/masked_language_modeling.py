@@ -1,6 +1,6 @@
 """Masked language modeling with an encoder-only model that reads what stands before and after each masked token."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -8,16 +8,17 @@ from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerF
 
 from vanilla_transformer.cost import tokens_masked
 from vanilla_transformer.data.batching import LABEL_PADDING, Lengths, pad
+from vanilla_transformer.data.columns import Row
 from vanilla_transformer.data.preparation import Encoder, token_ids
 from vanilla_transformer.data.token_corpus import Rows
 from vanilla_transformer.errors import CorpusError
-from vanilla_transformer.evaluation.language_models import MASKED_METRICS, TextCost
+from vanilla_transformer.evaluation.language_models import MASKED_METRICS
 from vanilla_transformer.model.modeling_vanilla_transformer import VanillaTransformerEncoderForMaskedLM
 from vanilla_transformer.plain_text import plain_text
 from vanilla_transformer.recipe.schema import Recipe
-from vanilla_transformer.tasks.encoders import Row, Texts
-from vanilla_transformer.tasks.interface import Batch, Prediction, RowRandom, Task
-from vanilla_transformer.tasks.language_modeling import ModelingOfTexts, TextScorer
+from vanilla_transformer.tasks.encoders import Texts
+from vanilla_transformer.tasks.interface import Batch, RowRandom, Task
+from vanilla_transformer.tasks.language_modeling import Block, ModelingOfTexts, TextScorer
 
 # Shares of the masked tokens: 80% become `<mask>`; half of the rest become random tokens, half stay as they are.
 _HIDDEN, _HIDDEN_OR_OTHER = 0.8, 0.9
@@ -55,22 +56,13 @@ def blocks_of_texts(texts: Sequence[str], tokenizer: PreTrainedTokenizerFast, le
 class MaskedScorer(TextScorer):
     """Masks each text, always at the same places, and computes the cost of the masked tokens."""
 
-    def predictions(self, rows: Sequence[Row], progress: Callable[[int], object]) -> Iterator[tuple[int, Prediction]]:
-        """Yields the cost of each text; texts too long for the model are read in blocks."""
-        config: Any = self.model.config
-        context = config.max_position_embeddings
-        texts = blocks_of_texts([text for (text,) in rows], self.tokenizer, context)
-        places = [place for place, text in enumerate(texts) for _ in text]
-        hidden: Any = [masked(ids, np.random.default_rng(ids), config.vocab_size) for text in texts for ids in text]
-        inputs, labels = [seen for seen, _ in hidden], [labels for _, labels in hidden]
-        nats, tokens = [0.0] * len(rows), [0] * len(rows)
-        losses = self.summed_losses(inputs, labels, 0, len(rows), progress)
-        for place, expected, loss in zip(places, labels, losses, strict=True):
-            nats[place] += loss
-            tokens[place] += int((expected != LABEL_PADDING).sum())
-        for place in range(len(rows)):
-            cost = TextCost(nats[place], tokens[place], context, context - 2)
-            yield place, Prediction(cost, cost.line, {})
+    shift, unpredicted = 0, 2
+
+    def blocks(self, rows: Sequence[Row]) -> list[list[Block]]:
+        """Returns each text in blocks, some of whose tokens are masked."""
+        texts = blocks_of_texts([text for (text,) in rows], self.tokenizer, self.context)
+        size: int = self.model.config.vocab_size
+        return [[masked(ids, np.random.default_rng(ids), size) for ids in text] for text in texts]
 
 
 class MaskedLanguageModeling(ModelingOfTexts):

@@ -83,15 +83,13 @@ def task_of_model(path: str | Path) -> Task:
     config = saved_config(path)
     if config.model_type == "recurrent_encoder_decoder":
         return _recurrent_translation()
-    architectures = config.architectures or []
-    for models in FAMILIES.values():
-        for auto_class, model in models.items():
-            if model.__name__ in architectures:
-                for task in _TASKS.values():
-                    if task.auto_class == auto_class.__name__:
-                        packed = getattr(config, "documents", "lines") == "packed"
-                        return PackedLanguageModeling() if packed else task
-                raise ModelError(f"{path} is a {model.__name__}, for which there is no task.")
+    heads = {model.__name__: head.__name__ for models in FAMILIES.values() for head, model in models.items()}
+    for name in config.architectures or []:
+        if name in heads:
+            task = next((task for task in _TASKS.values() if task.auto_class == heads[name]), None)
+            if task is None:
+                raise ModelError(f"{path} is a {name}, for which there is no task.")
+            return PackedLanguageModeling() if getattr(config, "documents", "lines") == "packed" else task
     return _TASKS["translation"]
 
 

@@ -1,6 +1,6 @@
 """A label for each text, or for each pair of texts, by an encoder-only model."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
 from typing import Any
 
@@ -9,7 +9,7 @@ import torch
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerFast
 
 from vanilla_transformer.data.batching import Lengths, pad
-from vanilla_transformer.data.columns import TEXTS, Column, TextForm
+from vanilla_transformer.data.columns import TEXTS, Column, Row, TextForm
 from vanilla_transformer.data.preparation import token_ids
 from vanilla_transformer.data.token_corpus import Rows
 from vanilla_transformer.evaluation.classification import LABEL_METRICS
@@ -18,9 +18,10 @@ from vanilla_transformer.model.modeling_vanilla_transformer import (
     VanillaTransformerEncoderForSequenceClassification,
 )
 from vanilla_transformer.recipe.schema import Recipe
-from vanilla_transformer.tasks.encoders import EncoderPredictor, Row, Texts
-from vanilla_transformer.tasks.interface import Batch, Prediction, RowRandom
-from vanilla_transformer.tasks.label_task import LabelPredictor, LabelTask, number_of
+from vanilla_transformer.tasks.encoders import Texts
+from vanilla_transformer.tasks.interface import Batch, RowRandom
+from vanilla_transformer.tasks.label_task import LabelTask
+from vanilla_transformer.tasks.predictor import Prediction, Predictor
 
 LABELLED_TEXTS = TextForm(
     (
@@ -38,7 +39,7 @@ def one_or_two(rows: Iterable[Row]) -> list[Any]:
     return [(text, pair) if pair else text for text, pair in rows]
 
 
-class TextClassifier(LabelPredictor):
+class TextClassifier(Predictor):
     """Gives each text its likeliest label, with the probability of each."""
 
     nothing = Prediction("", "", {"label": None})
@@ -76,20 +77,16 @@ class TextClassification(LabelTask):
     columns: tuple[str, ...] = ("label", "text")
     auto_class = "AutoModelForSequenceClassification"
     model_class: type[PreTrainedModel] = VanillaTransformerEncoderForSequenceClassification
-    predictor_class: type[EncoderPredictor] = TextClassifier
+    predictor_class: type[Predictor] = TextClassifier
     metrics = LABEL_METRICS
 
     def labels_in(self, text: str) -> list[str]:
         """Returns the labels that a text of the column names."""
-        return [text.strip()] if text.strip() else []
+        return [text.strip()]
 
     def text_ids(self, texts: Texts, tokenizer: PreTrainedTokenizerFast) -> list[list[int]]:
         """Returns the ids of texts, or of pairs of texts."""
         return token_ids(one_or_two(zip(texts["text"], texts["text_pair"], strict=True)), tokenizer)
-
-    def label_ids(self, text: str, numbers: Mapping[str, int]) -> list[int]:
-        """Returns the id of the label."""
-        return [number_of(text.strip(), numbers)]
 
     def config(self, recipe: Recipe) -> VanillaTransformerEncoderConfig:
         """Returns the sizes of the model, its labels, and the pooling of its states."""

@@ -9,7 +9,7 @@ import torch
 from transformers import PreTrainedConfig, PreTrainedTokenizerFast
 
 from vanilla_transformer.data.batching import LABEL_PADDING, Lengths, pad
-from vanilla_transformer.data.columns import BETWEEN_WORDS, TAGGED_SENTENCES
+from vanilla_transformer.data.columns import BETWEEN_WORDS, TAGGED_SENTENCES, Row
 from vanilla_transformer.data.preparation import reading_backend
 from vanilla_transformer.data.token_corpus import Rows
 from vanilla_transformer.evaluation.classification import TAG_METRICS
@@ -17,9 +17,10 @@ from vanilla_transformer.model.modeling_vanilla_transformer import (
     VanillaTransformerEncoderForTokenClassification,
 )
 from vanilla_transformer.recipe.schema import Recipe
-from vanilla_transformer.tasks.encoders import Row, Texts
-from vanilla_transformer.tasks.interface import Batch, Prediction, RowRandom
-from vanilla_transformer.tasks.label_task import LabelPredictor, LabelTask
+from vanilla_transformer.tasks.encoders import Texts
+from vanilla_transformer.tasks.interface import Batch, RowRandom
+from vanilla_transformer.tasks.label_task import LabelTask
+from vanilla_transformer.tasks.predictor import Prediction, Predictor
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -39,7 +40,7 @@ def pieces_of_words(
     return found
 
 
-class Tagger(LabelPredictor):
+class Tagger(Predictor):
     """Gives each word its likeliest tag, with its probability."""
 
     nothing = Prediction("", "", {"words": [], "tags": [], "scores": []})
