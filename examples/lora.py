@@ -20,7 +20,7 @@ from transformers import (
     Seq2SeqTrainingArguments,
 )
 
-import vanilla_transformer  # noqa: F401  registers the Auto classes, and PEFT's default modules
+import vanilla_transformer  # noqa: F401  registers the Auto classes
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -38,7 +38,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     rows = [line.split("\t") for line in options.pairs.read_text(encoding="utf-8").splitlines() if line.strip()]
     pairs = Dataset.from_list([dict(tokenizer(source, text_target=target)) for source, target in rows])
     model = AutoModelForSeq2SeqLM.from_pretrained(options.model)
-    lora = LoraConfig(task_type="SEQ_2_SEQ_LM", r=options.rank, lora_alpha=2 * options.rank)
+    targets = ["q_proj", "v_proj"]
+    lora = LoraConfig("SEQ_2_SEQ_LM", r=options.rank, lora_alpha=2 * options.rank, target_modules=targets)
     adapted = get_peft_model(model, lora)
     adapted.print_trainable_parameters()
     settings = Seq2SeqTrainingArguments(

@@ -13,11 +13,8 @@ from types import ModuleType
 
 def after_import(name: str, action: Callable[[ModuleType], object]) -> None:
     """Calls `action` with the module of that name: now if it is loaded, else as soon as it is imported."""
-    waiting = [finder for finder in sys.meta_path if isinstance(finder, _AfterImport) and finder.name == name]
     if name in sys.modules:
         action(sys.modules[name])
-    elif waiting:
-        waiting[0].actions.append(action)
     else:
         sys.meta_path.insert(0, _AfterImport(name, action))
 
@@ -26,7 +23,7 @@ class _AfterImport(MetaPathFinder):
     """Finds one module through the finders behind it; others may look it up without importing it."""
 
     def __init__(self, name: str, action: Callable[[ModuleType], object]) -> None:
-        self.name, self.actions = name, [action]
+        self.name, self.action = name, action
 
     def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
         if name != self.name:
@@ -41,8 +38,7 @@ class _AfterImport(MetaPathFinder):
                 execute(module)
                 if self in sys.meta_path:
                     sys.meta_path.remove(self)
-                    for action in self.actions:
-                        action(module)
+                    self.action(module)
 
             spec.loader.exec_module = execute_and_act  # type: ignore[method-assign]
         return spec

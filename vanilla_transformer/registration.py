@@ -1,21 +1,15 @@
-"""Importing this module registers the package's classes with transformers' Auto classes and pipelines and PEFT."""
+"""Importing this module registers the package's classes with transformers' Auto classes and pipelines."""
 
 from importlib.util import find_spec
-from types import ModuleType
 from typing import Any
 
 import transformers
 from transformers import AutoConfig, AutoModelForSeq2SeqLM, AutoTokenizer, PreTrainedConfig, PreTrainedModel
 from transformers import pipelines as transformers_pipelines
-from transformers.utils import logging
 
-from vanilla_transformer.import_hooks import after_import
 from vanilla_transformer.model import modeling_vanilla_transformer
-from vanilla_transformer.model.configuration_vanilla_transformer import VanillaTransformerBaseConfig
 from vanilla_transformer.model.pipeline_vanilla_transformer import PIPELINES
 from vanilla_transformer.model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
-
-logger = logging.get_logger(__name__)
 
 # Each family: its configuration, and its model for each Auto class, the second of which is its language model.
 FAMILIES: dict[type[PreTrainedConfig], dict[Any, type[PreTrainedModel]]] = {}
@@ -77,34 +71,6 @@ def _register_pipelines() -> None:
         if task not in registry.get_supported_tasks():
             getattr(transformers_pipelines, "REMOVED_TASKS", {}).pop(task, None)
             registry.register_pipeline(task, pipeline_class=pipeline, pt_model=AutoModelForSeq2SeqLM, type="text")
-    try:
-        transformers_pipelines.check_task("translation")
-    except KeyError:
-        logger.warning_once(
-            f'transformers {transformers.__version__} does not take the task of pipeline("translation") from a '
-            "package any more: call VanillaTransformerTranslationPipeline(model=..., tokenizer=...) in its place."
-        )
-
-
-# BART's module names that differ from ours.
-_NAMES_OF_BART = {
-    "fc1": "w_1",
-    "fc2": "w_2",
-    "self_attn_layer_norm": "self_attention_norm",
-    "encoder_attn_layer_norm": "cross_attention_norm",
-    "final_layer_norm": "feed_forward_norm",
-}
-_PEFT_CONSTANTS = "peft.utils.constants"
-
-
-def _add_default_targets(constants: ModuleType) -> None:
-    """Makes PEFT adapt the same modules as of BART, for all who give it no `target_modules`; it takes no other way."""
-    for name, targets in vars(constants).items():
-        if name.startswith("TRANSFORMERS_MODELS_TO_") and isinstance(targets, dict) and "bart" in targets:
-            ours = [_NAMES_OF_BART.get(module, module) for module in targets["bart"]]
-            for config in FAMILIES:
-                if issubclass(config, VanillaTransformerBaseConfig):
-                    targets.setdefault(config.model_type, ours)
 
 
 shipped: list[Any] = [modeling_vanilla_transformer]
@@ -119,6 +85,3 @@ for family, models in FAMILIES.items():
     if AutoModelForSeq2SeqLM in models:
         family.custom_pipelines = _PipelinesOfThePackage()  # type: ignore[attr-defined]
 _register_pipelines()
-
-# PEFT is not needed otherwise, and may be broken.
-after_import(_PEFT_CONSTANTS, _add_default_targets)

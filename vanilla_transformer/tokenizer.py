@@ -8,7 +8,7 @@ from typing import Any
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
 from vanilla_transformer.errors import VocabularyError
-from vanilla_transformer.limits import check_whole
+from vanilla_transformer.limits import check_number
 
 # The library allocates memory for this many before it learns, and kills the process if there is too little.
 _MAX_TYPES = 4_000_000
@@ -65,7 +65,7 @@ def learn_tokenizer(
         raise ValueError("Give an iterable of texts to learn a vocabulary from, not one text.")
     if algorithm not in ALGORITHMS:
         raise ValueError(f"There is no algorithm {algorithm!r}; there are {', '.join(ALGORITHMS)}.")
-    check_whole("vocab_size", vocab_size)
+    check_number("vocab_size", vocab_size, 1)
     wanted, special = vocab_size, [*special_tokens.values()]
     others = int(mask_token is not None)
     vocab_size = None if wanted is None else wanted - others

@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from datasets import ClassLabel, Dataset, DatasetBuilder, Features, Value
 
-from vanilla_transformer.atomic_files import atomic_write_files
+from vanilla_transformer.atomic_files import atomic_directory
 from vanilla_transformer.compression import without_suffix
 from vanilla_transformer.data.cmudict import dictionary_path, read_cmudict
 from vanilla_transformer.data.columns import PAIRS, TRANSLATION, NumberedRows, TextForm, Wanted, choose_columns
@@ -159,7 +159,7 @@ def _read(location: CorpusLocation, directory: Path) -> Dataset:
         place.mkdir(parents=True)
         _, rows = _open(location)
         with (
-            atomic_write_files(place, "text") as temporary,
+            atomic_directory(place, "text") as temporary,
             pa.OSFile(str(temporary / file.name), "wb") as sink,
             pa.ipc.new_stream(sink, features.arrow_schema) as writer,
         ):

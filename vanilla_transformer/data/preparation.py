@@ -15,7 +15,7 @@ from datasets.fingerprint import Hasher
 from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerBase
 
-from vanilla_transformer.atomic_files import atomic_write_files
+from vanilla_transformer.atomic_files import atomic_directory
 from vanilla_transformer.data.columns import Row, TextForm
 from vanilla_transformer.data.corpus import as_text, bars_on_terminals
 from vanilla_transformer.data.token_corpus import REPORT_FILE, TOKENS_FILE, PreparationReport, StoredCorpus
@@ -83,7 +83,7 @@ def prepare_corpus(
     kind = Value("uint16" if encoder.ids(tokenizer) <= 1 << 16 else "uint32")
     directory.mkdir(parents=True, exist_ok=True)
     (directory / REPORT_FILE).unlink(missing_ok=True)  # It would not be that of the next tokens.
-    with atomic_write_files(directory, "tokens", last=REPORT_FILE) as temporary, bars_on_terminals():
+    with atomic_directory(directory, "tokens", last=REPORT_FILE) as temporary, bars_on_terminals():
         corpus.map(
             batches,
             with_indices=True,

@@ -11,7 +11,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from vanilla_transformer.data.batching import TokenIds, pad
 from vanilla_transformer.data.columns import Row
-from vanilla_transformer.limits import check_whole
+from vanilla_transformer.limits import check_number
 from vanilla_transformer.translation.translator import BATCH_TOKENS, CHUNK_LINES, evaluating
 
 # Tokens of a row that a model reads if its positions have no limit.
@@ -51,7 +51,7 @@ class Predictor(ABC):
     def __init__(
         self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, batch_tokens: int | None = None
     ) -> None:
-        check_whole("batch_tokens", batch_tokens, 1)
+        check_number("batch_tokens", batch_tokens, 1)
         kind = "cpu" if model.device.type == "cpu" else "accelerator"
         self.model, self.tokenizer = model, tokenizer
         self.batch_tokens, self.chunk_lines = batch_tokens or BATCH_TOKENS[kind], CHUNK_LINES[kind]

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from transformers import PreTrainedModel
 
-from vanilla_transformer.atomic_files import atomic_write_files
+from vanilla_transformer.atomic_files import atomic_directory
 from vanilla_transformer.cores import own_threads
 from vanilla_transformer.cost import training_flops
 from vanilla_transformer.errors import RunError
@@ -63,7 +63,7 @@ def finalize(
     """
     remove_partial_files(run.path)
     averaged = _load_mean_of_checkpoints(recipe, run, model, progress, logger)
-    with without_progress_bars(), atomic_write_files(run.path, "model") as temporary:
+    with without_progress_bars(), atomic_directory(run.path, "model") as temporary:
         model.eval().save_pretrained(temporary)
     texts = {"dev": inputs.dev_text, "test": inputs.test_text} if recipe.evaluation.metrics else {}
     given = {name: text for name, text in texts.items() if text is not None}

@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 from datasets import Dataset
 from transformers import PreTrainedTokenizerFast
 
-from vanilla_transformer.atomic_files import atomic_write_files, atomic_write_text
+from vanilla_transformer.atomic_files import atomic_directory, atomic_write_text
 from vanilla_transformer.data.corpus import corpus_languages, read_corpus
 from vanilla_transformer.data.preparation import prepare_corpus
 from vanilla_transformer.data.sources import Corpora, refuse_pipes
@@ -179,5 +179,5 @@ def _tokenizer(
 def save_tokenizer(tokenizer: PreTrainedTokenizerFast, run: RunDirectory) -> None:
     """Writes whole files into the model directory; the file that marks them complete comes last."""
     remove_partial_files(run.path)
-    with atomic_write_files(run.path, "tokenizer", last=run.tokenizer_config.name) as temporary:
+    with atomic_directory(run.path, "tokenizer", last=run.tokenizer_config.name) as temporary:
         tokenizer.save_pretrained(temporary)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from vanilla_transformer.limits import check_number, check_whole, refuse_one_text
+from vanilla_transformer.limits import check_number, refuse_one_text
 
 # Limit on a chunk of any number of lines: splitting text into sub-words takes a hundred times its size.
 CHUNK_CHARACTERS = 1 << 20
@@ -93,12 +93,12 @@ def check_search(
     Raises:
         RecipeError: Names the setting and its limits.
     """
-    check_whole("batch_tokens", batch_tokens, 1)
-    check_whole("max_source_length", max_source_length, 1)
-    check_whole("num_beams", num_beams, 1, MAX_BEAMS)
-    check_whole("num_return_sequences", num_return_sequences, 1)
-    check_number("length_penalty", length_penalty, -MAX_LENGTH_PENALTY, MAX_LENGTH_PENALTY)
-    check_whole("max_length_beyond_source", max_length_beyond_source, 0, MAX_LENGTH)
+    check_number("batch_tokens", batch_tokens, 1)
+    check_number("max_source_length", max_source_length, 1)
+    check_number("num_beams", num_beams, 1, MAX_BEAMS)
+    check_number("num_return_sequences", num_return_sequences, 1)
+    check_number("length_penalty", length_penalty, -MAX_LENGTH_PENALTY, MAX_LENGTH_PENALTY, whole=False)
+    check_number("max_length_beyond_source", max_length_beyond_source, 0, MAX_LENGTH)
 
 
 def with_pauses(lines: Iterable[str], patience: float) -> Iterator[str | None]:

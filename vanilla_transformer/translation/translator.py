@@ -10,7 +10,7 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from vanilla_transformer import engine
-from vanilla_transformer.limits import check_whole, refuse_one_text
+from vanilla_transformer.limits import check_number, refuse_one_text
 from vanilla_transformer.model.generation_vanilla_transformer import PaperGenerationMixin
 from vanilla_transformer.plain_text import plain_text
 from vanilla_transformer.translation.lines import (
@@ -186,7 +186,7 @@ def translate_lines(
         ValueError: A setting is invalid, a line is not text, or the model does not translate.
     """
     refuse_one_text("lines", lines)
-    check_whole("chunk_lines", chunk_lines, 1)
+    check_number("chunk_lines", chunk_lines, 1)
     if device is not None:
         for member in getattr(model, "members", (model,)):
             move(member, device)
