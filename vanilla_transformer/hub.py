@@ -1,6 +1,5 @@
 """Uploads a model directory to the Hub."""
 
-import inspect
 import re
 import shutil
 from collections.abc import Callable, Iterator
@@ -14,7 +13,9 @@ from huggingface_hub import (
     CommitOperationAdd,
     CommitOperationDelete,
     HfApi,
+    ModelInfo,
     RepoCard,
+    SpaceInfo,
     constants,
     get_token,
     hf_hub_download,
@@ -25,15 +26,13 @@ from huggingface_hub.errors import (
     OfflineModeIsEnabled,
     RemoteEntryNotFoundError,
     RepositoryNotFoundError,
-    RevisionNotFoundError,
 )
 from huggingface_hub.utils import filter_repo_objects
 
-from vanilla_transformer.errors import PushError, RecipeError
+from vanilla_transformer.errors import PushError
 from vanilla_transformer.links import refuse_links_out
 from vanilla_transformer.network import hub_or_cache
 from vanilla_transformer.recipe.reading import load_recipe
-from vanilla_transformer.registration import FAMILIES
 from vanilla_transformer.training.model_card import (
     CARD,
     card_for_hub,
@@ -52,14 +51,9 @@ from vanilla_transformer.translation.loading import (
 )
 from vanilla_transformer.translation.marian import MARIAN
 
-
-def _code_folders() -> set[Path]:
-    """Returns the folders of the package's model classes."""
-    return {Path(inspect.getfile(family)).parent for family in FAMILIES if family.__module__.startswith(__package__)}
-
-
 # The code of the model classes.
-_CODE = tuple(sorted({file.name for folder in _code_folders() for file in folder.glob("[!_]*.py")}))
+_FOLDERS = [Path(__file__).with_name(name) for name in ("model", "recurrent")]
+_CODE = tuple(sorted({file.name for folder in _FOLDERS for file in folder.glob("[!_]*.py")}))
 # Nothing else is uploaded: no checkpoint, no log, no data.
 SENT = [
     "config.json",
@@ -107,8 +101,41 @@ def push_model(
         PushError: The directory is not a model, its card has another licence, or the Hub refuses it.
         OSError: A file to be sent is a link out of the directory.
     """
-    with _as_ours(directory) as directory:
-        return _push(directory, repo_id, private, revision, message, license, replace_card, report)
+    with _as_ours(directory) as directory, hub_errors(repo_id):
+        model_type = _check_model(directory)
+        api = _write_access()
+
+        def occupied(there: ModelInfo | SpaceInfo) -> str | None:
+            kind = (getattr(there, "config", None) or {}).get("model_type", model_type)
+            return None if kind == model_type else f"a {kind} model"
+
+        repo_id = _prepare_place(api, repo_id, private, occupied)
+        if revision not in (None, constants.DEFAULT_REVISION):
+            api.create_branch(repo_id, branch=revision, exist_ok=True)
+        if not (directory / CARD).is_file():
+            write_model_card(directory)
+        if license is not None:
+            set_license(directory, license)
+        names, card = _sent(directory), card_for_hub(directory, repo_id)
+        if not replace_card and _is_of_others_on_the_hub(card, repo_id, revision):
+            report(
+                f"the card of {repo_id} on the Hub was written or edited by others and is kept: --replace-card "
+                f"replaces it with that of {directory}."
+            )
+            names.remove(CARD)
+        replaced = {CARD: card.encode()}
+        if RECIPE in names:
+            recipe = without_local_paths(load_recipe(directory / RECIPE, lenient=True))
+            replaced[RECIPE] = recipe.to_yaml().encode()
+        there = filter_repo_objects(api.list_repo_files(repo_id, revision=revision), allow_patterns=_REPLACED)
+        added = [CommitOperationAdd(name, replaced.get(name, directory / name)) for name in names]
+        api.create_commit(
+            repo_id,
+            [*added, *(CommitOperationDelete(name) for name in {*there} - {*names})],
+            commit_message=message or f"Push {directory.resolve().name} with vanilla_transformer",
+            revision=revision,
+        )
+    return f"{constants.ENDPOINT}/{repo_id}" + (f"/tree/{revision}" if revision else "")
 
 
 @contextmanager
@@ -126,57 +153,11 @@ def _as_ours(directory: Path) -> Iterator[Path]:
         yield converted
 
 
-def _push(
-    directory: Path,
-    repo_id: str,
-    private: bool,
-    revision: str | None,
-    message: str | None,
-    license: str | None,
-    replace_card: bool,
-    report: Callable[[str], object],
-) -> str:
-    model_type = _check_model(directory)
-    api = _write_access()
-
-    def occupied(there: Any) -> str | None:
-        kind = (there.config or {}).get("model_type", model_type)
-        return None if kind == model_type else f"a {kind} model"
-
-    with hub_errors(repo_id):
-        repo_id = _prepare_place(api, repo_id, private, occupied)
-        if revision not in (None, constants.DEFAULT_REVISION):
-            api.create_branch(repo_id, branch=revision, exist_ok=True)
-        if not (directory / CARD).is_file():
-            write_model_card(directory)
-        if license is not None:
-            set_license(directory, license)
-        names, card = _sent(directory), card_for_hub(directory, repo_id)
-        if not replace_card and _is_of_others_on_the_hub(card, repo_id, revision):
-            report(
-                f"the card of {repo_id} on the Hub was written or edited by others and is kept: --replace-card "
-                f"replaces it with that of {directory}."
-            )
-            names.remove(CARD)
-        there = filter_repo_objects(api.list_repo_files(repo_id, revision=revision), allow_patterns=_REPLACED)
-        replaced: dict[str, Any] = {CARD: card.encode(), **_public_recipe(directory, names, report)}
-        added = [CommitOperationAdd(name, replaced.get(name, directory / name)) for name in names]
-        api.create_commit(
-            repo_id,
-            [*added, *(CommitOperationDelete(name) for name in {*there} - {*names})],
-            commit_message=message or f"Push {directory.resolve().name} with vanilla_transformer",
-            revision=revision,
-        )
-    return f"{constants.ENDPOINT}/{repo_id}" + (f"/tree/{revision}" if revision else "")
-
-
 def _write_access() -> HfApi:
     """Returns the Hub, if there is a token to write to it."""
-    token, where = get_token(), f"log in with `hf auth login`, or set HF_TOKEN ({constants.ENDPOINT}/settings/tokens)"
-    if token is None:
+    if get_token() is None:
+        where = f"log in with `hf auth login`, or set HF_TOKEN ({constants.ENDPOINT}/settings/tokens)"
         raise PushError(f"No Hub token found: {where}.")
-    if not (token.isascii() and token.isprintable()):
-        raise PushError(f"The Hub token contains invalid characters: {where}.")
     return HfApi(library_name="vanilla_transformer")
 
 
@@ -199,7 +180,9 @@ def _check_model(directory: Path) -> str:
     return load_config(directory).model_type
 
 
-def _prepare_place(api: HfApi, name: str, private: bool, occupied: Callable[[Any], str | None], **kind: Any) -> str:
+def _prepare_place(
+    api: HfApi, name: str, private: bool, occupied: Callable[[ModelInfo | SpaceInfo], str | None], **kind: Any
+) -> str:
     """Creates the repository if it does not exist, and returns its full name.
 
     Args:
@@ -228,54 +211,30 @@ def _sent(directory: Path) -> list[str]:
     return list(filter_repo_objects(names, allow_patterns=SENT))
 
 
-def _public_recipe(directory: Path, names: list[str], report: Callable[[str], object]) -> dict[str, bytes]:
-    """Returns the recipe without local paths, if there is one; takes one that cannot be read out of the names."""
-    if RECIPE not in names:
-        return {}
-    try:
-        return {RECIPE: without_local_paths(load_recipe(directory / RECIPE)).to_yaml().encode()}
-    except RecipeError as error:
-        report(f"{RECIPE} is not uploaded, because it is not a valid recipe: {error}")
-        names.remove(RECIPE)
-        return {}
-
-
 def _is_of_others_on_the_hub(card: str, repo_id: str, revision: str | None) -> bool:
     try:
         # A cached copy would hide later edits by others.
         file = hf_hub_download(repo_id, CARD, revision=revision, force_download=True)
-    except (RemoteEntryNotFoundError, RevisionNotFoundError):
+    except RemoteEntryNotFoundError:
         return False
-    except ValueError as error:
-        # Raised when the Hub could not be reached; the reason is the cause.
-        if isinstance(error.__cause__, HTTPError):
-            raise error.__cause__ from error
-        raise
     there = Path(file).read_bytes().decode("utf-8-sig")
     return not is_unmodified(there) and there != card
 
 
 @contextmanager
-def hub_errors(repo_id: str, kind: str = "") -> Iterator[None]:
-    """Turns errors of the Hub and the network into advice; `kind` is the part before a name in its address."""
-    again = "run the same command again to upload the rest"
+def hub_errors(name: str) -> Iterator[None]:
+    """Turns errors of the Hub and the network about what has this name there into one sentence."""
     try:
         yield
     except OfflineModeIsEnabled:
         raise PushError("The Hub cannot be reached while HF_HUB_OFFLINE is set: unset it to push.") from None
     except HfHubHTTPError as error:
-        status = error.response.status_code
-        advice = {401: "log in with `hf auth login`", 403: "use a token with write access, or another name"}.get(
-            status
-        )
-        if status >= 500 or status == 429:
-            advice = again
         reason = error.server_message or re.sub(r"\s+", " ", str(error))
-        sentence = f"The Hub refuses {kind}{repo_id} ({status}): {reason.rstrip('.')}"
-        raise PushError(f"{sentence}: {advice}." if advice else f"{sentence}.") from error
+        raise PushError(f"The Hub refuses {name} ({error.response.status_code}): {reason.rstrip('.')}.") from error
     except HTTPError as error:
         raise PushError(
-            f"The connection to {constants.ENDPOINT} was lost ({str(error).rstrip('.')}): {again}."
+            f"The connection to {constants.ENDPOINT} was lost ({str(error).rstrip('.')}): run the same command again "
+            "to upload the rest."
         ) from error
 
 
@@ -295,12 +254,13 @@ def push_space(folder: Path, repo_id: str, *, private: bool = False, message: st
     api = _write_access()
     head: Any = RepoCard.load(folder / CARD).data
 
-    def occupied(there: Any) -> str | None:
+    def occupied(there: ModelInfo | SpaceInfo) -> str | None:
         if SPACE_TAG not in (getattr(there.card_data, "tags", None) or ()):
             return "a Space that this command did not make"
-        return None if there.sdk == head.sdk else f"a {there.sdk} Space, where this would be a {head.sdk} Space"
+        sdk = getattr(there, "sdk", None)
+        return None if sdk == head.sdk else f"a {sdk} Space, where this would be a {head.sdk} Space"
 
-    with hub_errors(repo_id, "spaces/"):
+    with hub_errors(f"spaces/{repo_id}"):
         repo_id = _prepare_place(api, repo_id, private, occupied, repo_type="space", space_sdk=head.sdk)
         api.upload_folder(
             folder_path=folder,

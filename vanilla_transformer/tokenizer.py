@@ -99,25 +99,6 @@ def lowercased(text: str) -> str:
     return normalizers.Lowercase().normalize_str(text)
 
 
-def count_long_words(texts: Iterable[str]) -> int:
-    """Counts the words that are too long for `train` to learn them whole, so that it cuts them into pieces."""
-    splitter = pre_tokenizers.Split(_WORDS, "isolated")
-    return sum(
-        end - start > LONGEST_WORD
-        for text in texts
-        if len(text) > LONGEST_WORD
-        for _, (start, end) in splitter.pre_tokenize_str(text)
-    )
-
-
-def describe_long_words(count: int) -> str:
-    """Describes how `train` treats the words that `count_long_words` counted."""
-    words = "word is" if count == 1 else "words are"
-    return (
-        f"{count:,} {words} longer than {LONGEST_WORD:,} characters, and split into parts of that length for training."
-    )
-
-
 def _as_added(special: Iterable[str]) -> list[AddedToken]:
     """Returns the special tokens as a trainer takes them."""
     return [AddedToken(token, special=True, normalized=False) for token in special]

@@ -22,18 +22,6 @@ def test_split_text_is_learned_whole_without_a_size_and_decoded_to_words(text, t
     assert tokenizer.detokenize("sa@@ f@@ ti@@ g-@@ grünes gras .") == "saftig-grünes gras ."
 
 
-@pytest.mark.parametrize("algorithm", ["bpe", "character"])
-def test_words_that_are_learned_from_in_pieces_are_told(tmp_path, capsys, algorithm):
-    (tmp_path / "text").write_text(f"short {'x' * 1001} {'y' * 999}\n{'z' * 5000}\n" + "a b\n" * 9)
-    words = ["tokenizer", str(tmp_path / "text"), "--vocab-size", "260", "--algorithm", algorithm]
-    assert main([*words, "--output", str(tmp_path / "tokenizer")]) == 0
-    told = (
-        "2 words are longer than 1,000 characters, and split into parts of that length for training."
-        in capsys.readouterr().err
-    )
-    assert told == (algorithm == "bpe")
-
-
 def test_lower_cased_text_is_learned_from_and_read(tmp_path):
     (tmp_path / "text").write_text("HELLO World\n" * 9)
     output = str(tmp_path / "tokenizer")

@@ -1,7 +1,6 @@
 """`vanilla-transformer tokenizer`: train a sub-word tokenizer."""
 
 import sys
-from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -11,7 +10,7 @@ from tyro.conf import Positional, arg
 
 from vanilla_transformer.atomic_files import atomic_directory
 from vanilla_transformer.cli.arguments import Flag, refuse_full_directory
-from vanilla_transformer.cli.streams import read_input, warn
+from vanilla_transformer.cli.streams import read_input
 from vanilla_transformer.errors import RecipeError
 from vanilla_transformer.options import OptionalCount
 
@@ -35,32 +34,16 @@ class Tokenizer:
     def run(self) -> None:
         """Trains and saves the tokenizer."""
         from vanilla_transformer.model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
-        from vanilla_transformer.tokenizer import (
-            LONGEST_WORD,
-            count_long_words,
-            describe_long_words,
-            lowercased,
-        )
+        from vanilla_transformer.tokenizer import lowercased
 
         if not self.files:
             raise RecipeError("Give at least one file to train on.")
         if self.vocab_size is None and self.algorithm != "presplit":
             raise RecipeError(f"--vocab-size is required with --algorithm {self.algorithm}.")
         refuse_full_directory(self.output)
-        long_words = 0
-
-        def texts() -> Iterator[str]:
-            nonlocal long_words
-            for line in chain.from_iterable(map(read_input, self.files)):
-                if len(line) > LONGEST_WORD and self.algorithm not in ("character", "presplit"):
-                    long_words += count_long_words([line])
-                yield lowercased(line) if self.lowercase else line
-
-        tokenizer = VanillaTransformerTokenizer.train(
-            texts(), self.vocab_size, self.algorithm, lowercase=self.lowercase
-        )
+        lines = chain.from_iterable(map(read_input, self.files))
+        texts = map(lowercased, lines) if self.lowercase else lines
+        tokenizer = VanillaTransformerTokenizer.train(texts, self.vocab_size, self.algorithm, lowercase=self.lowercase)
         with atomic_directory(self.output) as place:
             tokenizer.save_pretrained(place)
-        if long_words:
-            warn(describe_long_words(long_words))
         print(f"{self.output}: {len(tokenizer):,} vocabulary entries", file=sys.stderr)

@@ -5,10 +5,6 @@ from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Any
 
-from rapidfuzz.distance import Levenshtein
-from sacrebleu.metrics import BLEU, CHRF, TER
-from sacrebleu.metrics.base import Metric as SacrebleuMetric
-
 from vanilla_transformer import __version__
 from vanilla_transformer.errors import MetricError
 from vanilla_transformer.evaluation.moses_tokenization import LANGUAGES, MosesTokenization
@@ -52,11 +48,13 @@ def signature(counted: str, items: int, **settings: object) -> str:
     return f"count:{counted}|items:{items}|{how}version:{__version__}"
 
 
-def _sacrebleu(metric: type[SacrebleuMetric], by_default: bool = False, **settings: Any) -> Metric:
+def _sacrebleu(metric: str, by_default: bool = False, **settings: Any) -> Metric:
     """The corpus score of one of sacreBLEU's metrics, with its default settings unless others are given."""
 
     def measure(predictions: Sequence[str], references: References) -> tuple[float, str]:
-        scorer = metric(**settings)
+        from sacrebleu import metrics
+
+        scorer = getattr(metrics, metric)(**settings)
         # sacreBLEU expects one stream of first references, one of second ones and so on, with None for missing ones.
         streams = [list(stream) for stream in zip_longest(*references)]
         value = scorer.corpus_score(list(predictions), streams).score
@@ -90,6 +88,8 @@ def _word_error_rate(predictions: Sequence[str], references: References) -> tupl
 
 def _phoneme_error_rate(predictions: Sequence[str], references: References) -> tuple[float, str]:
     """Grapheme-to-phoneme phoneme error rate: edits to the nearest reference divided by its length."""
+    from rapidfuzz.distance import Levenshtein
+
     edits = length = 0
     for prediction, accepted in zip(predictions, references, strict=True):
         tokens = prediction.split()
@@ -107,11 +107,11 @@ def _signature_of_error_rate(counted: str, references: References) -> str:
 
 
 # As multi-bleu.perl: words are separated by spaces, and a zero n-gram precision makes the score zero.
-_TOKENIZED_BLEU = _sacrebleu(BLEU, tokenize="none", smooth_method="none", force=True)
+_TOKENIZED_BLEU = _sacrebleu("BLEU", tokenize="none", smooth_method="none", force=True)
 METRICS = {
-    "sacrebleu": _sacrebleu(BLEU, by_default=True),
-    "chrf": _sacrebleu(CHRF, by_default=True),
-    "ter": _sacrebleu(TER),
+    "sacrebleu": _sacrebleu("BLEU", by_default=True),
+    "chrf": _sacrebleu("CHRF", by_default=True),
+    "ter": _sacrebleu("TER"),
     "tokenized_bleu": _TOKENIZED_BLEU,
     "paper_bleu": _paper_bleu("de"),
     **{f"paper_bleu:{language}": _paper_bleu(language) for language in LANGUAGES},

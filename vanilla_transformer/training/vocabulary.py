@@ -13,7 +13,7 @@ from vanilla_transformer.model.tokenization_vanilla_transformer import VanillaTr
 from vanilla_transformer.recipe.defaults import choose_vocab_size
 from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.tasks import SpecialTokens, task_for
-from vanilla_transformer.tokenizer import count_long_words, describe_long_words, lowercased
+from vanilla_transformer.tokenizer import lowercased
 
 # Sub-words depend on counts: more sentences than this hardly change them.
 MAX_ROWS_FOR_VOCABULARY = 1_000_000
@@ -79,10 +79,6 @@ def learn_tokenizer(
         say(sentence)
     if len(sample) < rows:
         say(f"The vocabulary is learned from {len(sample):,} of the {rows:,} {task.form.unit}, sampled evenly.")
-    if recipe.tokenizer.tokenizer_algorithm not in ("character", "presplit"):
-        long_words = count_long_words(_sentences(sample, recipe))
-        if long_words:
-            say(describe_long_words(long_words))
     try:
         return _learn(recipe, sample, vocab_size)
     except VocabularyError as error:
