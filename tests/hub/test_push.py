@@ -32,8 +32,9 @@ MODEL = {
 def directory(saved: Path, tmp_path: Path) -> Path:
     """A finished run: a model, and beside it what concerns nobody else."""
     directory = Path(shutil.copytree(saved, tmp_path / "tiny-en-de"))
-    for name in ("recipe.yaml", "learning_curves.png", "train.log", "metrics.jsonl", "summary.json", ".lock"):
+    for name in ("recipe.yaml", "learning_curves.png", "train.log", "metrics.jsonl", ".lock"):
         (directory / name).write_text("")
+    (directory / "summary.json").write_text("{}")
     (directory / "recipe.yaml").write_text(Recipe.of(train=("/home/ann/pairs.en", "/home/ann/pairs.de")).to_yaml())
     for name in ("training_args.bin", "optimizer.pt", "notes.py", "pairs.en"):
         (directory / name).write_text("")

@@ -1,4 +1,3 @@
-import json
 import re
 from collections.abc import Sequence
 from dataclasses import fields, replace
@@ -20,7 +19,6 @@ from vanilla_transformer.evaluation import Score
 from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.training.model_card import (
     add_scores,
-    card_for_hub,
     is_unmodified,
     set_license,
     write_model_card,
@@ -107,18 +105,6 @@ def test_the_card_of_a_run_says_what_is_known(directory: Path) -> None:
         assert words in card.text, words
     assert "learning_curves.png" not in card.text  # There is no such file.
     assert not re.search(r"None|\n\n\n|[{}]{2}", card.text)
-
-
-def test_a_card_keeps_what_a_lost_summary_or_one_of_an_earlier_version_no_longer_says(directory: Path) -> None:
-    write_card(directory)
-    summary, written = directory / "summary.json", (directory / "README.md").read_text()
-    earlier = {name: value for name, value in json.loads(summary.read_text()).items() if name != "languages"}
-    summary.write_text(json.dumps(earlier))
-    assert "for en to deu" in card_for_hub(directory, "ann/cat")
-    summary.write_text("{")
-    set_license(directory, "mit")
-    assert card_of(directory).data.license == "mit"
-    assert card_of(directory).text.partition("<!--")[0] == ModelCard(written).text.partition("<!--")[0]
 
 
 def test_evaluate_puts_its_scores_into_the_card(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -102,6 +102,6 @@ def test_an_error_comes_in_the_place_of_its_item():
 def test_closing_ends_the_thread_though_there_is_more():
     with closing(prefetch(count(), ahead=2)) as ready:
         assert next(ready) == 0
-        thread = next(thread for thread in threading.enumerate() if thread.name == "batches")
+        thread = next(thread for thread in threading.enumerate() if thread.name.startswith("batches"))
     thread.join(30)
     assert not thread.is_alive()

@@ -229,7 +229,7 @@ class Optimization(Block):
     #: Batches per step over all devices, for gradient accumulation; by default chosen from the device's memory.
     batches_per_step: ChosenCount = CHOSEN
     #: Number of training steps (section 5.2); by default chosen from the data and the device.
-    max_steps: ChosenCount = CHOSEN
+    max_steps: OptionalCount = None
     #: End within this many minutes, scores and model card included, with as many steps as fit. The speed of the first
     #: steps decides the warm-up. After an interruption, the minutes used up to its checkpoint count.
     max_minutes: OptionalPositive = None

@@ -124,8 +124,6 @@ MEMORY_SHARE_OF_A_BATCH = 0.3
 # in 4 batches the WER on CMUdict is 45.7 and 43.9, the perplexity on Multi30k 10.7 and 10.3; 8 batches are no better.
 MIN_BATCHES = 4
 MAX_TOKENS_IN_A_BATCH = {"cpu": 2_048, "accelerator": 8_192}
-# Steps of a run that only the time ends.
-NO_LIMIT = 10**15 - 1
 # Shorter warm-ups raise the rate so high that small post-norm models stop learning; the paper's is the longest.
 MIN_WARMUP, MAX_WARMUP = 2_000, 4_000
 # In shorter runs the rate rises over a third of the steps, to at most its value after MIN_WARMUP; in very short ones
@@ -180,10 +178,10 @@ def resolve(
     batch_tokens = recipe.optimization.batch_tokens or _batch_tokens(task, corpus)
     fill(*_choose_batches(recipe, task, device, batch_tokens))
     given_warmup = recipe.optimization.warmup_steps
-    timed = recipe.optimization.max_minutes is not None
+    timed = recipe.optimization.max_minutes is not None  # Such a run needs no last step.
     unmeasured = timed and steps_in_time is None
     steps, warmup_steps, scale, sentence = _choose_length(recipe, task, corpus, device, batch_tokens, steps_in_time)
-    chosen = {"max_steps": NO_LIMIT if timed else steps, "warmup_steps": warmup_steps, "learning_rate_scale": scale}
+    chosen = {"warmup_steps": warmup_steps, "learning_rate_scale": scale} | ({} if timed else {"max_steps": steps})
     fill(chosen, "" if unmeasured else sentence)
     if given_warmup is not None and given_warmup >= steps and sentences and not unmeasured:
         sentences.append(

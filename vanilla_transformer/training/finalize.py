@@ -4,10 +4,7 @@ import os
 import shlex
 import shutil
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -30,15 +27,10 @@ from vanilla_transformer.training.checkpoints import (
 )
 from vanilla_transformer.training.curves import plot_learning_curves
 from vanilla_transformer.training.devices import describe_device, device_peak, has_tf32, peak_memory, training_kernels
-from vanilla_transformer.training.inputs import Inputs
 from vanilla_transformer.training.model_card import usage_for, write_model_card
-from vanilla_transformer.training.run_directory import RunDirectory
-from vanilla_transformer.training.run_logger import RunLogger
+from vanilla_transformer.training.setup import RunContext
 from vanilla_transformer.training.summary import CURVES, Summary, describe_weights, items_of_loss
 from vanilla_transformer.translation.loading import without_progress_bars
-
-if TYPE_CHECKING:
-    from datasets import Dataset
 
 # Writing a text takes as long as learning from some ten: a run is not scored for much longer than it has learned.
 LEARNED_WHILE_WRITING = 10
@@ -47,35 +39,25 @@ SCORED_SHARE, MIN_SCORED = 1 / 40, 200
 MIN_SCORED_IN_TIME = 20
 
 
-def finalize(
-    recipe: Recipe,
-    run: RunDirectory,
-    inputs: Inputs,
-    model: PreTrainedModel,
-    progress: Progress,
-    logger: RunLogger,
-    deadline: float,
-) -> None:
-    """Turns the output directory into a scored model; if interrupted, it is repeated from the last checkpoint.
-
-    Args:
-        deadline: When the run has to be over, on the clock of `time.perf_counter`.
-    """
+def finalize(context: RunContext, model: PreTrainedModel, progress: Progress) -> Summary:
+    """Turns the output directory into a scored model; if interrupted, it is repeated from the last checkpoint."""
+    recipe, run, logger = context.recipe, context.run, context.logger
     remove_partial_files(run.path)
-    averaged = _load_mean_of_checkpoints(recipe, run, model, progress, logger)
+    averaged = _load_mean_of_checkpoints(context, model, progress)
     with without_progress_bars(), atomic_directory(run.path, "model") as temporary:
         model.eval().save_pretrained(temporary)
-    texts = {"dev": inputs.dev_text, "test": inputs.test_text} if recipe.evaluation.metrics else {}
-    given = {name: text for name, text in texts.items() if text is not None}
-    scores = {}
-    for left, (name, text) in zip(range(len(given), 0, -1), given.items(), strict=True):
-        seconds = (deadline - time.perf_counter()) / left
-        scores[name] = _score(name, text, recipe, inputs, model, progress, logger, seconds)
-    summary = _summarise(recipe, inputs, model, progress, logger.read_metrics(), averaged, scores)
+    threads = torch.get_num_threads()
+    if model.device.type == "cpu":  # The other processes of the run have ended.
+        torch.set_num_threads(max(threads, own_threads() * int(os.environ.get("LOCAL_WORLD_SIZE", "1"))))
+    try:
+        scores = _scores(context, model, progress)
+    finally:
+        torch.set_num_threads(threads)
+    summary = _summarise(context, model, progress, averaged, scores)
     task = task_for(recipe)
     items = items_of_loss(task)
     plot_learning_curves(logger.read_metrics(), run.path / CURVES, f"nats per {items.removesuffix('s')}")
-    answers = task.answers(model, inputs.tokenizer, recipe.evaluation.examples)
+    answers = task.answers(model, context.inputs.tokenizer, recipe.evaluation.examples)
     write_model_card(run.path, summary, answers)
     logger.info(summary.describe(items))
     if answers:
@@ -86,6 +68,7 @@ def finalize(
     run.finish.unlink(missing_ok=True)
     summary.write(run.summary)
     logger.info("Next:\n" + "\n".join(f"  vanilla-transformer {command}" for command in _next_commands(recipe)))
+    return summary
 
 
 def _next_commands(recipe: Recipe) -> list[str]:
@@ -99,89 +82,71 @@ def _next_commands(recipe: Recipe) -> list[str]:
     return [use, f"evaluate {model} --data {text}", f"demo {model}"]
 
 
-def _load_mean_of_checkpoints(
-    recipe: Recipe, run: RunDirectory, model: torch.nn.Module, progress: Progress, logger: RunLogger
-) -> list[int]:
+def _load_mean_of_checkpoints(context: RunContext, model: torch.nn.Module, progress: Progress) -> list[int]:
     """Section 6.1: loads the mean of the last checkpoints into the model, and returns their steps.
 
     Where a run started from a trained model, which may have been better, that of the lowest loss on dev is loaded.
     """
+    recipe, directory, say = context.recipe, context.run.checkpoints, context.logger.info
     if recipe.start.from_model is not None and progress.best_dev_loss is not None:
-        checkpoints = [one for one in list_checkpoints(run.checkpoints, logger.info) if one.step == progress.best_step]
+        checkpoints = [one for one in list_checkpoints(directory, say) if one.step == progress.best_step]
     else:
         checkpoints = checkpoints_to_average(
-            run.checkpoints, recipe.run.save_steps, progress.step, recipe.run.average_checkpoints, logger.info
+            directory, recipe.run.save_steps, progress.step, recipe.run.average_checkpoints, say
         )
     load_average(model, [checkpoint.path for checkpoint in checkpoints])
     if not all(parameter.isfinite().all() for parameter in model.parameters()):
         raise RunError(
-            f"The checkpoints in {run.checkpoints} contain weights that are NaN or infinite, which cannot "
+            f"The checkpoints in {directory} contain weights that are NaN or infinite, which cannot "
             "make a model: start again in another output directory with a smaller --learning-rate-scale."
         )
     steps = [checkpoint.step for checkpoint in checkpoints]
-    logger.info(f"The model is {describe_weights(steps)}.")
+    say(f"The model is {describe_weights(steps)}.")
     return steps
 
 
-def _score(
-    name: str,
-    corpus: "Dataset",
-    recipe: Recipe,
-    inputs: Inputs,
-    model: PreTrainedModel,
-    progress: Progress,
-    logger: RunLogger,
-    seconds: float,
-) -> list[Score]:
-    task = task_for(recipe)
+def _scores(context: RunContext, model: PreTrainedModel, progress: Progress) -> dict[str, list[Score]]:
+    """Scores the model on `dev` and `test`, after a short run on a part of them."""
+    recipe, inputs, say = context.recipe, context.inputs, context.logger.info
+    task, metrics = task_for(recipe), recipe.evaluation.metrics
     learned_from = len(inputs.train) * progress.target_tokens / max(1, inputs.train.token_counts[-1])
-    in_time = max(MIN_SCORED_IN_TIME, seconds * learned_from / progress.seconds / LEARNED_WHILE_WRITING)
-    texts = count_texts(corpus, task.form)
-    corpus = sample_texts(corpus, task.form, int(min(max(MIN_SCORED, learned_from * SCORED_SHARE), in_time)))
-    total = count_texts(corpus, task.form)
-    with _all_cores(model.device), progress_bar(f"sentences of {name}", total=total) as bar:
-        evaluation = task.evaluate(model, inputs.tokenizer, corpus, recipe.evaluation.metrics, progress=bar.update)
-    scores = list(evaluation.scores.values())
-    if total < texts:
-        part = f"{total:,} of {texts:,} texts"
-        logger.info(
-            f"{name}: scored on {part}, evenly spaced, because the run was short; `evaluate` scores all of them."
-        )
-        scores = [replace(score, signature=f"{score.signature}|{part}") for score in scores]
-    for score in scores:
-        logger.info(f"{name}: {score}")
+    texts = {"dev": inputs.dev_text, "test": inputs.test_text} if metrics else {}
+    given = {name: text for name, text in texts.items() if text is not None}
+    scores: dict[str, list[Score]] = {}
+    for name, corpus in given.items():
+        seconds = (context.deadline - time.perf_counter()) / (len(given) - len(scores))
+        in_time = max(MIN_SCORED_IN_TIME, seconds * learned_from / progress.seconds / LEARNED_WHILE_WRITING)
+        number = int(min(max(MIN_SCORED, learned_from * SCORED_SHARE), in_time))
+        sample = sample_texts(corpus, task.form, number)
+        total, texts_there = count_texts(sample, task.form), count_texts(corpus, task.form)
+        with progress_bar(f"sentences of {name}", total=total) as bar:
+            found = task.evaluate(model, inputs.tokenizer, sample, metrics, progress=bar.update).scores.values()
+        scores[name] = list(found)
+        if total < texts_there:
+            part = f"{total:,} of {texts_there:,} texts"
+            say(f"{name}: scored on {part}, evenly spaced, because the run was short; `evaluate` scores all of them.")
+            scores[name] = [replace(score, signature=f"{score.signature}|{part}") for score in found]
+        for score in scores[name]:
+            say(f"{name}: {score}")
     return scores
 
 
-@contextmanager
-def _all_cores(device: torch.device) -> Iterator[None]:
-    """Uses as many threads as all processes of the run had, since the others have ended."""
-    threads = torch.get_num_threads()
-    if device.type == "cpu":
-        torch.set_num_threads(max(threads, own_threads() * int(os.environ.get("LOCAL_WORLD_SIZE", "1"))))
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
-
-
 def _summarise(
-    recipe: Recipe,
-    inputs: Inputs,
+    context: RunContext,
     model: PreTrainedModel,
     progress: Progress,
-    records: list[dict[str, Any]],
     averaged: list[int],
     scores: dict[str, list[Score]],
 ) -> Summary:
-    corpus, task = inputs.train, task_for(recipe)
-    lengths = tuple(corpus.lengths.values())
-    epochs = progress.target_tokens / int(task.items(*lengths).sum(dtype=np.int64))
+    recipe, corpus = context.recipe, context.inputs.train
+    lengths, precision = tuple(corpus.lengths.values()), recipe.optimization.precision
+    epochs = progress.target_tokens / int(task_for(recipe).items(*lengths).sum(dtype=np.int64))
     flops = epochs * training_flops(model.config, *lengths)
     memory = peak_memory(model.device)  # Measuring the device's peak takes some memory too.
     with training_kernels(recipe.optimization.tf32 and has_tf32(model.device)):
-        peak = device_peak(model.device, recipe.optimization.precision)
+        peak = device_peak(model.device, precision)
     peak_of_all = peak.flops_per_second * progress.processes
+    records = context.logger.read_metrics()
     last = {name: record[name] for record in records for name in ("loss", "dev_loss") if name in record}
     return Summary(
         steps=progress.step,
@@ -203,7 +168,7 @@ def _summarise(
         peak_flops_per_second=peak_of_all,
         peak_source=peak.source,
         share_of_peak=flops / progress.seconds / peak_of_all,
-        precision=recipe.optimization.precision,
+        precision=precision,
         scores=scores,
-        languages=list(inputs.languages),
+        languages=list(context.inputs.languages),
     )

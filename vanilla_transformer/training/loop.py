@@ -1,7 +1,6 @@
 """The training loop (section 5.2): batch, loss, backward, step, log, evaluate, save."""
 
 import math
-import os
 import signal
 import sys
 import time
@@ -18,12 +17,11 @@ from accelerate import Accelerator
 from accelerate.utils import set_seed
 from transformers import PreTrainedTokenizerFast
 
-from vanilla_transformer.cores import usable_cores
 from vanilla_transformer.data.batching import share
 from vanilla_transformer.data.token_corpus import PreparedCorpus
 from vanilla_transformer.errors import DivergenceError, RecipeError, RunError
 from vanilla_transformer.malloc import keep_freed_memory
-from vanilla_transformer.recipe.defaults import NO_LIMIT, duration
+from vanilla_transformer.recipe.defaults import duration
 from vanilla_transformer.recipe.reading import named_recipe
 from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.tasks import Batch, RowRandom, task_for
@@ -52,7 +50,7 @@ from vanilla_transformer.training.saved_start import build_model
 from vanilla_transformer.training.setup import RunContext, start_run
 from vanilla_transformer.training.signals import StopRequest, stop_on_signals
 from vanilla_transformer.training.summary import items_of_loss
-from vanilla_transformer.training.trackers import final_scores, start_trackers
+from vanilla_transformer.training.trackers import start_trackers
 from vanilla_transformer.training.trained_run import TrainedRun
 from vanilla_transformer.translation.loading import move
 
@@ -61,8 +59,6 @@ STEPS_PER_READING = 10
 # A step whose states in a layer are at most so many numbers is one batch on an accelerator: starting the operators of
 # several small ones takes longer than computing them.
 FEW_NUMBERS = 1 << 22
-# A run reports that it has become this many times slower.
-SLOW = 3
 # Each step whose gradients overflow float16 is left out and halves the factor on the loss, from 65,536 on.
 MIN_SCALE = 1.0
 # Number of sentences of `dev` whose translations are shown now and then.
@@ -139,8 +135,8 @@ def _follow(context: RunContext) -> None:
         recipe = recipe.with_options(max_steps=step, max_minutes=None)
     if accelerator.is_main_process:
         run.keep(recipe)
-        finalize(recipe, run, inputs, loop.plain_model, loop.progress, logger, context.deadline)
-        accelerator.log(final_scores(run.summary), step=step)
+        scores = finalize(replace(context, recipe=recipe), loop.plain_model, loop.progress).scores
+        accelerator.log({f"{part}/{one.name}": one.value for part in scores for one in scores[part]}, step=step)
 
 
 class TrainingLoop:
@@ -158,7 +154,7 @@ class TrainingLoop:
         self.recipe, self.accelerator, self.logger = recipe, accelerator, logger
         self.task = task_for(recipe)
         self.corpus, self.dev, self.checkpoints = corpus, dev, checkpoints
-        self.max_steps = NO_LIMIT
+        self.max_steps: float = math.inf
         self.tokenizer: PreTrainedTokenizerFast | None = None
         self.samples: list[str] = []
         self.progress = Progress(
@@ -193,7 +189,6 @@ class TrainingLoop:
         self._begun_at, self._begun_after = 0.0, 0
         # Since the last log line: seconds without a batch, and tokens of batches without and with padding.
         self._waited, self._real_tokens, self._all_tokens = 0.0, 0, 0
-        self._fastest, self._slow = 0.0, False
 
     @property
     def is_over(self) -> bool:
@@ -228,7 +223,7 @@ class TrainingLoop:
     def follow(self, recipe: Recipe, checkpoint: Checkpoint | None) -> None:
         """Begins the recipe's schedule, or returns to a checkpoint and drops records made after it."""
         self.recipe, rates = recipe, recipe.optimization
-        self.max_steps, self.save_steps = rates.max_steps, recipe.run.save_steps
+        self.max_steps, self.save_steps = rates.max_steps or math.inf, recipe.run.save_steps
         self.eval_steps, self.log_steps = recipe.evaluation.eval_steps, recipe.run.log_steps
         d_model, optimizer = self.plain_model.config.d_model, self.optimizer.optimizer
         schedule = make_schedule(
@@ -272,8 +267,7 @@ class TrainingLoop:
             self.logger.info("Products in float32 round their factors to TF32; --no-tf32 keeps them whole.")
         if self.progress.step and from_main_process(stop.is_last_step):
             self.max_steps = self.progress.step
-        total = self.max_steps if self.max_steps < NO_LIMIT else None
-        self.logger.start_bar(total=total, done=self.progress.step)
+        self.logger.start_bar(total=self.max_steps, done=self.progress.step)
         self._clock = self._begun_at = time.perf_counter()
         self._begun_after = self.progress.step
         if self._keeps_best and self.progress.best_dev_loss is None:
@@ -289,8 +283,6 @@ class TrainingLoop:
                     self._log(stop)
                 if self._is_due(self.eval_steps):
                     self._evaluate()
-                if self.is_over and self.dev is None:
-                    self._check_last_update(step)
                 is_best = self._keeps_best and self.progress.best_step == self.progress.step
                 if stopping or is_best or self._is_due(self.save_steps):
                     self._save()
@@ -315,7 +307,8 @@ class TrainingLoop:
             pin=self.pin,
             joined_tokens=joined_tokens,
         )
-        with closing(prefetch(islice(steps, self.max_steps - progress.step), STEPS_AHEAD)) as ready:
+        left = None if self.max_steps == math.inf else int(self.max_steps) - progress.step
+        with closing(prefetch(islice(steps, left), STEPS_AHEAD)) as ready:
             while not self.is_over:
                 asked = time.perf_counter()
                 step = next(ready)
@@ -404,20 +397,8 @@ class TrainingLoop:
         padding, waited = 1 - self._real_tokens / self._all_tokens, self._waited / self.progress.window_seconds
         words = f"{_in_words(self.figures)} · padding {padding:.1%} · waited for data {waited:.1%}"
         self._record(self.figures, f"{words}{self._time_left(stop)}")
-        self._tell_if_slow(self.figures["tokens_per_second"], waited)
         self._waited, self._real_tokens, self._all_tokens = 0.0, 0, 0
         self.progress.window_loss, self.progress.window_tokens, self.progress.window_seconds = 0.0, 0, 0.0
-
-    def _tell_if_slow(self, speed: float, waited: float) -> None:
-        """Reports once that the run has become far slower, and the likely cause."""
-        self._fastest = max(self._fastest, speed)
-        if self._slow or speed * SLOW > self._fastest:
-            return
-        self._slow = True
-        self.logger.info(
-            f"Slow: {speed:,.0f} tokens/s are less than a third of the earlier {self._fastest:,.0f}: "
-            f"{likely_cause(waited)}."
-        )
 
     def _time_left(self, stop: StopRequest) -> str:
         """Estimates the time of the remaining steps from this process's steps so far, including all overhead."""
@@ -455,15 +436,6 @@ class TrainingLoop:
             self.samples, self.task.answers(self.plain_model, self.tokenizer, self.samples), strict=True
         ):
             self.logger.info(f"step {self.progress.step:,} · {sample} → {answer}")
-
-    @torch.no_grad()
-    def _check_last_update(self, step: LocalStep) -> None:
-        """Checks that the model still has a finite loss: a step's loss comes from the weights before its update."""
-        self.plain_model.eval()
-        loss = self._loss(self.plain_model, step.batches[0], step.items)
-        self.plain_model.train()
-        if not math.isfinite(self.accelerator.reduce(loss, "sum").item()):
-            raise self._divergence("After the update the loss is")
 
     def _check_weights(self) -> None:
         """Refuses to save a checkpoint of weights that nothing can be learned from any more."""
@@ -518,16 +490,6 @@ class TrainingLoop:
                 best=self.progress.best_step if self._keeps_best else None,
                 doubling=self.recipe.run.keep_checkpoints == "doubling",
             )
-
-
-def likely_cause(waited: float) -> str:
-    """Names the likely cause of a slow run, from the share of its time that it now waits for data."""
-    cores, load = usable_cores(), os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
-    if waited > 0.5:
-        return "it waits for its data, so the disk or the network is slow"
-    if load > cores + 1:
-        return f"{load:.1f} programs and threads compete for {cores} {'core' if cores == 1 else 'cores'}"
-    return "no other program uses the cores, so the machine may be too warm or short of memory"
 
 
 def _in_words(figures: dict[str, float]) -> str:

@@ -1,8 +1,8 @@
 """Batches that are prepared while the step before them is computed."""
 
-import queue
-import threading
+from collections import deque
 from collections.abc import Callable, Generator, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import count
 from typing import TypeVar
@@ -90,42 +90,18 @@ def pinned(batch: Batch) -> Batch:
 
 
 def prefetch(items: Iterator[Item], ahead: int) -> Generator[Item]:
-    """Yields the same items while a thread prepares the next few; closing the generator ends the thread.
-
-    Args:
-        items: The items to make; an error in making one is raised here in its place.
-        ahead: Number of items that may wait.
-    """
-    ready: queue.SimpleQueue[tuple[Item | None, BaseException | None]] = queue.SimpleQueue()
-    room, nobody_waits = threading.Semaphore(ahead), threading.Event()
-
-    def work() -> None:
-        error: BaseException = StopIteration()
-        try:
-            for item in items:
-                ready.put((item, None))
-                room.acquire()
-                if nobody_waits.is_set():
-                    return
-        except BaseException as failure:
-            error = failure
-        ready.put((None, error))
-
-    # A process that is asked to stop does not wait for an epoch that is being planned.
-    threading.Thread(target=work, name="batches", daemon=True).start()
+    """Yields the same items while a thread prepares the next few; an error in making one is raised in its place."""
+    thread = ThreadPoolExecutor(1, "batches")
     try:
+        waiting = deque(thread.submit(next, items) for _ in range(ahead))
         while True:
-            item, error = ready.get()
-            room.release()
-            if isinstance(error, StopIteration):
-                return
-            if error is not None:
-                raise error
-            assert item is not None
+            item = waiting.popleft().result()
+            waiting.append(thread.submit(next, items))
             yield item
+    except StopIteration:
+        return
     finally:
-        nobody_waits.set()
-        room.release()
+        thread.shutdown(cancel_futures=True)
 
 
 def make_plan(corpus: PreparedCorpus, recipe: Recipe) -> StepPlan:

@@ -46,7 +46,7 @@ class RunLogger:
             if self.bar is None:
                 print(message, file=sys.stderr, flush=True)
 
-    def start_bar(self, *, total: int | None, done: int) -> None:
+    def start_bar(self, *, total: float, done: int) -> None:
         """Shows a progress bar in a terminal; a file or a pipe gets a line for each call of `log_metrics` instead."""
         if self.enabled and sys.stderr.isatty():
             self.bar = tqdm(total=total, initial=done, unit=" steps", dynamic_ncols=True, smoothing=0.1)

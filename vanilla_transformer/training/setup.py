@@ -12,7 +12,7 @@ from accelerate import Accelerator
 
 from vanilla_transformer.errors import RecipeError
 from vanilla_transformer.evaluation import check_names
-from vanilla_transformer.recipe.defaults import NO_LIMIT, CorpusFacts, check_sizes, device_facts, resolve, with_cells
+from vanilla_transformer.recipe.defaults import CorpusFacts, check_sizes, device_facts, resolve, with_cells
 from vanilla_transformer.recipe.schema import Recipe, in_words
 from vanilla_transformer.tasks import task_for
 from vanilla_transformer.training.checkpoints import Checkpoint, latest_checkpoint
@@ -166,7 +166,7 @@ def _plan(context: RunContext) -> str:
     optimization, done = context.recipe.optimization, 0 if context.checkpoint is None else context.checkpoint.step
     shared = f", shared by {processes} processes" if processes > 1 else ""
     ends = []
-    if optimization.max_steps < NO_LIMIT:
+    if optimization.max_steps is not None:
         ends.append(f"to {optimization.max_steps:,}")
     if context.deadline < math.inf:
         left = max(0.0, context.deadline - time.perf_counter()) / 60

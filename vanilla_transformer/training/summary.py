@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vanilla_transformer.atomic_files import atomic_write_text
+from vanilla_transformer.evaluation.metrics import Score
 
 if TYPE_CHECKING:
-    from vanilla_transformer.evaluation.metrics import Score
     from vanilla_transformer.tasks import Task
 
 # Files of a run's directory.
@@ -48,7 +48,7 @@ class Summary:
     share_of_peak: float
     target_tokens_per_second: float
     precision: str
-    scores: "dict[str, list[Score]]"
+    scores: dict[str, list[Score]]
     languages: list[str | None] = field(default_factory=list)
     """Of source and target, as far as the names of the corpora tell them."""
 
@@ -78,26 +78,22 @@ class Summary:
         return [speed, *cost, memory]
 
     def write(self, file: Path) -> None:
-        """Writes the summary atomically."""
-        values = _without_nan(dataclasses.asdict(self))
-        atomic_write_text(file, json.dumps(values, indent=1, allow_nan=False) + "\n")
+        """Writes the summary atomically, without numbers that JSON cannot represent, such as a score of no text."""
+        values = json.loads(json.dumps(dataclasses.asdict(self)), parse_constant=lambda name: None)
+        atomic_write_text(file, json.dumps(values, indent=1) + "\n")
 
     @classmethod
     def read(cls, file: Path) -> "Summary | None":
         """Returns the summary in a file, None if there is none."""
         values = read_summary(file)
-        return cls(**values | {"scores": scores_in(values)}) if values else None
-
-
-def scores_in(values: dict[str, Any]) -> "dict[str, list[Score]]":
-    """Returns the scores of a summary, by the part of the data."""
-    from vanilla_transformer.evaluation.metrics import Score
-
-    nan = float("nan")
-    return {
-        part: [Score(one["name"], nan if one["value"] is None else one["value"], one["signature"]) for one in scores]
-        for part, scores in values.get("scores", {}).items()
-    }
+        if not values:
+            return None
+        for part, scores in values["scores"].items():
+            figures = [(score["name"], score["value"], score["signature"]) for score in scores]
+            values["scores"][part] = [
+                Score(name, math.nan if value is None else value, signature) for name, value, signature in figures
+            ]
+        return cls(**values)
 
 
 def items_of_loss(task: "Task") -> str:
@@ -109,15 +105,6 @@ def items_of_loss(task: "Task") -> str:
         "AutoModelForTokenClassification": "words",
     }
     return items.get(task.auto_class, task.form.unit)
-
-
-def _without_nan(value: Any) -> Any:
-    """Replaces numbers that JSON cannot represent, such as a score of no text, by None."""
-    if isinstance(value, dict):
-        return {name: _without_nan(inner) for name, inner in value.items()}
-    if isinstance(value, list):
-        return [_without_nan(inner) for inner in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def read_summary(file: Path) -> dict[str, Any] | None:

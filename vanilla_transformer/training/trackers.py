@@ -1,6 +1,5 @@
 """Experiment trackers by name: accelerate's own, with this run's directory, name and id, so that runs resume."""
 
-import json
 import secrets
 from collections.abc import Sequence
 from pathlib import Path
@@ -23,14 +22,13 @@ def make_trackers(names: Sequence[str], output: Path) -> list[str | GeneralTrack
     Raises:
         RecipeError: A tracker does not exist or is not installed.
     """
-    known = [*LOGGER_TYPE_TO_CLASS]
     available = {str(tracker) for tracker in get_available_trackers()}
     for name in names:
-        if name not in known:
+        if name not in LOGGER_TYPE_TO_CLASS:
+            known = sorted(LOGGER_TYPE_TO_CLASS)
             hint = did_you_mean(name, known) or "."
-            raise RecipeError(f"There is no tracker {name!r}{hint} Available: {', '.join(sorted(known))}.")
-        built_in = LOGGER_TYPE_TO_CLASS[name].__module__ == GeneralTracker.__module__
-        if built_in and name not in available:
+            raise RecipeError(f"There is no tracker {name!r}{hint} Available: {', '.join(known)}.")
+        if name not in available:
             raise RecipeError(f"The tracker {name} is not installed: run `pip install {name.replace('_', '-')}`.")
     # accelerate would name the run in TensorBoard after the project.
     own = {"tensorboard": TensorBoardTracker(output.absolute().name, output / TRACKER_FILES)}
@@ -54,13 +52,6 @@ def start_trackers(accelerator: Accelerator, recipe: Recipe) -> None:
             "trackio": {"name": f"{name}-{run_id}", "resume": "allow"},
         }
     accelerator.init_trackers(PROJECT, settings | words, resumed)
-
-
-def final_scores(summary: Path) -> dict[str, float]:
-    """Returns the final scores of a run for the trackers, named by split and metric, as in ``test/sacrebleu``."""
-    scores = json.loads(summary.read_text(encoding="utf-8"))["scores"]
-    values = {f"{part}/{score['name']}": score["value"] for part in scores for score in scores[part]}
-    return {name: value for name, value in values.items() if value is not None}
 
 
 def _run_id(output: Path) -> str:

@@ -1,21 +1,17 @@
 """A finished run in Python: its directory and its results."""
 
-import base64
-import html
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from vanilla_transformer.training.summary import CURVES, SUMMARY, read_summary, scores_in
-
-if TYPE_CHECKING:
-    from vanilla_transformer.evaluation.metrics import Score
+from vanilla_transformer.evaluation.metrics import Score
+from vanilla_transformer.training.summary import CURVES, SUMMARY, Summary, read_summary
 
 
 @dataclass(frozen=True, repr=False)
 class TrainedRun(os.PathLike[str]):
-    """The directory of a finished run, an `os.PathLike`. A notebook shows its scores and its curves.
+    """The directory of a finished run, an `os.PathLike`. A notebook shows its curves.
 
     Attributes:
         directory: The directory of the model, with its tokenizer, card, log and learning curves.
@@ -29,10 +25,11 @@ class TrainedRun(os.PathLike[str]):
         return read_summary(self.directory / SUMMARY) or {}
 
     @property
-    def scores(self) -> "dict[str, dict[str, Score]]":
+    def scores(self) -> dict[str, dict[str, Score]]:
         """The score of each metric, by name, on `dev` and `test`, if given."""
-        parts = scores_in(self.summary).items()
-        return {part: {score.name: score for score in scores} for part, scores in parts}
+        summary = Summary.read(self.directory / SUMMARY)
+        parts = summary.scores if summary else {}
+        return {part: {score.name: score for score in scores} for part, scores in parts.items()}
 
     def __fspath__(self) -> str:
         return str(self.directory)
@@ -51,15 +48,3 @@ class TrainedRun(os.PathLike[str]):
     def _repr_png_(self) -> bytes | None:
         curves = self.directory / CURVES
         return curves.read_bytes() if curves.is_file() else None
-
-    def _repr_html_(self) -> str:
-        rows = "".join(
-            f"<tr><td>{html.escape(part)}</td><td>{html.escape(name)}</td><td>{score.value:.2f}</td></tr>"
-            for part, scores in self.scores.items()
-            for name, score in scores.items()
-        )
-        table = f"<table><tr><th>data</th><th>metric</th><th>value</th></tr>{rows}</table>" if rows else ""
-        picture = self._repr_png_()
-        source = "" if picture is None else base64.b64encode(picture).decode()
-        curves = f'<img alt="Learning curves" src="data:image/png;base64,{source}" style="max-width: 100%">'
-        return f"<p><code>{html.escape(str(self))}</code></p>{table}{curves if source else ''}"
