@@ -19,13 +19,6 @@ from vanilla_transformer.translation.ensemble import EnsembleForConditionalGener
 ASKED = {**INPUTS, "max_new_tokens": 8}
 
 
-@pytest.fixture(params=["a graph", "packed weights"])
-def kind(request, missing) -> None:
-    """Small models are frozen as one graph where ONNX Runtime is installed."""
-    if request.param == "packed weights":
-        missing("onnxruntime")
-
-
 def in_a_thread(work):
     with ThreadPoolExecutor(1) as pool:
         return pool.submit(work).result()
@@ -34,7 +27,7 @@ def in_a_thread(work):
 @pytest.mark.parametrize("decoded_before", [True, False])
 @pytest.mark.parametrize("fields", [{}, {"attention_bias": True, "output_bias": True, "activation_function": "gelu"}])
 @pytest.mark.parametrize("held", [None, "int8"])
-def test_a_block_computes_with_the_weights_at_its_beginning(kind, held, fields, decoded_before):
+def test_a_block_computes_with_the_weights_at_its_beginning(held, fields, decoded_before):
     calls = [{"num_beams": 1}, {"num_beams": 4}, {"quantization": "int8"}, {"no_repeat_ngram_size": 2}]
 
     def decoded(model):
@@ -110,7 +103,7 @@ def test_blocks_nest_with_the_weights_and_bits_of_the_outer_one_and_end_with_an_
     assert opened(model) is None
 
 
-def test_other_threads_see_nothing_of_a_block_unless_it_is_handed_on(kind):
+def test_other_threads_see_nothing_of_a_block_unless_it_is_handed_on():
     model, other = sharp(0, d_model=64), sharp(1, d_model=64)
     expected, changed = model.generate(**ASKED), other.generate(**ASKED)
     scores = {**ASKED, "output_scores": True, "return_dict_in_generate": True}
@@ -162,7 +155,7 @@ def _ended(child: int) -> bool:
 
 
 @pytest.mark.parametrize("inference", [True, False])
-def test_a_model_may_have_attributes_that_cannot_be_copied(kind, inference):
+def test_a_model_may_have_attributes_that_cannot_be_copied(inference):
     model = sharp(0)
     expected = model.generate(**ASKED)
     model.lock, model.model.encoder.seen = threading.Lock(), torch.ones(1, requires_grad=True) * 2
@@ -210,7 +203,7 @@ def test_packed_weights_find_nearly_the_same(dtype, beams):
 
 
 @pytest.mark.parametrize("num_beams", [1, 4])
-def test_a_found_translation_can_be_changed(kind, num_beams):
+def test_a_found_translation_can_be_changed(num_beams):
     model = sharp(0)
     with model.frozen():
         found = model.generate(**ASKED, num_beams=num_beams)

@@ -13,7 +13,9 @@ from refusals import refused
 from vanilla_transformer import VanillaTransformerConfig, VanillaTransformerForConditionalGeneration
 from vanilla_transformer.cli import main
 from vanilla_transformer.errors import ModelError
-from vanilla_transformer.export.to_onnx import export_onnx, refuse_uncomputable
+from vanilla_transformer.export.onnx_graph import ACTIVATIONS
+from vanilla_transformer.export.refusals import refuse_unexportable
+from vanilla_transformer.export.to_onnx import export_onnx
 from vanilla_transformer.translation import load_model, translate_lines
 
 
@@ -168,10 +170,10 @@ class Scaled(torch.nn.Linear):
 def test_parts_that_the_graph_does_not_know_are_named(spelled_backwards):
     def message(change) -> str:
         model, _ = load_model(spelled_backwards, device="cpu")
-        refuse_uncomputable(model)
+        refuse_unexportable(model, ACTIVATIONS)
         change(model)
         with pytest.raises(ModelError) as error:
-            refuse_uncomputable(model)
+            refuse_unexportable(model, ACTIVATIONS)
         return str(error.value)
 
     def another_layer(model) -> None:

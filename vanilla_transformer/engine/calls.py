@@ -25,7 +25,6 @@ from .encoder import Encoder
 from .frozen import Frozen, opened, refusal
 from .gate import Call, declined, decodes_itself
 from .linear import Weights
-from .onnx_search import GraphSearch
 from .search import BeamSearch, Decoding, Hypotheses, Limits, Processor, greedy_search, likeliest, sampled
 
 logger = logging.get_logger(__name__)
@@ -86,22 +85,18 @@ def decode(call: Call) -> Any:
     limits, process = _limits(call, prompts_NP), _processor(call.logits_processor)
     # Without torch's bookkeeping for gradients, small operations take three quarters of the time.
     with torch.inference_mode(), fitting_threads(call.model, len(prompts_NP)):
-        graph = _graph(call, width)
-        if graph is not None:
-            found = _by_graph(call, graph, prompts_NP, limits, width)
-        else:
-            decoding = _start(call, width)
-            with torch.autocast(call.model.device.type, enabled=False):
-                if width > 1:
-                    found = BeamSearch(decoding, prompts_NP, width, limits, process).run()
-                else:
-                    # Sampling with torch's generator also draws for finished sentences, as the library does, so that
-                    # one seed draws the same tokens.
-                    choose = sampled if sample else likeliest
-                    found = greedy_search(
-                        decoding, prompts_NP, limits, _padding(call), process, choose, may_drop_finished=not sample
-                    )
-    return _beam_output(call, prompts_NP, found) if width > 1 else found.clone()
+        decoding = _start(call, width)
+        with torch.autocast(call.model.device.type, enabled=False):
+            if width > 1:
+                hypotheses = BeamSearch(decoding, prompts_NP, width, limits, process).run()
+            else:
+                # Sampling with torch's generator also draws for finished sentences, as the library does, so that one
+                # seed draws the same tokens.
+                choose = sampled if sample else likeliest
+                tokens = greedy_search(
+                    decoding, prompts_NP, limits, _padding(call), process, choose, may_drop_finished=not sample
+                )
+    return _beam_output(call, prompts_NP, hypotheses) if width > 1 else tokens.clone()
 
 
 def encode(
@@ -155,31 +150,6 @@ def _decoder(model: Any, quantization: str | None) -> Decoder:
     if frozen is None and (quantization is not None or dtype != model.dtype):
         frozen = Frozen(model, quantization)  # Held for this call only.
     return Decoder(model, Weights(dtype)) if frozen is None else frozen.decoder(dtype, quantization)
-
-
-def _graph(call: Call, width: int) -> GraphSearch | None:
-    """Returns the search in one graph where a block has it, the call asks for nothing else, and it is fastest."""
-    frozen, sources = opened(call.model), call.kwargs.get("encoder_outputs")
-    if frozen is None or not isinstance(sources, Unencoded) or sources.name != "input_ids":
-        return None
-    settings, prompts = call.settings, call.prompts
-    if call.logits_processor or settings.do_sample:
-        return None
-    # Out of range torch raises what the library raises.
-    if prompts.shape[1] > 1 or prompts.max() != prompts.min() or torch.is_autocast_enabled("cpu"):
-        return None
-    graph = frozen.search(call.model.dtype, call.quantization)
-    return graph if graph is not None and graph.suits(sources.once, prompts) else None
-
-
-def _by_graph(call: Call, graph: GraphSearch, prompts_NP: torch.Tensor, limits: Limits, width: int) -> Any:
-    ids_NS, mask, start = call.kwargs["encoder_outputs"].once, call.kwargs.get("attention_mask"), int(prompts_NP[0, 0])
-    mask_NS = torch.ones_like(ids_NS) if mask is None else mask[::width]
-    if width > 1:
-        return graph.beam(ids_NS, mask_NS, start, limits, width)
-    tokens_NT, counts_N = graph.greedy(ids_NS, mask_NS, start, limits)
-    unused = torch.arange(tokens_NT.shape[1]) >= counts_N[:, None]
-    return torch.cat((prompts_NP, tokens_NT.masked_fill(unused, _padding(call))), 1)
 
 
 def _limits(call: Call, prompts_NP: torch.Tensor) -> Limits:

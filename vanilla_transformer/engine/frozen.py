@@ -1,4 +1,4 @@
-"""A model's weights held fixed at a caller's request: packed, quantized or compiled once, then only read."""
+"""A model's weights held fixed at a caller's request: packed or quantized once, then only read."""
 
 import os
 import threading
@@ -14,7 +14,6 @@ from .decoder import Decoder
 from .encoder import Encoder
 from .known import unknown
 from .linear import PackedWeights, unsupported_quantization
-from .onnx_search import GraphSearch
 
 # The blocks around a call, innermost last: of its own thread or task, or handed on by `contextvars.copy_context`.
 _OPEN: ContextVar[tuple["Frozen", ...]] = ContextVar("open blocks", default=())
@@ -76,10 +75,6 @@ class Frozen:
         """Returns the encoder for the type in which the library's search would compute."""
         weights = PackedWeights(computing_dtype(dtype, self.model.device), self.quantization or quantization)
         return self._part(Encoder, weights)
-
-    def search(self, dtype: torch.dtype, quantization: str | None) -> GraphSearch | None:
-        """Returns the whole search as one graph, where there is one for the model and the type."""
-        return None if dtype != torch.float32 or self.quantization or quantization else self._part(GraphSearch.of)
 
     def _part(self, kind: Any, *weights: PackedWeights) -> Any:
         key = kind, weights[:1]

@@ -219,7 +219,7 @@ class _EngineMixin(GenerationMixin):
     def frozen(self, quantization: Literal["int8"] | None = None) -> AbstractContextManager[Any]:
         """Returns a `with` in which the weights are held fixed, so that `generate` decodes at full speed.
 
-        Inside, calls decode with the weights at its beginning, packed, quantized or compiled once, on first use. Those
+        Inside, calls decode with the weights at its beginning, packed or quantized once, on first use. Those
         of other threads do not, unless they run in a copy of its context (`contextvars.copy_context().run`). It ends
         when it is left. Inside another such block of the model, its weights and 8 bits remain. Modules and
         configuration must not change meanwhile; settings of `generate`, and `train` and `eval`, may. Where the engine
