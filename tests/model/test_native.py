@@ -149,6 +149,11 @@ def test_pipelines_of_the_library_take_the_models(tokenizer, prompts):
     tag = pipeline("token-classification", model=tagger, tokenizer=tokenizer, aggregation_strategy="first")
     text = "the cat sat"
     assert "".join(text[word["start"] : word["end"]] for word in tag(text)).replace(" ", "") == "thecatsat"
+    torch.nn.init.zeros_(tagger.classifier.weight)
+    tagger.classifier.bias.data = torch.tensor([0.0, 1.0])  # I-X for all, so that the words are one group.
+    for strategy in ("simple", "first", "average", "max"):
+        tag = pipeline("token-classification", model=tagger, tokenizer=tokenizer, aggregation_strategy=strategy)
+        assert {group["word"] for group in tag("the cat sat")} == {"the cat sat"}
 
     model = random_model("language-model", vocab_size=284)
     generate = pipeline("text-generation", model=model, tokenizer=prompts)

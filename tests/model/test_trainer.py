@@ -8,6 +8,7 @@ import peft
 import pytest
 import torch
 from datasets import Dataset
+from refusals import refused
 from small_models import HEADS, IDS, MASK, inputs_of, random_model
 from transformers import (
     DataCollatorForLanguageModeling,
@@ -94,6 +95,13 @@ def test_label_smoothing_is_applied_once_whoever_is_asked_for_it(kind: str, toke
     torch.testing.assert_close(after(0.0, 0.1), ours, atol=2e-5, rtol=0)
     torch.testing.assert_close(after(0.1, 0.1), ours, atol=2e-5, rtol=0)
     assert (after(0.0, 0.0) - ours).abs().max() > 1e-4
+
+
+def test_a_collator_without_the_model_under_label_smoothing_is_told_what_to_give(tokenizer, tmp_path):
+    trainer = trainer_of(build(), tokenizer, tmp_path, label_smoothing_factor=0.1)
+    trainer.data_collator = DataCollatorForSeq2Seq(tokenizer)
+    with refused(ValueError, "label_smoothing_factor", "DataCollatorForSeq2Seq(tokenizer, model=model)"):
+        trainer.train()
 
 
 def test_prediction_and_checkpoints_keep_the_decoding_defaults(tokenizer, tmp_path):

@@ -17,7 +17,7 @@ import datasets
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from datasets import ClassLabel, Dataset, DatasetBuilder, Features, Value
+from datasets import ClassLabel, Dataset, Features, Value
 
 from vanilla_transformer.atomic_files import atomic_directory
 from vanilla_transformer.compression import without_suffix
@@ -304,24 +304,23 @@ def _dataset(location: CorpusLocation, directory: Path) -> tuple[Dataset, Wanted
 
     Returns also the names of its columns for the form; those in a column of columns have a name like `translation.en`.
     """
+    path = location.paths[0]
     with _in_one_sentence(location):
-        path = location.paths[0]
-        if any(Path(path, name).exists() for name in ("state.json", "dataset_dict.json")):
+        is_saved = any(Path(path, name).exists() for name in ("state.json", "dataset_dict.json"))
+        if is_saved:
             dataset = datasets.load_from_disk(path)
-            if isinstance(dataset, datasets.DatasetDict):
-                dataset = dataset[_choose_split(location, list(dataset))]
-            elif location.split is not None:
-                raise CorpusError(f"{location} has no splits: leave {location.split!r} out")
         else:
-            builder = _builder(location, directory)
-            builder.download_and_prepare()
-            split = location.split or _choose_split(location, list(builder.info.splits or ()))
-            dataset = builder.as_dataset(split=split)
+            dataset = datasets.load_dataset(**_arguments(location, directory), split=location.split)
+        if isinstance(dataset, datasets.DatasetDict):
+            dataset = dataset[_choose_split(location, list(dataset))]
+        elif is_saved and location.split is not None:
+            raise CorpusError(f"{location} has no splits: leave {location.split!r} out")
         dataset = dataset.flatten()
         return dataset, choose_columns(dataset.column_names, location.wanted, str(location), location.form)
 
 
-def _builder(location: CorpusLocation, directory: Path) -> DatasetBuilder:
+def _arguments(location: CorpusLocation, directory: Path) -> dict[str, Any]:
+    """Return what `datasets` loads a location by."""
     path = location.paths[0]
     arguments: dict[str, Any] = {"path": path, "name": location.config}
     if os.path.isfile(path):
@@ -330,11 +329,10 @@ def _builder(location: CorpusLocation, directory: Path) -> DatasetBuilder:
         arguments = {"path": "parquet", "data_files": path}
     if os.path.exists(path):
         arguments["cache_dir"] = str(directory / "datasets")
-    builder = datasets.load_dataset_builder(**arguments)
-    if hasattr(builder.config, "keep_default_na"):
+    if hasattr(datasets.load_dataset_builder(**arguments).config, "keep_default_na"):
         # The CSV reader takes the words "null" and "NA" for missing values, and "null" is a German word.
-        builder = datasets.load_dataset_builder(**arguments, keep_default_na=False)
-    return builder
+        arguments["keep_default_na"] = False
+    return arguments
 
 
 def _choose_split(location: CorpusLocation, splits: list[str]) -> str:

@@ -20,6 +20,8 @@ TOKENS_FILE = "tokens.arrow"
 REPORT_FILE = "report.json"
 Rows = Mapping[str, Sequence[Ids]]
 """Rows of a corpus by column: each name with the ids of its rows."""
+Piece = tuple[Ids, NDArray[np.integer]]
+"""Ids of some rows of a column one after the other, and where each row begins and ends in them."""
 
 
 @dataclass(frozen=True)
@@ -73,6 +75,10 @@ class PreparedCorpus(ABC):
 class StoredCorpus(PreparedCorpus):
     """The rows that `prepare_corpus` kept in `directory`, memory-mapped.
 
+    Attributes:
+        columns: The pieces of each column.
+        starts: Position of the first row of each piece, and the number of all rows.
+
     Raises:
         CorpusError: The directory holds no tokens, or damaged ones.
     """
@@ -87,51 +93,37 @@ class StoredCorpus(PreparedCorpus):
                 raise ValueError(f"{len(table)} rows")
         except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
             raise CorpusError(f"{directory} holds no tokenized corpus that can be read: prepare it again") from error
-        # The ids of each piece of a column one after the other, and where each row begins and ends in them.
-        self._columns = {
+        self.columns = {
             name: [(piece.values.to_numpy(), piece.offsets.to_numpy()) for piece in table.column(name).chunks]
             for name in table.column_names
         }
-        counts = [len(piece) for piece in table.column(0).chunks]
-        self._starts = np.cumsum([0, *counts])
+        self.starts = np.cumsum([0, *map(len, table.column(0).chunks)])
         self.lengths = {
-            name: np.concatenate([np.diff(bounds) for _, bounds in pieces]) for name, pieces in self._columns.items()
+            name: np.concatenate([np.diff(bounds) for _, bounds in pieces]) for name, pieces in self.columns.items()
         }
         self.tokens = self._hash()
 
-    def __reduce__(self) -> tuple[type["StoredCorpus"], tuple[Path]]:
-        # Another process maps the file again instead of receiving a copy.
-        return StoredCorpus, (self.directory,)
-
     def rows(self, indices: Sequence[int] | NDArray[np.integer]) -> Rows:
         """Return the ids of the rows at `indices`, by column, as views of the file."""
-        positions = np.asarray(indices, dtype=np.int64)
-        numbers = np.searchsorted(self._starts, positions, side="right") - 1
-        places = list(zip(numbers.tolist(), (positions - self._starts[numbers]).tolist(), strict=True))
-        found: dict[str, list[Ids]] = {}
-        for name, pieces in self._columns.items():
-            found[name] = [
-                ids[bounds[place] : bounds[place + 1]] for number, place in places for ids, bounds in [pieces[number]]
-            ]
-        return found
+        return rows_at(self.columns, self.starts, indices)
 
     def _hash(self) -> str:
         digest = hashlib.blake2b(digest_size=16)
-        for name, pieces in self._columns.items():
+        for name, pieces in self.columns.items():
             for ids, bounds in pieces:
                 digest.update(ids[bounds[0] : bounds[-1]].data)
             digest.update(self.lengths[name].data)
         return digest.hexdigest()
 
 
-def rows_of_several(parts: Sequence[PreparedCorpus], starts: NDArray[np.int64], positions: NDArray[np.int64]) -> Rows:
-    """Return rows of several corpora by their positions overall, where each corpus begins at one of `starts`."""
-    owners = np.searchsorted(starts, positions, side="right") - 1
-    found: dict[str, list[Ids]] = {}
-    for number in np.unique(owners).tolist():
-        places = np.flatnonzero(owners == number)
-        for name, column in parts[number].rows(positions[places] - starts[number]).items():
-            all_rows = found.setdefault(name, [None] * len(positions))  # type: ignore[list-item]
-            for place, ids in zip(places.tolist(), column, strict=True):
-                all_rows[place] = ids
-    return found
+def rows_at(
+    columns: Mapping[str, Sequence[Piece]], starts: NDArray[np.int64], indices: Sequence[int] | NDArray[np.integer]
+) -> Rows:
+    """Return rows by their positions in columns of several pieces, each of which begins at one of `starts`."""
+    positions = np.asarray(indices, dtype=np.int64)
+    numbers = np.searchsorted(starts, positions, side="right") - 1
+    places = list(zip(numbers.tolist(), (positions - starts[numbers]).tolist(), strict=True))
+    return {
+        name: [ids[bounds[place] : bounds[place + 1]] for number, place in places for ids, bounds in [pieces[number]]]
+        for name, pieces in columns.items()
+    }

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vanilla_transformer.data.sources import Corpora
-from vanilla_transformer.data.token_corpus import PreparationReport, PreparedCorpus, Rows, rows_of_several
+from vanilla_transformer.data.token_corpus import PreparationReport, PreparedCorpus, Rows, StoredCorpus, rows_at
 from vanilla_transformer.errors import CorpusError
 from vanilla_transformer.fingerprints import fingerprint_settings
 from vanilla_transformer.recipe.schema import Recipe
@@ -17,9 +17,7 @@ from vanilla_transformer.tasks import task_for
 MAX_PAIRS_IN_AN_EPOCH = 1_000_000_000
 
 
-def mix(
-    corpora: Corpora, parts: Sequence[PreparedCorpus], recipe: Recipe, say: Callable[[str], None]
-) -> "MixedCorpus":
+def mix(corpora: Corpora, parts: Sequence[StoredCorpus], recipe: Recipe, say: Callable[[str], None]) -> "MixedCorpus":
     """Joins the training corpora of a recipe into one, and reports the share of each in an epoch."""
     weights = [corpus.weight for corpus in corpora if corpus.weight is not None]
     mixed = MixedCorpus(parts, weights or None, seed=recipe.optimization.seed)
@@ -51,16 +49,21 @@ class MixedCorpus(PreparedCorpus):
     """
 
     def __init__(
-        self, parts: Sequence[PreparedCorpus], weights: Sequence[float] | None = None, *, seed: int, epoch: int = 0
+        self, parts: Sequence[StoredCorpus], weights: Sequence[float] | None = None, *, seed: int, epoch: int = 0
     ) -> None:
         self.parts, self._weights, self._seed, self._epoch = tuple(parts), weights, seed, epoch
         sizes = [len(part) for part in self.parts]
         self.shares = _shares(sizes, weights) if weights is not None else sizes
-        self._starts = np.cumsum([0, *sizes])
+        self._columns = {
+            name: [piece for part in self.parts for piece in part.columns[name]] for name in self.parts[0].columns
+        }
+        self._starts = np.cumsum([0, *(rows for part in self.parts for rows in np.diff(part.starts))])
         self.pairs = np.concatenate(
             [
                 start + _repeated(size, share, np.random.default_rng([seed, number, *([epoch] if epoch else [])]))
-                for number, (start, size, share) in enumerate(zip(self._starts, sizes, self.shares, strict=False))
+                for number, (start, size, share) in enumerate(
+                    zip(np.cumsum([0, *sizes]), sizes, self.shares, strict=False)
+                )
             ]
         )
         self.lengths = {
@@ -80,10 +83,7 @@ class MixedCorpus(PreparedCorpus):
 
     def rows(self, indices: Sequence[int] | NDArray[np.integer]) -> Rows:
         """Return the ids of the rows at `indices`, by column."""
-        pairs = self.pairs[np.asarray(indices, dtype=np.int64)]
-        if not len(pairs):
-            return {name: [] for name in self.lengths}
-        return rows_of_several(self.parts, self._starts[:-1], pairs)
+        return rows_at(self._columns, self._starts, self.pairs[np.asarray(indices, dtype=np.int64)])
 
 
 def _shares(sizes: Sequence[int], weights: Sequence[float]) -> list[int]:
