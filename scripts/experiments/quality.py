@@ -1,23 +1,18 @@
 """Measures whether fast training costs quality: trains a recipe with and without each speed-up, with several seeds."""
 
 import json
-import math
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from functools import partial
+from typing import Literal
 
 import numpy as np
-import tyro
-from tyro.conf import OmitArgPrefixes, Positional, arg
 
-from scripts.experiments.runs import Experiment, ExperimentError, Run, cells, command, write
-from scripts.experiments.table3 import Spread
+from scripts.experiments.runs import Experiment, ExperimentError, Options, Run, Spread, cells, command, write
 from vanilla_transformer.data.batching import Step, StepPlan
-from vanilla_transformer.recipe.reading import load_recipe
 from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.training import prefetch
-from vanilla_transformer.training.run_directory import output_path
 
 
 class PlanAtRandom(StepPlan):
@@ -68,92 +63,43 @@ FIRST = "as-it-is"
 
 
 @dataclass(frozen=True)
-class Quality:
+class Quality(Options):
     """Train a recipe in bfloat16 and in float32, with our batches, smaller ones and random ones, and write the scores.
 
     A run that is finished is not made again: the same command goes on where it was stopped, and with more --runs it
     adds to the table.
     """
 
-    name: Annotated[str | None, Positional, arg(metavar="[RECIPE]", help_behavior_hint="")] = None
-    """A recipe of the package or a YAML file, which comes before all options."""
     variants: tuple[str, ...] = tuple(VARIANTS)
     """Rows of the table, beside the first, which is always there."""
-    runs: int = 3
-    """Runs of each row, with seeds from --seed on."""
-    jobs: int = 1
-    """Runs at a time, which share the cores or OMP_NUM_THREADS."""
-    recipe: Annotated[Recipe, arg(name="")] = Recipe()
 
 
 def main(words: Sequence[str]) -> None:
     """Trains the missing runs, and writes quality.md and quality.json into the output directory."""
-    default = Quality()
-    if words and not words[0].startswith("-"):
-        recipe = load_recipe(words[0]).with_options(test=(), examples=())
-        default = Quality(words[0], recipe=recipe)
-    options = tyro.cli(
-        Quality,
-        prog="scripts.experiments.quality",
-        args=words,
-        default=default,
-        config=(OmitArgPrefixes,),
-        description=None,
-    )
-    base = _checked(options)
-    experiment = Experiment(output_path(base).resolve(), options.jobs)
-    base = base.with_options(output=None)
-    seeds = range(base.optimization.seed, base.optimization.seed + options.runs)
-    # The first run settles the recipe's open choices, and every other run has the same choices and vocabulary.
-    first = Run(f"{FIRST}-{base.optimization.seed}", base.with_options(precision=VARIANTS[FIRST].precision))
-    experiment.train([first])
-    if experiment.has_diverged(first):
-        raise ExperimentError("The first run diverged: give a smaller --learning-rate-scale or more --warmup-steps.")
-    chosen = load_recipe(experiment.model(first) / "recipe.yaml")
-    tokenizer = base.tokenizer.tokenizer or str(experiment.model(first))
-    base = chosen.with_options(tokenizer=tokenizer, output=None)
-    runs = {
-        name: [
-            first
-            if f"{name}-{seed}" == first.name
-            else Run(f"{name}-{seed}", _recipe(base, name, seed), VARIANTS[name].before)
-            for seed in seeds
-        ]
-        for name in dict.fromkeys((FIRST, *options.variants))
-    }
-    in_order = [runs[name][number] for number in range(options.runs) for name in runs]
-    experiment.train(in_order, done=lambda run: _write_table(experiment, runs, base))
-    print(_write_table(experiment, runs, base))
-
-
-def _checked(options: Quality) -> Recipe:
-    recipe = options.recipe
-    if recipe.run.output is None:
-        raise ExperimentError("There is no place for the runs and the table: name a directory as --output.")
-    if not recipe.data.dev:
-        raise ExperimentError("Quality is measured on dev: give the pairs of text as --dev.")
-    if options.runs < 1 or options.jobs < 1:
-        raise ExperimentError("--runs and --jobs must be at least 1.")
+    options = Quality.of(words, "scripts.experiments.quality", test=())
     for name in options.variants:
         if name not in VARIANTS:
             raise ExperimentError(f"There is no variant {name!r}; there are {', '.join(VARIANTS)}.")
-    return recipe
+    experiment = Experiment(options)
+    first = Run(FIRST, options.recipe.with_options(precision=VARIANTS[FIRST].precision))
+
+    def rows_of(base: Recipe) -> dict[str, Run]:
+        return {name: _run(name, base) for name in dict.fromkeys((FIRST, *options.variants))}
+
+    experiment.compare(first, rows_of, partial(_write_table, experiment))
 
 
-def _recipe(base: Recipe, variant: str, seed: int) -> Recipe:
+def _run(variant: str, base: Recipe) -> Run:
     changes = VARIANTS[variant]
     batches = (base.optimization.batches_per_step or 1) * changes.batches
-    return base.with_options(precision=changes.precision, batches_per_step=batches, seed=seed)
+    return Run(variant, base.with_options(precision=changes.precision, batches_per_step=batches), changes.before)
 
 
 def _write_table(experiment: Experiment, runs: dict[str, list[Run]], base: Recipe) -> str:
     """Writes the results so far as Markdown and JSON, and returns the Markdown."""
-    rows: dict[str, list[dict[str, Any]]] = {}
-    for name, all_runs in runs.items():
-        over = [run for run in all_runs if experiment.is_over(run)]
-        rows[name] = [_figures(experiment, run) for run in over]
+    rows = {name: [experiment.figures(run) for run in over] for name, over in runs.items()}
     names = list(dict.fromkeys(figure for seeds in rows.values() for seed in seeds for figure in seed))
-    shown = [name for name in names if name not in ("seed", "diverged")]
+    shown = [name for name in names if name not in ("seed", "diverged", "parameters", "seconds")]
     lines = [cells(["training", "seeds", *shown]), cells(["---"] * (2 + len(shown)))]
     for name, seeds in rows.items():
         spreads = [Spread.from_values([seed[figure] for seed in seeds if figure in seed]) for figure in shown]
@@ -169,19 +115,6 @@ def _write_table(experiment: Experiment, runs: dict[str, list[Run]], base: Recip
     write(experiment.directory / "quality.md", text)
     write(experiment.directory / "quality.json", json.dumps(rows, indent=1) + "\n")
     return text
-
-
-def _figures(experiment: Experiment, run: Run) -> dict[str, Any]:
-    if experiment.has_diverged(run):
-        return {"seed": run.recipe.optimization.seed, "diverged": True}
-    summary = experiment.summary(run)
-    scores = {score["name"]: score["value"] for score in summary["scores"].get("dev", [])}
-    return {
-        "seed": run.recipe.optimization.seed,
-        "diverged": False,
-        "perplexity": math.exp(summary["last_dev_loss"]),
-        **scores,
-    }
 
 
 if __name__ == "__main__":

@@ -19,17 +19,22 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Annotated, Any
+from typing import Any
 
-import tyro
-from tyro.conf import OmitArgPrefixes, Positional, arg
-
-from scripts.experiments.runs import Experiment, ExperimentError, Run, cells, command, write
-from scripts.experiments.table3 import LOWER_IS_BETTER, Spread
+from scripts.experiments.runs import (
+    LOWER_IS_BETTER,
+    Experiment,
+    ExperimentError,
+    Options,
+    Run,
+    Spread,
+    cells,
+    command,
+    write,
+)
 from vanilla_transformer.recipe.reading import load_recipe
 from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.tasks import task_for
-from vanilla_transformer.training.run_directory import output_path
 
 TRANSFORMER = "transformer"
 # The title of each architecture, and the recipe fields that select it.
@@ -61,14 +66,12 @@ RESULTS = "results.json"
 
 
 @dataclass(frozen=True)
-class Recurrence:
+class Recurrence(Options):
     """Train the Transformer and the recurrent models that it replaced on the same text, and write table and pictures.
 
     A run that is finished is not made again, and with more --architectures or --runs the table grows.
     """
 
-    name: Annotated[str | None, Positional, arg(metavar="[RECIPE]", help_behavior_hint="")] = None
-    """A recipe of the package or a YAML file, which comes before all options: the Transformer's."""
     architectures: tuple[str, ...] = DEFAULT
     """Rows of the table: transformer, lstm, gru, bahdanau, luong-dot, luong-general, luong-concat."""
     layers: int = 2
@@ -76,10 +79,6 @@ class Recurrence:
     minutes: float | None = None
     """Minutes of processor time (of all threads together) that each run has; by default it has the recipe's steps."""
     runs: int = 1
-    """Runs of each architecture, with seeds from --seed on."""
-    jobs: int = 1
-    """Runs at a time, which share the cores or OMP_NUM_THREADS."""
-    recipe: Annotated[Recipe, arg(name="")] = Recipe()
 
 
 @dataclass(frozen=True)
@@ -102,69 +101,29 @@ class Result:
 
 def main(words: Sequence[str]) -> None:
     """Trains the missing runs, and writes the table and the pictures into the output directory."""
-    default = Recurrence()
-    if words and not words[0].startswith("-"):
-        default = Recurrence(words[0], recipe=load_recipe(words[0]).with_options(examples=()))
-    options = tyro.cli(
-        Recurrence,
-        prog="scripts.experiments.recurrence",
-        args=words,
-        default=default,
-        config=(OmitArgPrefixes,),
-        description=None,
-    )
-    base = _checked(options)
-    experiment = Experiment(output_path(base).resolve(), options.jobs)
+    options = Recurrence.of(words, "scripts.experiments.recurrence")
+    _check(options)
     before = None if options.minutes is None else partial(stop_after, options.minutes * 60)
+    # A run with a clock has lost it when it is stopped.
+    experiment = Experiment(options, resumes=before is None)
+    data = options.recipe.data
+    show = partial(_write, experiment, options, data.corpora("test" if data.test else "dev")[0])
+
+    def rows_of(chosen: Recipe) -> dict[str, Run]:
+        return {name: Run(name, recipe_of(name, chosen, options.layers), before) for name in options.architectures}
+
     # Scores are measured here, by length, so runs need none at their end.
-    base = base.with_options(output=None, test=())
-    # The first run settles the recipe's open choices, and every other run has the same choices and vocabulary.
-    first = Run(f"{TRANSFORMER}-{base.optimization.seed}", base, before)
-    train = partial(_train, experiment, options)
-    train([first], lambda run: None)
-    if experiment.has_diverged(first):
-        raise ExperimentError("The Transformer diverged: give a smaller --learning-rate-scale or more --warmup-steps.")
-    tokenizer = base.tokenizer.tokenizer or str(experiment.model(first))
-    chosen = load_recipe(experiment.model(first) / "recipe.yaml").with_options(tokenizer=tokenizer, output=None)
-    recipes = {name: recipe_of(name, chosen, options.layers) for name in options.architectures}
-    runs = {
-        name: [
-            first if f"{name}-{seed}" == first.name else Run(f"{name}-{seed}", _with_seed(recipe, seed), before)
-            for seed in range(base.optimization.seed, base.optimization.seed + options.runs)
-        ]
-        for name, recipe in recipes.items()
-    }
-    # Seed by seed, so that a table appears early and its spread later.
-    in_order = [runs[name][number] for number in range(options.runs) for name in runs]
-    corpus = base.data.corpora("test" if base.data.test else "dev")[0]
-    show = partial(_write, experiment, runs, options, corpus)
-    train(in_order, lambda run: show())
-    print(show())
+    experiment.compare(Run(TRANSFORMER, options.recipe.with_options(test=()), before), rows_of, show)
 
 
-def _checked(options: Recurrence) -> Recipe:
-    recipe = options.recipe
-    if recipe.run.output is None:
-        raise ExperimentError("There is no place for the runs and the table: name a directory as --output.")
-    if not recipe.data.dev:
-        raise ExperimentError("What is learned when is measured on dev: give the pairs of text as --dev.")
-    if (
-        options.runs < 1
-        or options.jobs < 1
-        or options.layers < 1
-        or (options.minutes is not None and options.minutes <= 0)
-    ):
-        raise ExperimentError("--runs, --jobs and --layers must be at least 1, and --minutes above 0.")
+def _check(options: Recurrence) -> None:
+    if options.layers < 1 or (options.minutes is not None and options.minutes <= 0):
+        raise ExperimentError("--layers must be at least 1, and --minutes above 0.")
     for name in options.architectures:
         if name not in ARCHITECTURES:
             raise ExperimentError(f"There is no architecture {name!r}; there are {', '.join(ARCHITECTURES)}.")
-    if recipe.task != "translation" or recipe.model.architecture != "transformer":
+    if options.recipe.task != "translation" or options.recipe.model.architecture != "transformer":
         raise ExperimentError("The recipe has to be the Transformer's, for pairs of text.")
-    return recipe
-
-
-def _with_seed(recipe: Recipe, seed: int) -> Recipe:
-    return recipe.with_options(seed=seed)
 
 
 def recipe_of(name: str, transformer: Recipe, layers: int) -> Recipe:
@@ -218,14 +177,6 @@ def stop_after(seconds: float) -> None:
         return ends_anyway(loop) or (last_step is not None and loop.progress.step >= last_step)
 
     TrainingLoop.is_over = property(is_over)  # type: ignore[assignment, method-assign]
-
-
-def _train(experiment: Experiment, options: Recurrence, runs: Sequence[Run], done: Callable[[Run], object]) -> None:
-    if options.minutes is not None:
-        for run in runs:
-            if not experiment.is_over(run):
-                experiment.begin_anew(run)  # A stopped run has lost its clock.
-    experiment.train(runs, done)
 
 
 def _result(experiment: Experiment, run: Run, name: str, options: Recurrence, corpus: Any) -> Result:
@@ -283,24 +234,18 @@ def by_length(sources: Sequence[str], length: Callable[[str], int]) -> list[list
     return [order[round(number * third) : round((number + 1) * third)] for number in range(len(LENGTHS))]
 
 
-def _write(experiment: Experiment, runs: dict[str, list[Run]], options: Recurrence, corpus: Any) -> str:
+def _write(experiment: Experiment, options: Recurrence, corpus: Any, runs: dict[str, list[Run]], base: Recipe) -> str:
     """Writes the results so far as table, JSON and pictures, and returns the table."""
+    diverged = [run.name for over in runs.values() for run in over if experiment.has_diverged(run)]
+    ended = {name: [run for run in over if run.name not in diverged] for name, over in runs.items()}
     results = {
-        name: [
-            _result(experiment, run, name, options, corpus)
-            for run in all_runs
-            if experiment.is_over(run) and not experiment.has_diverged(run)
-        ]
-        for name, all_runs in runs.items()
+        name: [_result(experiment, run, name, options, corpus) for run in over] for name, over in ended.items() if over
     }
-    results = {name: of for name, of in results.items() if of}
-    diverged = [run.name for all_runs in runs.values() for run in all_runs if experiment.has_diverged(run)]
     text = markdown(results, diverged, options.minutes)
     write(experiment.directory / "table.md", text)
     rows = [dataclasses.asdict(result) for of in results.values() for result in of]
     write(experiment.directory / "table.json", json.dumps(rows, indent=1) + "\n")
-    records = {name: [experiment.records(run) for run in runs[name] if experiment.is_over(run)] for name in results}
-    _draw(experiment, results, records)
+    _draw(experiment, results, {name: experiment.records(ended[name][0]) for name in results})
     return text
 
 
@@ -345,9 +290,7 @@ def _short(spread: Spread | None) -> str:
     return f"{spread.mean:.2f}" + ("" if spread.deviation is None else f" ± {spread.deviation:.2f}")
 
 
-def _draw(
-    experiment: Experiment, results: dict[str, list[Result]], records: dict[str, list[list[dict[str, Any]]]]
-) -> None:
+def _draw(experiment: Experiment, results: dict[str, list[Result]], records: dict[str, list[dict[str, Any]]]) -> None:
     """Draws the losses over time of each architecture's first seed, and the score by source length."""
     from matplotlib.figure import Figure
 
@@ -357,7 +300,7 @@ def _draw(
     for name, of in results.items():
         points = [
             (record["target_tokens"] / of[0].train_tokens_per_second / 60, record["dev_loss"])
-            for record in records[name][0]
+            for record in records[name]
             if "dev_loss" in record
         ]
         losses.plot(*zip(*points, strict=True), label=ARCHITECTURES[name][0])

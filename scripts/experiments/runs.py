@@ -1,26 +1,33 @@
-"""Training runs, each in a process of its own, that can be stopped and resumed."""
+"""Training runs, each in a process of its own, that can be stopped and resumed, and what all experiments share."""
 
 import json
+import math
 import multiprocessing
 import multiprocessing.connection
 import os
 import shutil
 import signal
+import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Self
+
+import tyro
+from tyro.conf import OmitArgPrefixes, Positional, arg
 
 from vanilla_transformer.errors import DivergenceError
 from vanilla_transformer.recipe.reading import load_recipe
 from vanilla_transformer.recipe.schema import Recipe
+from vanilla_transformer.training.run_directory import output_path
 from vanilla_transformer.training.summary import read_summary
 
 DIVERGED = 3
+LOWER_IS_BETTER = {"perplexity", "ter", "wer", "per"}
 # Processes are forked from one that has imported everything and computed nothing.
 PROCESSES = multiprocessing.get_context("forkserver")
 PROCESSES.set_forkserver_preload(["vanilla_transformer.training.loop"])
@@ -28,6 +35,56 @@ PROCESSES.set_forkserver_preload(["vanilla_transformer.training.loop"])
 
 class ExperimentError(ValueError):
     """An experiment that cannot be made or resumed, explained in one sentence."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """What every experiment can be asked."""
+
+    name: Annotated[str | None, Positional, arg(metavar="[RECIPE]", help_behavior_hint="")] = None
+    """A recipe of the package or a YAML file, which comes before all options."""
+    runs: int = 3
+    """Runs of each row, with seeds from --seed on."""
+    jobs: int = 1
+    """Runs at a time, which share the cores or OMP_NUM_THREADS."""
+    recipe: Annotated[Recipe, arg(name="")] = Recipe()
+
+    @classmethod
+    def of(cls, words: Sequence[str], program: str, **settings: Any) -> Self:
+        """Reads the command line: a recipe with these settings, and the options that override it.
+
+        Raises:
+            ExperimentError: It lacks an output or a dev, or has too few runs.
+        """
+        default = cls(recipe=Recipe.of(**settings))
+        if words and not words[0].startswith("-"):
+            default = cls(words[0], recipe=load_recipe(words[0]).with_options(examples=(), **settings))
+        options = tyro.cli(cls, prog=program, args=words, default=default, config=(OmitArgPrefixes,), description=None)
+        if options.recipe.run.output is None:
+            raise ExperimentError("There is no place for the runs and the table: name a directory as --output.")
+        if not options.recipe.data.dev:
+            raise ExperimentError("Runs are measured on dev: give the pairs of text as --dev.")
+        if options.runs < 1 or options.jobs < 1:
+            raise ExperimentError("--runs and --jobs must be at least 1.")
+        return options
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Mean over the seeds, and standard deviation if there are several."""
+
+    mean: float
+    deviation: float | None
+
+    @classmethod
+    def from_values(cls, values: Sequence[float]) -> "Spread | None":
+        """Returns mean and deviation, or None without values."""
+        if not values:
+            return None
+        return cls(statistics.mean(values), statistics.stdev(values) if len(values) > 1 else None)
+
+    def __str__(self) -> str:
+        return f"{self.mean:.3f}" + ("" if self.deviation is None else f" ± {self.deviation:.3f}")
 
 
 @dataclass(frozen=True)
@@ -40,10 +97,12 @@ class Run:
 
 
 class Experiment:
-    """Runs in the folders of one directory; finished runs are not repeated, and stopped ones are resumed."""
+    """Runs in the folders of one directory; finished runs are not repeated, stopped ones resumed or begun anew."""
 
-    def __init__(self, directory: Path, jobs: int) -> None:
-        self.directory, self.jobs = directory, jobs
+    def __init__(self, options: Options, resumes: bool = True) -> None:
+        self.directory, self.jobs, self.resumes = output_path(options.recipe).resolve(), options.jobs, resumes
+        first = options.recipe.optimization.seed
+        self.seeds = range(first, first + options.runs)
 
     def model(self, run: Run) -> Path:
         """Returns the directory of the run's model."""
@@ -66,17 +125,54 @@ class Experiment:
         file = self.model(run) / "metrics.jsonl"
         return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()] if file.exists() else []
 
-    def begin_anew(self, run: Run) -> None:
-        """Deletes the files of an unfinished run."""
-        shutil.rmtree(self.model(run), ignore_errors=True)
+    def figures(self, run: Run) -> dict[str, Any]:
+        """Returns the seed of a run that is over, whether it diverged, and otherwise perplexity and scores on dev."""
+        seed = {"seed": run.recipe.optimization.seed, "diverged": self.has_diverged(run)}
+        if seed["diverged"]:
+            return seed
+        summary = self.summary(run)
+        scores = {score["name"]: score["value"] for score in summary["scores"].get("dev", [])}
+        kept = {name: summary[name] for name in ("parameters", "seconds")}
+        return {**seed, **kept, "perplexity": math.exp(summary["last_dev_loss"]), **scores}
 
-    def drop_weights(self, run: Run) -> None:
-        """Deletes the weights of a finished run, and keeps its measurements."""
-        shutil.rmtree(self.model(run) / "checkpoints", ignore_errors=True)
-        for file in self.model(run).glob("*.safetensors"):
-            file.unlink()
+    def compare(
+        self,
+        first: Run,
+        rows_of: Callable[[Recipe], dict[str, Run]],
+        show: Callable[[dict[str, list[Run]], Recipe], str],
+    ) -> None:
+        """Trains each row of a table with each seed, and shows the table after each run and at the end.
 
-    def train(self, runs: Sequence[Run], done: Callable[[Run], object] = lambda run: None) -> None:
+        Args:
+            first: A row. Its first run settles the open choices of the recipe, and all others have the same choices
+                and vocabulary.
+            rows_of: Returns all rows by name, from the recipe of the first run.
+            show: Writes the table of the runs that are over, and returns it.
+        """
+        first = replace(first, name=f"{first.name}-{self.seeds[0]}", recipe=first.recipe.with_options(output=None))
+        self.train([first])
+        if self.has_diverged(first):
+            raise ExperimentError(
+                "The first run diverged: give a smaller --learning-rate-scale or more --warmup-steps."
+            )
+        tokenizer = first.recipe.tokenizer.tokenizer or str(self.model(first))
+        chosen = load_recipe(self.model(first) / "recipe.yaml").with_options(tokenizer=tokenizer, output=None)
+
+        def with_seed(row: str, run: Run, seed: int) -> Run:
+            seeded = replace(run, name=f"{row}-{seed}", recipe=run.recipe.with_options(seed=seed))
+            return first if seeded.name == first.name else seeded
+
+        runs = {row: [with_seed(row, run, seed) for seed in self.seeds] for row, run in rows_of(chosen).items()}
+
+        def shown() -> str:
+            over = {row: [run for run in of if self.is_over(run)] for row, of in runs.items()}
+            return show({row: of for row, of in over.items() if of}, chosen)
+
+        # Seed by seed, so that a table appears early and its spread later.
+        self.train([run for same_seed in zip(*runs.values(), strict=True) for run in same_seed], shown)
+        print(shown())
+
+    def train(self, runs: Sequence[Run], done: Callable[[], object] = lambda: None) -> None:
         """Trains all unfinished runs, at most `jobs` at a time, and calls `done` after each.
 
         Raises:
@@ -85,6 +181,8 @@ class Experiment:
         for run in runs:
             self._keep_recipe(run)
         waiting = [run for run in runs if not self.is_over(run)]
+        for run in waiting if not self.resumes else ():
+            shutil.rmtree(self.model(run), ignore_errors=True)
         running: list[tuple[Run, ForkServerProcess, float]] = []
         try:
             while waiting or running:
@@ -97,7 +195,7 @@ class Experiment:
                     self._end(run, process)
                     minutes, left = (time.monotonic() - start) / 60, len(waiting) + len(running)
                     say(f"{run.name}: {minutes:.1f} min; {left} to go" if left else f"{run.name}: {minutes:.1f} min")
-                    done(run)
+                    done()
         finally:
             # They save their state, and resume from it the next time.
             for _, process, _ in running:

@@ -2,20 +2,26 @@
 
 import dataclasses
 import json
-import math
-import statistics
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any
+from functools import partial
+from typing import Any
 
-import tyro
-from tyro.conf import OmitArgPrefixes, Positional, arg
-
-from scripts.experiments.runs import Experiment, ExperimentError, Run, cells, command, say, write
+from scripts.experiments.runs import (
+    LOWER_IS_BETTER,
+    Experiment,
+    ExperimentError,
+    Options,
+    Run,
+    Spread,
+    cells,
+    command,
+    say,
+    write,
+)
 from vanilla_transformer.recipe.reading import load_recipe
 from vanilla_transformer.recipe.schema import Recipe
-from vanilla_transformer.training.run_directory import output_path
 
 
 @dataclass(frozen=True)
@@ -60,11 +66,10 @@ FIELDS = {
     "label_smoothing": "smoothing",
     "positional_encoding": "positions",
 }
-LOWER_IS_BETTER = {"perplexity", "ter", "wer", "per"}
 
 
 @dataclass(frozen=True)
-class Table3:
+class Table3(Options):
     """Train rows of Table 3 around a small base, with several seeds, and write the table.
 
     What a row changes is changed by the paper's factor: half the heads are half of the base's own. As in the paper,
@@ -72,33 +77,8 @@ class Table3:
     command goes on where it was stopped, and with more --rows or --runs it adds to the table.
     """
 
-    name: Annotated[str | None, Positional, arg(metavar="[RECIPE]", help_behavior_hint="")] = None
-    """A recipe of the package or a YAML file, which comes before all options: the base of the table."""
     rows: tuple[str, ...] = ("A", "B", "D", "E")
     """Letters of the table, or single rows such as A-h1 or C-dff1024 by their size in the paper."""
-    runs: int = 3
-    """Runs of each row, with seeds from --seed on."""
-    jobs: int = 1
-    """Runs at a time, which share the cores or OMP_NUM_THREADS."""
-    recipe: Annotated[Recipe, arg(name="")] = Recipe.of(average_checkpoints=1)
-
-
-@dataclass(frozen=True)
-class Spread:
-    """Mean over the seeds, and standard deviation if there are several."""
-
-    mean: float
-    deviation: float | None
-
-    @classmethod
-    def from_values(cls, values: Sequence[float]) -> "Spread | None":
-        """Returns mean and deviation, or None without values."""
-        if not values:
-            return None
-        return cls(statistics.mean(values), statistics.stdev(values) if len(values) > 1 else None)
-
-    def __str__(self) -> str:
-        return f"{self.mean:.3f}" + ("" if self.deviation is None else f" ± {self.deviation:.3f}")
 
 
 @dataclass(frozen=True)
@@ -119,55 +99,15 @@ class Result:
 
 def main(words: Sequence[str]) -> None:
     """Trains the missing runs, and writes table.md and table.json into the output directory."""
-    options = tyro.cli(
-        Table3,
-        prog="scripts.experiments.table3",
-        args=words,
-        default=_defaults(words),
-        config=(OmitArgPrefixes,),
-        description=None,
-    )
+    # Section 6.2: averages no checkpoints, and scores only `dev`.
+    options = Table3.of(words, "scripts.experiments.table3", average_checkpoints=1, test=())
     rows = chosen_rows(options.rows)
-    base = _checked(options)
-    experiment = Experiment(output_path(base).resolve(), options.jobs)
-    base = base.with_options(output=None)
-    seeds = range(base.optimization.seed, base.optimization.seed + options.runs)
-    # The first run settles the recipe's open choices, and every other run has the same choices and vocabulary.
-    first = Run(f"base-{base.optimization.seed}", base)
-    experiment.train([first])
-    if experiment.has_diverged(first):
-        raise ExperimentError("The base itself diverged: give a smaller --learning-rate-scale or more --warmup-steps.")
-    chosen = load_recipe(experiment.model(first) / "recipe.yaml")
-    tokenizer = base.tokenizer.tokenizer or str(experiment.model(first))
-    around = chosen.with_options(tokenizer=tokenizer, output=None)
-    recipes = {"base": around, **_scaled(rows, around)}
-    runs = {
-        row: [first if (row, seed) == ("base", base.optimization.seed) else _run(row, recipe, seed) for seed in seeds]
-        for row, recipe in recipes.items()
-    }
-    # Seed by seed, so that a table appears early and its spread later.
-    in_order = [runs[row][number] for number in range(options.runs) for row in runs]
-    experiment.train(in_order, done=lambda run: _write_table(experiment, runs, around))
-    print(_write_table(experiment, runs, around))
+    experiment = Experiment(options)
 
+    def rows_of(base: Recipe) -> dict[str, Run]:
+        return {row: Run(row, recipe) for row, recipe in {"base": base, **_scaled(rows, base)}.items()}
 
-def _defaults(words: Sequence[str]) -> Table3:
-    """Section 6.2: averages no checkpoints, and scores only `dev`."""
-    if not words or words[0].startswith("-"):
-        return Table3()
-    recipe = load_recipe(words[0]).with_options(average_checkpoints=1, test=(), examples=())
-    return Table3(words[0], recipe=recipe)
-
-
-def _checked(options: Table3) -> Recipe:
-    recipe = options.recipe
-    if recipe.run.output is None:
-        raise ExperimentError("There is no place for the runs and the table: name a directory as --output.")
-    if not recipe.data.dev:
-        raise ExperimentError("Table 3 is measured on dev: give the pairs of text as --dev.")
-    if options.runs < 1 or options.jobs < 1:
-        raise ExperimentError("--runs and --jobs must be at least 1.")
-    return recipe
+    experiment.compare(Run("base", options.recipe), rows_of, partial(_write_table, experiment))
 
 
 def chosen_rows(names: Sequence[str]) -> list[str]:
@@ -235,15 +175,9 @@ def _published_changes(row: str) -> dict[str, tuple[Any, Any]]:
     return {field: (ours, theirs) for field, (ours, theirs) in pairs.items() if ours != theirs}
 
 
-def _run(row: str, recipe: Recipe, seed: int) -> Run:
-    return Run(f"{row}-{seed}", recipe.with_options(seed=seed))
-
-
 def _write_table(experiment: Experiment, runs: dict[str, list[Run]], base: Recipe) -> str:
     """Writes the results so far as Markdown and JSON, and returns the Markdown."""
-    results = [
-        _result(experiment, row, over) for row, all_runs in runs.items() if (over := _over(experiment, all_runs))
-    ]
+    results = [_result(experiment, row, over) for row, over in runs.items()]
     text = markdown(results, base)
     scores = experiment.summary(runs["base"][0])["scores"].get("dev", [])
     text += "".join(f"{score['name']}: {score['signature']}\n" for score in scores)
@@ -253,26 +187,14 @@ def _write_table(experiment: Experiment, runs: dict[str, list[Run]], base: Recip
     return text
 
 
-def _over(experiment: Experiment, runs: Sequence[Run]) -> list[Run]:
-    return [run for run in runs if experiment.is_over(run)]
-
-
 def _result(experiment: Experiment, row: str, runs: Sequence[Run]) -> Result:
-    seeds = [{"seed": run.recipe.optimization.seed, "diverged": True} for run in runs if experiment.has_diverged(run)]
-    ended = [run for run in runs if not experiment.has_diverged(run)]
-    summaries = [experiment.summary(run) for run in ended]
-    for run, summary in zip(ended, summaries, strict=True):
-        scores = {score["name"]: score["value"] for score in summary["scores"].get("dev", [])}
-        perplexity = math.exp(summary["last_dev_loss"])
-        figures = {"perplexity": perplexity, **scores}
-        seeds.append(
-            {"seed": run.recipe.optimization.seed, "diverged": False, "seconds": summary["seconds"], **figures}
-        )
+    seeds = [experiment.figures(run) for run in runs]
     recipe = load_recipe(experiment.model(runs[0]) / "recipe.yaml")
     names = ["perplexity", *(recipe.evaluation.metrics or ())]
     figures = {name: Spread.from_values([seed[name] for seed in seeds if name in seed]) for name in names}
     here = _in_words({field: recipe[field] for field in FIELDS if row == "base" or field in _changed(row)})
-    return Result(row, here, summaries[0]["parameters"] if summaries else None, figures, seeds)
+    parameters = next((seed["parameters"] for seed in seeds if "parameters" in seed), None)
+    return Result(row, here, parameters, figures, seeds)
 
 
 def _changed(row: str) -> set[str]:
