@@ -8,7 +8,6 @@ Each part is a process of its own; one that fails is reported, and the others go
 """
 
 import argparse
-import random
 import subprocess
 import sys
 import tempfile
@@ -19,6 +18,8 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import torch
+
+from scripts.benchmarks.made_up import save_model, write_text
 
 LIBRARIES = ("torch", "transformers", "accelerate", "tokenizers", "ctranslate2", "numpy")
 TRAINING = ("ours", "marian-best")
@@ -84,7 +85,7 @@ def quickstart(directory: Path) -> list[list[str]]:
 
 def training(directory: Path) -> list[list[str]]:
     """Returns the commands that measure training of base in steps of 25,000 tokens: in half precision and float32."""
-    write_text(directory)
+    write_text(directory, PAIRS, WORDS, length=25)
     sides = ["{directory}/text.a", "{directory}/text.b", "--directory", "{directory}/base"]
     sizes = ["--preset", "base", "--vocab-size", str(VOCABULARY), "--batch-tokens", "25000", "--batches-per-step", "2"]
     turns = ["--steps", "20", "--warmup-steps", "10", "--repeats", "2"]
@@ -97,8 +98,8 @@ def training(directory: Path) -> list[list[str]]:
 
 def decoding(directory: Path) -> list[list[str]]:
     """Returns the commands that measure decoding by a base model with random weights, to a fixed length."""
-    write_text(directory)
-    save_model(directory)
+    write_text(directory, PAIRS, WORDS, length=25)
+    save_model(directory, VOCABULARY)
     device = ["--device", "cuda"] * torch.cuda.is_available()
     command = [sys.executable, "-m", "scripts.benchmarks.decode", "{directory}/model", "{directory}/text.a", *device]
     cases = ["--case", "tokens each", "--sentences", "32", "512", "--singles", "4", "--repeats", "1"]
@@ -122,31 +123,6 @@ PARTS = {
     "training": training,
     "processes": processes,
 }
-
-
-def write_text(directory: Path) -> None:
-    """Writes pairs of lines of made-up words, as frequent as those of a language and about 25 in a line."""
-    draw = random.Random(1)
-    words = ["".join(draw.choices("abcdefghijklmnopqrstuvwxyz", k=draw.randint(2, 9))) for _ in range(WORDS)]
-    frequencies = [1 / rank for rank in range(1, WORDS + 1)]
-    with Path(directory, "text.a").open("w") as sources, Path(directory, "text.b").open("w") as targets:
-        for _ in range(PAIRS):
-            length = max(1, min(100, round(draw.lognormvariate(3.1, 0.5))))
-            for file, spread in ((sources, 1.0), (targets, draw.uniform(0.8, 1.25))):
-                file.write(" ".join(draw.choices(words, frequencies, k=max(1, round(length * spread)))) + "\n")
-
-
-def save_model(directory: Path) -> None:
-    """Saves a base model with random weights, and a tokenizer whose pieces are words."""
-    import vanilla_transformer as vt
-
-    lines = Path(directory, "text.a").read_text().splitlines()
-    pieces = len({word for line in lines for word in line.split()})
-    tokenizer = vt.VanillaTransformerTokenizer.train(lines, vocab_size=min(VOCABULARY, pieces), algorithm="presplit")
-    config = vt.VanillaTransformerConfig.from_preset("base", vocab_size=len(tokenizer))
-    torch.manual_seed(1)
-    vt.VanillaTransformerForConditionalGeneration(config).save_pretrained(directory / "model")
-    tokenizer.save_pretrained(directory / "model")
 
 
 if __name__ == "__main__":

@@ -11,7 +11,6 @@ import argparse
 import contextlib
 import json
 import os
-import random
 import signal
 import statistics
 import subprocess
@@ -22,6 +21,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from scripts.benchmarks.made_up import save_model, write_text
 from vanilla_transformer.cores import usable_cores
 
 ROOT = Path(__file__).parents[2]
@@ -65,14 +65,14 @@ def main(argv: Sequence[str] | None = None) -> None:
     print(f"{processor()}; {rounds} rounds of {seconds:.0f} s; tokens/s\n")
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        write_text(folder)
+        write_text(folder, pairs=4000, words=2000, length=12)
         training = [workload for workload in workloads if workload.startswith("train")]
         for size in [workload.split()[1] for workload in workloads if workload not in training]:
-            model = make_model(size, folder)
+            model = save_model(folder, **SIZES[size])
             for count in counts:
                 with neighbours(count):
                     print(
-                        f"## decode {size}, {count} neighbours\n{decode(model, folder / 'train.en', rounds)}",
+                        f"## decode {size}, {count} neighbours\n{decode(model, folder / 'text.a', rounds)}",
                         flush=True,
                     )
         if not training:
@@ -119,15 +119,6 @@ def neighbours(count: int) -> Iterator[None]:
             loop.wait()
 
 
-def write_text(folder: Path) -> None:
-    """Writes pairs of made-up words, as long as captions."""
-    draw = random.Random(0)
-    words = ["".join(draw.choices("abcdefghijklmnop", k=draw.randint(2, 7))) for _ in range(2_000)]
-    for side in ("en", "de"):
-        lines = (" ".join(draw.choices(words, k=draw.randint(5, 20))) for _ in range(4_000))
-        (folder / f"train.{side}").write_text("".join(f"{line}\n" for line in lines))
-
-
 def command(workload: str, folder: Path, output: Path, processes: int) -> list[str]:
     """Returns a training command that does not end by itself."""
     options = {
@@ -139,24 +130,9 @@ def command(workload: str, folder: Path, output: Path, processes: int) -> list[s
         "log-steps": 5 if workload == "train small" else 1,
         **({"processes": processes} if processes else {}),
     }
-    text = ["--train", str(folder / "train.en"), str(folder / "train.de")]
+    text = ["--train", str(folder / "text.a"), str(folder / "text.b")]
     words = [word for name, value in options.items() for word in (f"--{name}", str(value))]
     return [sys.executable, "-m", "vanilla_transformer", "train", *text, *words]
-
-
-def make_model(size: str, folder: Path) -> Path:
-    """Saves a model with random weights, and a tokenizer of the text."""
-    from vanilla_transformer import (
-        VanillaTransformerConfig,
-        VanillaTransformerForConditionalGeneration,
-        VanillaTransformerTokenizer,
-    )
-
-    model = VanillaTransformerForConditionalGeneration(VanillaTransformerConfig(**SIZES[size]))
-    model.save_pretrained(folder / size)
-    lines = (folder / "train.en").read_text().splitlines()
-    VanillaTransformerTokenizer.train(lines, vocab_size=SIZES["small"]["vocab_size"]).save_pretrained(folder / size)
-    return folder / size
 
 
 def environment(variables: dict[str, str]) -> dict[str, str]:

@@ -4,11 +4,10 @@
 
 MODEL is a directory that `vanilla-transformer train` made, SOURCE a file of sentences. Each contestant is a process of
 its own that stays loaded; they take turns, so that other load on the machine affects all of them, and ratios are taken
-within a turn. Prints a table, and with `--json` every single measurement.
+within a turn. Prints a table.
 """
 
 import argparse
-import gzip
 import json
 import statistics
 import subprocess
@@ -16,8 +15,11 @@ import sys
 import tempfile
 import time
 from dataclasses import asdict, dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
+
+from vanilla_transformer.data.text_lines import read_lines
 
 # The command line's default on a CPU, used for all three.
 FILE_BATCH_TOKENS = 2048
@@ -67,12 +69,10 @@ def main() -> None:
             name: Contestant(name, [*command, "--work", work, "--worker", name]) for name in arguments.contestants
         }
         for contestant in contestants.values():
-            contestant.wait_until_ready()
+            contestant.answer()  # Several load their models side by side.
         measured = take_turns(contestants, chosen, arguments.repeats)
-        memory = {name: contestant.leave() for name, contestant in contestants.items()}
+        memory = {name: contestant.ask(None) for name, contestant in contestants.items()}
     print(table(measured, memory))
-    if arguments.json:
-        Path(arguments.json).write_text(json.dumps({"measured": measured, "memory": memory}), encoding="utf-8")
 
 
 def export(model_directory: str, work: Path, with_ctranslate2: bool = True) -> None:
@@ -90,32 +90,22 @@ def export(model_directory: str, work: Path, with_ctranslate2: bool = True) -> N
 class Contestant:
     """A process that decodes on request."""
 
-    def __init__(self, name: str, command: list[str], environment: dict[str, str] | None = None) -> None:
+    def __init__(self, name: str, command: list[str]) -> None:
         self.name = name
-        pipe = subprocess.PIPE
-        self.process = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, env=environment)
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
-    def wait_until_ready(self) -> None:
-        """Waits until the process has loaded its model: several are started side by side."""
-        self._answer()
+    def ask(self, case: Case | None) -> dict[str, Any]:
+        """Returns a measurement: seconds, target tokens, and the median seconds per call.
 
-    def decode(self, case: Case) -> dict[str, Any]:
-        """Returns one measurement: seconds, target tokens, and the median seconds per call."""
-        return self._ask(asdict(case))
-
-    def leave(self) -> dict[str, Any]:
-        """Ends the process; returns its peak memory and its versions."""
-        answer = self._ask({})
-        self.process.wait()
-        return answer
-
-    def _ask(self, question: dict[str, Any]) -> dict[str, Any]:
+        Without a case the process ends, and returns its peak memory and its versions.
+        """
         assert self.process.stdin is not None
-        self.process.stdin.write(json.dumps(question) + "\n")
+        self.process.stdin.write(json.dumps(asdict(case) if case else {}) + "\n")
         self.process.stdin.flush()
-        return self._answer()
+        return self.answer()
 
-    def _answer(self) -> dict[str, Any]:
+    def answer(self) -> dict[str, Any]:
+        """Returns the next answer; the first says that the model is loaded."""
         assert self.process.stdout is not None
         for line in self.process.stdout:
             if line.startswith("{"):
@@ -132,7 +122,7 @@ def take_turns(
         turns = {name: [] for name in contestants}  # type: dict[str, list[dict[str, Any]]]
         for turn in range(repeats + 1):
             for name, contestant in contestants.items():
-                found = contestant.decode(case)
+                found = contestant.ask(case)
                 if turn or not repeats:
                     turns[name].append(found)
             print(f"{case.name}: turn {turn} of {repeats}", file=sys.stderr)
@@ -174,7 +164,10 @@ class Worker:
         torch.set_num_threads(arguments.threads)
         name, self.precision = arguments.worker.split("-")
         self.device = arguments.device
-        self.lines = read_lines(arguments.source, arguments.lines)
+        lines = (line.strip() for line in read_lines(arguments.source))
+        self.lines = list(islice(filter(None, lines), arguments.lines))
+        if len(self.lines) < arguments.lines:
+            raise SystemExit(f"{arguments.source} has {len(self.lines):,} lines of text: give fewer as --lines.")
         work = Path(arguments.work)
         engines: dict[str, Any] = {"ours": OurEngine, "marian": MarianEngine, "ctranslate2": CTranslate2Engine}
         self.engine = engines[name](arguments.model, work, self.precision, arguments.device, arguments.threads)
@@ -235,6 +228,7 @@ class _TorchEngine:
         output = self.model.generate(**inputs, **settings)
         if output.is_cuda:
             torch.cuda.synchronize()
+        self.tokenizer.batch_decode(output, skip_special_tokens=True)
         return self.new_tokens(output)
 
     def new_tokens(self, sequences: Any) -> int:
@@ -319,20 +313,12 @@ class MarianEngine(_TorchEngine):
     def translate(self, lines: list[str]) -> int:
         """Translates as a careful user would: sorted by length, in batches of a fixed number of tokens."""
         rows = sorted(self.tokenizer(lines)["input_ids"], key=len, reverse=True)
-        tokens, batch = 0, []  # type: tuple[int, list[list[int]]]
-        for row in rows:
-            if batch and (len(batch) + 1) * len(batch[0]) > FILE_BATCH_TOKENS:
-                tokens += self._translate(batch)
-                batch = []
-            batch.append(row)
-        return tokens + self._translate(batch)
-
-    def _translate(self, rows: list[list[int]]) -> int:
-        inputs = self.tokenizer.pad({"input_ids": rows}, return_tensors="pt").to(self.model.device)
-        settings = {**self.settings, "num_beams": 4, "max_new_tokens": len(rows[0]) + 50}
-        output = self.model.generate(**inputs, **settings)
-        self.tokenizer.batch_decode(output, skip_special_tokens=True)
-        return self.new_tokens(output)
+        tokens = 0
+        while rows:
+            size = max(1, FILE_BATCH_TOKENS // len(rows[0]))
+            tokens += self.decode(rows[:size], 4, None)
+            rows = rows[size:]
+        return tokens
 
 
 class CTranslate2Engine:
@@ -381,16 +367,6 @@ class CTranslate2Engine:
         return f"ctranslate2 {ctranslate2.__version__}"
 
 
-def read_lines(path: str, count: int) -> list[str]:
-    """Reads the first `count` lines of a file that have text."""
-    opened = gzip.open if path.endswith(".gz") else open
-    with opened(path, "rt", encoding="utf-8") as file:
-        lines = [line.strip() for line in file if line.strip()]
-    if len(lines) < count:
-        raise SystemExit(f"{path} has {len(lines):,} lines of text and not {count:,}: give fewer as --lines.")
-    return lines[:count]
-
-
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", help="directory that `vanilla-transformer train` made")
@@ -409,7 +385,6 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--repeats", type=int, default=5, help="turns after one that warms up; with 0 that one counts")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--json", help="file for all measurements")
     parser.add_argument("--work", help=argparse.SUPPRESS)
     parser.add_argument("--worker", help=argparse.SUPPRESS)
     return parser.parse_args()

@@ -11,12 +11,9 @@ model learns from continuous text in blocks, an encoder-only one from a text per
 
 import argparse
 import dataclasses
-import json
 import multiprocessing
 import statistics
-import sys
 import tempfile
-import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from multiprocessing.connection import Connection
@@ -24,7 +21,6 @@ from multiprocessing.context import SpawnProcess
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 import transformers
 
@@ -39,11 +35,9 @@ from scripts.benchmarks.training_contestants import (
     take_part,
 )
 from scripts.experiments.runs import cells, command, say
-from vanilla_transformer.data.batching import StepPlan
 from vanilla_transformer.data.sources import parse_corpora
 from vanilla_transformer.recipe.defaults import device_facts
 from vanilla_transformer.recipe.schema import Recipe
-from vanilla_transformer.training.devices import peak_memory
 from vanilla_transformer.training.inputs import gather_inputs
 from vanilla_transformer.training.run_directory import RunDirectory
 from vanilla_transformer.training.summary import format_flops_per_second
@@ -149,95 +143,40 @@ def measure(
     return Results(turns, failures)
 
 
-def summarise(results: Results) -> dict[str, dict[str, Any]]:
-    """Returns the figures of each contestant over all its turns; spreads are minimum and maximum over the rounds."""
+def _rate(turn: Turn) -> float:
+    return float(turn["tokens"] / turn["seconds"])
+
+
+def _spread(values: Sequence[float], decimals: int) -> str:
+    """Formats the median, and minimum and maximum over the rounds."""
+    middle, least, most = (f"{value:,.{decimals}f}" for value in (statistics.median(values), min(values), max(values)))
+    return f"{middle} ({least} to {most})"
+
+
+def table(results: Results) -> str:
+    """Formats the figures of each contestant over all its turns as Markdown."""
+    head = ("", "tokens/s", "ours against it", "padding", "between steps", "share of peak", "peak memory")
+    lines = [cells(head), f"|{'---|' * len(head)}"]
     peak = max((turn["peak"] for turn in results.turns[PEAK]), default=float("nan"))
     ours = [_rate(turn) for turn in results.turns.get(OURS, [])]
-    summary = {}
     for name, turns in results.turns.items():
         if name == PEAK or not turns:
             continue
         seconds = sum(turn["seconds"] for turn in turns)
         rates = [_rate(turn) for turn in turns]
-        summary[name] = {
-            "tokens_per_second": _spread(rates),
-            "ours_against_it": _spread([mine / rate for mine, rate in zip(ours, rates, strict=True)])
-            if ours
-            else None,
-            "padding": statistics.fmean(turn["padding"] for turn in turns),
-            "between_steps": sum(turn["between"] * turn["seconds"] for turn in turns) / seconds,
-            "share_of_peak": sum(turn["flops"] for turn in turns) / seconds / peak,
-            "memory": max(turn["memory"] for turn in turns),
-        }
-    return summary
-
-
-def _rate(turn: Turn) -> float:
-    return float(turn["tokens"] / turn["seconds"])
-
-
-def _spread(values: Sequence[float]) -> dict[str, float]:
-    return {"median": statistics.median(values), "least": min(values), "most": max(values)}
-
-
-def table(results: Results) -> str:
-    """Formats the summary as Markdown."""
-    head = ("", "tokens/s", "ours against it", "padding", "between steps", "share of peak", "peak memory")
-    lines = [cells(head), f"|{'---|' * len(head)}"]
-    for name, figures in summarise(results).items():
-        rate, ratio = figures["tokens_per_second"], figures["ours_against_it"]
-        against = f"{ratio['median']:.2f} ({ratio['least']:.2f} to {ratio['most']:.2f})" if ratio else ""
-        lines.append(
-            cells(
-                (
-                    CONTESTANTS[name].words,
-                    f"{rate['median']:,.0f} ({rate['least']:,.0f} to {rate['most']:,.0f})",
-                    "" if name == OURS else against,
-                    f"{figures['padding']:.1%}",
-                    f"{figures['between_steps']:.1%}",
-                    f"{figures['share_of_peak']:.1%}",
-                    f"{figures['memory'] / 1e9:.2f} GB",
-                )
-            )
+        ratios = [mine / rate for mine, rate in zip(ours, rates, strict=True)] if ours and name != OURS else []
+        figures = (
+            CONTESTANTS[name].words,
+            _spread(rates, 0),
+            _spread(ratios, 2) if ratios else "",
+            f"{statistics.fmean(turn['padding'] for turn in turns):.1%}",
+            f"{sum(turn['between'] * turn['seconds'] for turn in turns) / seconds:.1%}",
+            f"{sum(turn['flops'] for turn in turns) / seconds / peak:.1%}",
+            f"{max(turn['memory'] for turn in turns) / 1e9:.2f} GB",
         )
-    lines += [
-        f"\n{CONTESTANTS[name].words if name in CONTESTANTS else name}: {why}"
-        for name, why in results.failures.items()
-    ]
-    return "\n".join(lines)
-
-
-def plan(pairs: int, epochs: int = 2) -> dict[str, float]:
-    """Plans epochs of made-up lengths in the paper's batches: returns the seconds of the slowest, and the memory.
-
-    Lengths are about those of WMT 2014: 27 tokens a side on average, the two sides correlated.
-    """
-    random, block = np.random.default_rng(0), 1 << 20
-    sources, targets = np.empty(pairs, dtype=np.int32), np.empty(pairs, dtype=np.int32)
-    for start in range(0, pairs, block):
-        part = slice(start, min(start + block, pairs))
-        source = np.exp(random.normal(3.1, 0.6, part.stop - start)).clip(1, 256)
-        sources[part] = source
-        targets[part] = (source * np.exp(random.normal(0.03, 0.2, len(source)))).clip(1, 256)
-    step_plan = StepPlan(sources, targets, batch_tokens=25_000, batches_per_step=4, seed=1)
-    before, seconds = peak_memory(torch.device("cpu")), []
-    for epoch in range(epochs):
-        start_time = time.perf_counter()
-        steps = step_plan.epoch(epoch)
-        seconds.append(time.perf_counter() - start_time)
-        some = steps[:: len(steps) // 1000 + 1]
-        padded = sum(len(batch) * int(targets[batch].max()) for step in some for batch in step.batches)
-        real_share = sum(step.items for step in some) / padded
-        del steps, some
-    after = peak_memory(torch.device("cpu"))
-    return {
-        "pairs": pairs,
-        "seconds": max(seconds),
-        "real_target_tokens": real_share,
-        "bytes_of_the_lengths": sources.nbytes + targets.nbytes,
-        "bytes_of_planning": after - before,
-        "peak_memory": after,
-    }
+        lines.append(cells(figures))
+    failed = {CONTESTANTS[name].words if name in CONTESTANTS else name: why for name, why in results.failures.items()}
+    return "\n".join([*lines, *(f"\n{words}: {why}" for words, why in failed.items())])
 
 
 def prepared(arguments: argparse.Namespace, directory: Path) -> Job:
@@ -294,13 +233,9 @@ def _arguments(words: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--longest-wait", type=float, default=1800, help="seconds until a contestant has failed")
     parser.add_argument("--contestants", nargs="+", choices=list(CONTESTANTS), help="by default all for the task")
-    parser.add_argument(
-        "--plan", type=int, metavar="PAIRS", help="measures only how epochs of so many pairs are planned"
-    )
-    parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args(words)
     files = 2 if arguments.task == "translation" else 1
-    if arguments.plan is None and len(arguments.text) != files:
+    if len(arguments.text) != files:
         wanted = "two files of text, the source and the target" if files == 2 else "one file of text"
         parser.error(f"name {wanted}")
     able = [name for name, contestant in CONTESTANTS.items() if arguments.task in contestant.tasks]
@@ -314,14 +249,9 @@ def _arguments(words: Sequence[str] | None) -> argparse.Namespace:
 
 
 def main(words: Sequence[str] | None = None) -> None:
-    """Measures what the command line asks for, and prints a table or JSON."""
+    """Measures what the command line asks for, and prints a table."""
     arguments = _arguments(words)
     with command("scripts.benchmarks.train"):
-        if arguments.plan is not None:
-            figures = plan(arguments.plan)
-            rows = [f"{name}: {value:,.4g}" for name, value in figures.items()]
-            print(json.dumps(figures) if arguments.json else "\n".join(rows))
-            return
         with ExitStack() as stack:
             directory = arguments.directory or Path(stack.enter_context(tempfile.TemporaryDirectory()))
             job = prepared(arguments, directory.absolute())
@@ -336,7 +266,7 @@ def main(words: Sequence[str] | None = None) -> None:
             )
         if not any(results.turns[name] for name in arguments.contestants):
             raise BenchmarkError(f"nothing was measured: {'; '.join(results.failures.values())}")
-        print(json.dumps(_as_json(results, job, arguments), indent=1) if arguments.json else _page(results, job))
+        print(_page(results, job))
 
 
 def _page(results: Results, job: Job) -> str:
@@ -346,19 +276,6 @@ def _page(results: Results, job: Job) -> str:
     on = f"{turns[0]['device']}, peak {how} ({turns[0]['source']})" if turns else "?"
     versions = f"torch {torch.__version__}, transformers {transformers.__version__}, {job.threads} threads"
     return f"{on}, {versions}\n\n{table(results)}"
-
-
-def _as_json(results: Results, job: Job, arguments: argparse.Namespace) -> dict[str, Any]:
-    versions = {"torch": torch.__version__, "transformers": transformers.__version__, "python": sys.version.split()[0]}
-    return {
-        "recipe": job.recipe.given(),
-        "threads": job.threads,
-        "steps": arguments.steps,
-        "versions": versions,
-        "summary": summarise(results),
-        "turns": results.turns,
-        "failures": results.failures,
-    }
 
 
 if __name__ == "__main__":

@@ -8,12 +8,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
-
-
-@pytest.fixture
-def argv(monkeypatch):
-    """Sets the words of the command line with which a script is called."""
-    return lambda *words: monkeypatch.setattr(sys, "argv", ["script", *map(str, words)])
+SIZES = {"vocab_size": 270, "d_model": 16, "d_ff": 32, "num_heads": 4, "encoder_layers": 1, "decoder_layers": 1}
 
 
 @pytest.fixture(scope="session")
@@ -27,3 +22,28 @@ def pairs(tmp_path_factory):
         (directory / f"{name}.de").write_text("".join(" ".join(line[::-1]) + "\n" for line in lines))
         options.append([f"--{name}", str(directory / f"{name}.en"), str(directory / f"{name}.de")])
     return options
+
+
+@pytest.fixture
+def options(pairs, tmp_path):
+    """Options of an experiment with a tiny model on these pairs, which writes to the folder `table`."""
+    settings = {
+        **SIZES,
+        "batch_tokens": 100,
+        "batches_per_step": 2,
+        "max_steps": 3,
+        "warmup_steps": 4,
+        "save_steps": 2,
+    }
+    words = [word for name, value in settings.items() for word in (f"--{name.replace('_', '-')}", str(value))]
+    return [
+        *pairs[0],
+        *pairs[1],
+        *words,
+        "--eval-steps",
+        "1",
+        "--output",
+        str(tmp_path / "table"),
+        "--metrics",
+        "chrf",
+    ]

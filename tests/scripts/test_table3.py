@@ -14,15 +14,9 @@ from vanilla_transformer.recipe.defaults import MODEL_FIELDS
 from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.tasks import get_task
 
-SIZES = {"vocab_size": 270, "d_model": 16, "d_ff": 32, "num_heads": 4, "encoder_layers": 1, "decoder_layers": 1}
-SMALL = Recipe.of(
-    **{**SIZES, "d_model": 128, "d_ff": 512, "encoder_layers": 3, "decoder_layers": 3},
-    d_k=32,
-    d_v=32,
-    dropout=0.1,
-    label_smoothing=0.1,
-    positional_encoding="sinusoidal",
-)
+BASE = {"vocab_size": 270, "d_model": 128, "d_ff": 512, "num_heads": 4, "encoder_layers": 3, "decoder_layers": 3}
+REST = {"d_k": 32, "d_v": 32, "dropout": 0.1, "label_smoothing": 0.1, "positional_encoding": "sinusoidal"}
+SMALL = Recipe.of(**BASE, **REST)
 
 
 def settled_recipe(config):
@@ -45,33 +39,22 @@ def test_around_the_papers_base_the_rows_are_the_papers():
 
 ROWS = {
     "A-h1": {"num_heads": 1, "d_k": 128, "d_v": 128},
-    "A-h4": {"num_heads": 2, "d_k": 64, "d_v": 64},
     "A-h32": {"num_heads": 16, "d_k": 8, "d_v": 8},
     "B-dk16": {"d_k": 8},
     "C-n2": {"encoder_layers": 1, "decoder_layers": 1},
     "C-d256": {"d_model": 64, "d_k": 16, "d_v": 16},
-    "C-dff4096": {"d_ff": 1024},
     "D-dropout0.0": {"dropout": 0.0},
-    "D-smoothing0.2": {"label_smoothing": 0.2},
     "E": {"positional_encoding": "learned"},
 }
 
 
 def test_rows_change_a_small_base_by_the_papers_factors():
-    for row, changes in ROWS.items():
-        assert table3.scaled(row, SMALL) == pytest.approx(changes), row
+    assert {row: table3.scaled(row, SMALL) for row in ROWS} == ROWS
 
 
-def options(pairs, output, *more):
-    settings = {**SIZES, "dropout": 0.1, "batch_tokens": 100, "max_steps": 3, "warmup_steps": 4, "save_steps": 2}
-    words = [word for name, value in settings.items() for word in (f"--{name.replace('_', '-')}", str(value))]
-    return [*pairs[0], *pairs[1], *words, "--metrics", "chrf", "wer", "--output", str(output), *more]
-
-
-def test_table_holds_what_the_runs_measured_and_no_run_is_made_twice(pairs, tmp_path, capsys):
-    asked = options(pairs, tmp_path / "table", "--rows", "B-dk32", "--runs", "2")
+def test_table_holds_what_the_runs_measured_and_no_run_is_made_twice(options, tmp_path, capsys):
+    asked = [*options, "wer", "--rows", "B-dk32", "--runs", "2", "--dropout", "0.1"]
     table3.main(asked)
-
     table = json.loads((tmp_path / "table" / "table.json").read_text())
     assert [row["row"] for row in table["rows"]] == ["base", "B-dk32"]
     for row in table["rows"]:
@@ -87,14 +70,10 @@ def test_table_holds_what_the_runs_measured_and_no_run_is_made_twice(pairs, tmp_
         assert row["parameters"] == summaries[0]["parameters"]
     text = (tmp_path / "table" / "table.md").read_text()
     assert text.strip() in capsys.readouterr().out
-    assert "| B-dk32 | d_k 2 |" in text and "| 5.01 | 25.4 | 60 |" in text
-    assert "chrf: nrefs:1|" in text
+    assert "| B-dk32 | d_k 2 |" in text and "| 5.01 | 25.4 | 60 |" in text and "chrf: nrefs:1|" in text
 
     times = {file: file.stat().st_mtime_ns for file in tmp_path.glob("table/*/model/*.safetensors")}
-    assert len(times) == 4
     table3.main(asked)
-    assert times == {file: file.stat().st_mtime_ns for file in tmp_path.glob("table/*/model/*.safetensors")}
-    assert "min" not in capsys.readouterr().err
-
+    assert times == {file: file.stat().st_mtime_ns for file in times} and len(times) == 4
     with refused(ExperimentError, "max_steps", "3", "5"):
         table3.main([*asked, "--max-steps", "5"])
