@@ -64,7 +64,6 @@ REFUSED = [
     ("align model in in --choose-heads --alignment-heads 1:1", "cannot be combined with --alignment-heads"),
     ("attend model", "Give either one sentence"),
     ("attend model --input x --target A", "--target is for one sentence"),
-    ("attend model A --picture a.png --head nine", "nine"),
     ("attend model A --picture a.png --layer 7", "no layer 7"),
     ("attend model A --output out", "out exists"),
     ("attend lm A --picture a.png --kind cross", "no cross-attention, only decoder self-attention"),
@@ -97,6 +96,7 @@ WRONG_WORDS = [
     ("push", "ORG/NAME"),
     ("evaluate model", "--data"),
     ("tokenizer --vocab-size 300", "--output"),
+    ("attend model A --picture a.png --head nine", "nine"),
     ("generate lm --top-p 1.5", "--top-p"),
     ("generate lm --top-k 0", "--top-k"),
 ]

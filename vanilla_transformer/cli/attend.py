@@ -3,7 +3,7 @@
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from tyro.conf import Positional, arg
 
@@ -46,9 +46,9 @@ class Attend:
         Literal["encoder", "decoder", "cross"] | None, arg(metavar="{encoder,decoder,cross}", help_behavior_hint="")
     ] = None
     #: Picture: layer number from 1, -1 for the last, or the mean over layers.
-    layer: Annotated[str, arg(metavar="INT|mean")] = "-1"
+    layer: Annotated[int | Literal["mean"], arg(metavar="INT|mean")] = -1
     #: Picture: head number from 1, the mean over heads, or all heads side by side.
-    head: Annotated[str, arg(metavar="INT|mean|all")] = "mean"
+    head: Annotated[int | Literal["mean", "all"], arg(metavar="INT|mean|all")] = "mean"
     #: Picture: a heat map, or lines between words as in figures 3 to 5 of the paper. Both show whole words: what the
     #: sub-words of a word attend to is averaged, what they receive is added up; the page has a checkbox for sub-words.
     view: Literal["heatmap", "lines"] = "heatmap"
@@ -57,7 +57,10 @@ class Attend:
         """Writes the page, the picture or both, and prints their paths."""
         sources, targets = self._sentences()
         page = Path("attention.html") if self.output is None and self.picture is None else self.output
-        self._check(page, sources)
+        if self.picture is not None and len(sources) > 1:
+            raise RecipeError(f"--picture shows one sentence, but {self.input} has {len(sources)}.")
+        for file, option in ((page, "--output"), (self.picture, "--picture")):
+            check_new_file(file, option)
         from vanilla_transformer.inspection import attention, attention_page
         from vanilla_transformer.translation import load_model
 
@@ -84,42 +87,17 @@ class Attend:
         sources = [source for source in sources if source.strip()]
         return sources, [None] * len(sources)
 
-    def _check(self, page: Path | None, sources: list[str]) -> None:
-        """Checks paths and options before the model is loaded."""
-        if self.picture is not None:
-            if self.picture.suffix.lower() not in (".png", ".svg", ".pdf"):
-                raise RecipeError(f"{self.picture} must end with .png, .svg, .pdf.")
-            if len(sources) > 1:
-                raise RecipeError(f"--picture shows one sentence, but {self.input} has {len(sources)}.")
-            self._which()
-        for file, option in ((page, "--output"), (self.picture, "--picture")):
-            check_new_file(file, option)
-
     def _draw(self, seen: "Attention", picture: Path) -> None:
         from vanilla_transformer.inspection import plot_attention, plot_heads
         from vanilla_transformer.training.curves import save_figure
 
         seen = seen.words()
-        layer, head = self._which()
         kind = self.kind or list(seen.weights)[-1]
         with warnings.catch_warnings(record=True) as caught:
-            if head == "all":
-                figure = plot_heads(seen, kind, layer, self.view)
+            if self.head == "all":
+                figure = plot_heads(seen, kind, self.layer, self.view)
             else:
-                figure = plot_attention(seen, kind, layer, head, self.view)
+                figure = plot_attention(seen, kind, self.layer, self.head, self.view)
             save_figure(figure, picture)
-        for message in {str(warning.message) for warning in caught if "No font" in str(warning.message)}:
+        for message in {str(warning.message) for warning in caught if "missing from font" in str(warning.message)}:
             warn(f"{picture}: {message} On the HTML page a browser may have one.")
-
-    def _which(self) -> tuple[Any, Any]:
-        """Returns layer and head, as numbers unless they are keywords."""
-        return _number(self.layer, "--layer", "mean"), _number(self.head, "--head", "mean", "all")
-
-
-def _number(text: str, option: str, *words: str) -> int | str:
-    if text in words:
-        return text
-    try:
-        return int(text)
-    except ValueError:
-        raise RecipeError(f"{option} must be a number or {' or '.join(words)}, not {text!r}.") from None

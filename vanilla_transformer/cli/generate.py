@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, Any
 
 from vanilla_transformer.cli.arguments import Flag, Model
@@ -49,8 +50,10 @@ class Generate:
 
     def run(self) -> None:
         """Continues each prompt."""
-        search, seed = self._search()
+        search = self._search()
         lines = read_input(None)
+        import torch
+
         from vanilla_transformer.tasks import task_of_model
 
         task = task_of_model(self.model)
@@ -59,27 +62,25 @@ class Generate:
             raise ModelError(f"{self.model} is a model for {task.name}: give it to `{command}`, not to `generate`.")
         model, tokenizer = self.computing.load(self.model, translates=False)
         self.computing.announce(model)
-        from vanilla_transformer.cli.text_writer import TextWriter
+        from vanilla_transformer.cli.text_writer import continue_text
 
-        writer = TextWriter(model, tokenizer, self.max_new_tokens, search)
         with open_output(None) as output:
+            show = None if self.json else partial(print, end="", file=output, flush=True)
             for number, prompt in enumerate(lines):
-                if self.json:
-                    text, tokens = writer.write(prompt, seed)
-                    values = {"prompt": prompt, "text": text, "tokens": tokens}
-                    print(json.dumps(values, ensure_ascii=False), file=output)
-                else:
-                    print("\n" * (number > 0) + prompt, end="", file=output, flush=True)
-                    writer.write(prompt, seed, lambda text: print(text, end="", file=output, flush=True))
-                    print(file=output)
+                torch.manual_seed(1 if self.sampling.seed is None else self.sampling.seed)
+                if show is not None:
+                    show("\n" * (number > 0) + prompt)
+                text, tokens = continue_text(model, tokenizer, prompt, self.max_new_tokens, search, show)
+                values = {"prompt": prompt, "text": text, "tokens": tokens}
+                print(json.dumps(values, ensure_ascii=False) if self.json else "", file=output)
 
-    def _search(self) -> tuple[dict[str, Any], int | None]:
-        """Returns arguments of `generate` for the search, and the seed for samples."""
+    def _search(self) -> dict[str, Any]:
+        """Returns arguments of `generate` for the search."""
         sampling = self.sampling
         if sampling == SamplingOptions():
-            return {"do_sample": False, "num_beams": self.num_beams or 1}, None
+            return {"do_sample": False, "num_beams": self.num_beams or 1}
         if self.num_beams is not None:
             raise RecipeError("--sample cannot be combined with --num-beams, which is for beams.")
         temperature = 1.0 if sampling.temperature is None else sampling.temperature
         probabilities = {"top_k": sampling.top_k or 0, "top_p": sampling.top_p, "temperature": temperature}
-        return {"do_sample": True, "num_beams": 1, **probabilities}, 1 if sampling.seed is None else sampling.seed
+        return {"do_sample": True, "num_beams": 1, **probabilities}

@@ -43,18 +43,16 @@ class Push:
 
     def run(self) -> None:
         """Pushes the model and prints its URL, and then the Space's."""
-        shown = [name for name in ("space", "explore") if getattr(self, name)]
-        if shown and self.revision is not None:
-            raise RecipeError(
-                f"--{shown[0]} shows the model on the branch main, so it cannot be combined with --revision."
-            )
-        from vanilla_transformer.hub import push_model
+        if (self.space or self.explore) and self.revision is not None:
+            raise RecipeError("A Space shows the model on the branch main, so it cannot be combined with --revision.")
+        from vanilla_transformer.hub import push_model, push_space
 
         with TemporaryDirectory(prefix="vanilla-transformer-pages-", ignore_cleanup_errors=True) as directory:
-            # Written first, so that a failing page does not leave a partial push.
-            page = Path(directory, "explore")
-            if self.explore:
-                self._write_page(page)
+            page, space = Path(directory, "explore"), Path(directory, "space")
+            if self.explore:  # Written first, so that a failing page does not leave a partial push.
+                from vanilla_transformer.explore.static_site import push_page, write_model_page
+
+                write_model_page(str(self.model), page, training=self.model, report=warn)
             address = push_model(
                 self.model,
                 self.name,
@@ -68,28 +66,12 @@ class Push:
             print(address)
             name = "/".join(address.split("/")[-2:])
             if self.space:
-                print(self._push_space(name, Path(directory, "space")))
+                from vanilla_transformer.demo import write_space
+
+                if self.private:
+                    warn(f"the Space reads a private model: add a token for {name} to its secrets as HF_TOKEN.")
+                space.mkdir()
+                write_space(space, self.model, name)
+                print(push_space(space, name, private=self.private, message=self.message))
             if self.explore:
-                print(self._push_page(name, page))
-
-    def _write_page(self, folder: Path) -> None:
-        from vanilla_transformer.explore.static_site import write_model_page
-
-        write_model_page(str(self.model), folder, training=self.model, report=warn)
-
-    def _push_page(self, name: str, folder: Path) -> str:
-        """Makes or replaces the static Space on which the pushed model computes, and returns its URL."""
-        from vanilla_transformer.explore.static_site import push_page
-
-        return push_page(folder, self.model, name, private=self.private, message=self.message)
-
-    def _push_space(self, name: str, folder: Path) -> str:
-        """Makes or replaces the Space that shows the pushed model, and returns its URL."""
-        from vanilla_transformer.demo import write_space
-        from vanilla_transformer.hub import push_space
-
-        if self.private:
-            warn(f"the Space reads a private model: add a token that may read {name} to its secrets as HF_TOKEN.")
-        folder.mkdir()
-        write_space(folder, self.model, name)
-        return push_space(folder, name, private=self.private, message=self.message)
+                print(push_page(page, self.model, name, private=self.private, message=self.message))

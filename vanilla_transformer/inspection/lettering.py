@@ -1,7 +1,5 @@
-"""Letters of every script in pictures: finds installed fonts that have them, or shows their code points."""
+"""Fonts for letters of every script in pictures."""
 
-import re
-import warnings
 from collections.abc import Iterable
 from functools import cache
 
@@ -9,30 +7,19 @@ from functools import cache
 _OWN = "DejaVu Sans"
 
 
-def lettering(texts: Iterable[str]) -> tuple[list[str], dict[str, str]]:
-    """Returns font families in the order in which matplotlib tries them, and each text as matplotlib draws it.
+def families_for(texts: Iterable[str]) -> list[str]:
+    """Returns installed font families that have the letters of the texts, in the order in which matplotlib tries them.
 
-    A character that no font has becomes its code point, `[1F916]`; a dollar sign begins no formula.
+    Of a letter that no font has, matplotlib warns.
     """
-    printable = {text: "".join(c if c.isprintable() else "·" for c in text) for text in texts}
-    families = [_OWN]
-    missing = set(map(ord, "".join(printable.values()))) - _characters(_OWN)
+    families, missing = [_OWN], set(map(ord, "".join(texts))) - _characters(_OWN)
     while missing:
         best = max(_installed(), key=lambda family: len(missing & _characters(family)), default=_OWN)
         if not missing & _characters(best):
             break
         families.append(best)
         missing -= _characters(best)
-    if missing:
-        listed = "".join(map(chr, sorted(missing)))
-        warnings.warn(f"No font on this machine has {listed}: they are shown by their numbers.", stacklevel=3)
-        unknown = re.compile(f"[{re.escape(listed)}]+")
-        printable = {text: unknown.sub(_numbers, shown) for text, shown in printable.items()}
-    return families, {text: shown.replace("$", r"\$") for text, shown in printable.items()}
-
-
-def _numbers(run: re.Match[str]) -> str:
-    return "[" + " ".join(f"{ord(character):X}" for character in run[0]) + "]"
+    return families
 
 
 @cache

@@ -1,14 +1,13 @@
 """Attention as matplotlib figures."""
 
+from collections.abc import Sequence
 from io import BytesIO
-from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
-from unicodedata import east_asian_width
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import numpy as np
 
 from vanilla_transformer.errors import ModelError
-from vanilla_transformer.inspection.lettering import lettering
+from vanilla_transformer.inspection.lettering import families_for
 from vanilla_transformer.inspection.recording import TITLES, Attention, Kind
 
 if TYPE_CHECKING:
@@ -20,9 +19,10 @@ if TYPE_CHECKING:
 PALETTE = ("#f4f3ef", "#8fc0c4", "#0d4f66")
 # Weights below this would be drawn as invisible lines.
 _FAINTEST = 0.02
-# Inches: the space of a page for a grid of heads, and about the width of a letter for each point of its size.
+# Inches: the space of a page for a grid of heads.
 _PAGE_WIDTH, _PAGE_HEIGHT = 7.5, 9.0
-_LETTER = 0.0085
+# Letters of a word that fit above one another's columns; longer words slant.
+_LEVEL = 4
 
 
 def plot_attention(
@@ -49,7 +49,7 @@ def plot_attention(
         ModelError: There is no such layer or head.
     """
     attention.check(kind)
-    words = _lettered(attention, kind)
+    queries, keys = attention.queries(kind).texts, attention.keys(kind).texts
     layers, heads_there = attention.weights[kind].shape[:2]
     named = "all heads" if head == "all" else _named("head", head, heads_there)
     title = f"{TITLES[kind]}, {_named('layer', layer, layers)}, {named}"
@@ -57,16 +57,17 @@ def plot_attention(
         if head == "all":
             raise ModelError("A heat map shows one head or the mean: head='all' is for view='lines'.")
         weights = attention.select(kind, layer, head)
-        axes = axes or _new_figure(*_size(words, title)).subplots()
-        image = _heatmap(axes, weights.numpy(), words, 8, float(weights.max()), _cell(words.keys))
+        axes = axes or _new_figure(max(4.5, 2.5 + 0.35 * len(keys)), 1.8 + 0.3 * len(queries)).subplots()
+        image = _heatmap(axes, weights.numpy(), queries, keys, 8, float(weights.max()))
         attending, attended = attention.sides(kind)
         axes.set_ylabel(f"queries: {attending}")
         axes.set_xlabel(f"keys: {attended}")
         axes.figure.colorbar(image, ax=axes, label="attention weight")
     else:
-        axes = axes or _new_figure(4.5, 1 + 0.28 * max(len(words.queries), len(words.keys))).subplots()
+        axes = axes or _new_figure(4.5, 1 + 0.28 * max(len(queries), len(keys))).subplots()
         shown = range(1, heads_there + 1) if head == "all" else [head]
-        _lines(axes, [attention.select(kind, layer, one).numpy() for one in shown], words, attention.sides(kind))
+        heads = [attention.select(kind, layer, one).numpy() for one in shown]
+        _lines(axes, heads, queries, keys, attention.sides(kind))
     axes.set_title(title, fontsize=9)
     return cast("Figure", axes.figure)
 
@@ -80,8 +81,8 @@ def plot_heads(
     """Plots each head of a layer by itself, in a grid that fits a page, heat maps on one scale."""
     attention.select(kind, layer, "mean")  # Refuses a missing layer or kind.
     layers, heads = attention.weights[kind].shape[:2]
-    words = _lettered(attention, kind)
-    across, down = len(words.keys), len(words.queries)
+    queries, keys = attention.queries(kind).texts, attention.keys(kind).texts
+    across, down = len(keys), len(queries)
     columns = min(heads, 4 if heads > 4 else 2)
     rows = -(-heads // columns)
     cell = min(0.2, (_PAGE_WIDTH - 1.5) / (columns * across), (_PAGE_HEIGHT - 1.5) / (rows * down))
@@ -98,9 +99,9 @@ def plot_heads(
     for head, (axes, weights) in enumerate(zip(grid.flat, matrices, strict=False), 1):
         axes.set_title(f"head {head}", fontsize=8)
         if view == "lines":
-            _lines(axes, [weights], words, (attending, attended), 7)
+            _lines(axes, [weights], queries, keys, (attending, attended), 7)
         else:
-            image = _heatmap(axes, weights, words, max(3.0, min(7.0, 60 * cell)), strongest, cell)
+            image = _heatmap(axes, weights, queries, keys, max(3.0, min(7.0, 60 * cell)), strongest)
     if view == "heatmap":
         figure.supylabel(f"queries: {attending}", fontsize=9)
         figure.supxlabel(f"keys: {attended}", fontsize=9)
@@ -128,61 +129,38 @@ def _new_figure(width: float, height: float) -> "Figure":
     return Picture(figsize=(width, height), layout="constrained")
 
 
-class _Words(NamedTuple):
-    """The words of both sides as matplotlib draws them, and the families of their fonts."""
-
-    queries: list[str]
-    keys: list[str]
-    families: list[str]
-
-
-def _lettered(attention: Attention, kind: Kind) -> _Words:
-    queries, keys = attention.queries(kind).texts, attention.keys(kind).texts
-    families, shown = lettering([*queries, *keys])
-    return _Words([shown[text] for text in queries], [shown[text] for text in keys], families)
-
-
-def _letters(text: str) -> int:
-    """Counts the letters of a text by their width: Chinese, Japanese and Korean ones and emoji take two places."""
-    return sum(2 if east_asian_width(letter) in "WF" else 1 for letter in text)
-
-
-def _cell(keys: list[str]) -> float:
-    """Returns the width of a key's column in inches: that of the widest key, unless the picture gets too wide."""
-    return max(0.3, min(8 * _LETTER * max(map(_letters, keys)) + 0.08, 8 / len(keys)))
-
-
-def _size(words: _Words, title: str) -> tuple[float, float]:
-    """Returns the inches of a heat map with room for its words, axis names, title and colour bar."""
-    queries, keys, _ = words
-    widest, cell = 8 * _LETTER * max(map(_letters, keys)), _cell(keys)
-    below = 1.1 + (0.7 * widest if widest > cell else 0)
-    across = 1.8 + 8 * _LETTER * max(map(_letters, queries)) + cell * len(keys)
-    return max(across, 1 + 9 * _LETTER * len(title)), below + 0.3 * len(queries)
-
-
 def _heatmap(
-    axes: "Axes", weights: np.ndarray, words: _Words, fontsize: float, strongest: float, cell: float
+    axes: "Axes",
+    weights: np.ndarray,
+    queries: Sequence[str],
+    keys: Sequence[str],
+    fontsize: float,
+    strongest: float,
 ) -> "AxesImage":
-    """Draws weights as colours from 0 to the strongest; words on the x axis slant where they do not fit."""
+    """Draws weights as colours from 0 to the strongest."""
     from matplotlib.colors import LinearSegmentedColormap
 
-    queries, keys, families = words
     colours = LinearSegmentedColormap.from_list("weights", PALETTE)
     image = axes.imshow(weights, cmap=colours, vmin=0, vmax=strongest, aspect="auto", interpolation="nearest")
-    room = cell / (fontsize * _LETTER)
-    fits = all((_letters(one) + _letters(other)) / 2 < room for one, other in pairwise(keys))
-    lean: dict[str, Any] = {} if fits else {"rotation": 45, "ha": "right", "rotation_mode": "anchor"}
-    for axis, texts, turned in ((axes.xaxis, keys, lean), (axes.yaxis, queries, {})):
-        axis.set_ticks(range(len(texts)), texts, fontsize=fontsize, fontfamily=families, **turned)
+    slant: dict[str, Any] = {"rotation": 45, "ha": "right", "rotation_mode": "anchor"}
+    style: dict[str, Any] = {"fontsize": fontsize, "fontfamily": families_for([*queries, *keys]), "parse_math": False}
+    axes.set_xticks(range(len(keys)), keys, **style, **(slant if max(map(len, keys)) > _LEVEL else {}))
+    axes.set_yticks(range(len(queries)), queries, **style)
     return image
 
 
-def _lines(axes: "Axes", heads: list[np.ndarray], words: _Words, sides: tuple[str, str], fontsize: float = 9) -> None:
+def _lines(
+    axes: "Axes",
+    heads: list[np.ndarray],
+    queries: Sequence[str],
+    keys: Sequence[str],
+    sides: tuple[str, str],
+    fontsize: float = 9,
+) -> None:
     from matplotlib import colormaps
 
     colours = [PALETTE[-1]] if len(heads) == 1 else colormaps["tab10"](range(10))
-    queries, keys, families = words
+    style: dict[str, Any] = {"fontfamily": families_for([*queries, *keys]), "parse_math": False}
     for number, weights in enumerate(heads):
         for query, key in zip(*np.nonzero(weights >= _FAINTEST), strict=True):
             colour = colours[number % len(colours)]
@@ -191,7 +169,7 @@ def _lines(axes: "Axes", heads: list[np.ndarray], words: _Words, sides: tuple[st
     for place, texts, alignment, side in ((-0.03, queries, "right", sides[0]), (1.03, keys, "left", sides[1])):
         axes.text(place, -0.9, side, ha=alignment, va="center", fontsize=fontsize - 1, color="#666666")
         for row, text in enumerate(texts):
-            axes.text(place, row, text, ha=alignment, va="center", fontsize=fontsize, fontfamily=families)
+            axes.text(place, row, text, ha=alignment, va="center", fontsize=fontsize, **style)
     axes.set_xlim(-0.6, 1.6)
     axes.set_ylim(max(len(queries), len(keys)) - 0.5, -1.3)
     axes.set_axis_off()

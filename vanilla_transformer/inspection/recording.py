@@ -28,8 +28,12 @@ TITLES: dict[Kind, str] = {
     "decoder": "decoder self-attention",
     "cross": "cross-attention",
 }
-# Attention weights of one pass, 4 bytes each: eager attention holds all of them at once.
-LARGEST_PASS = 250_000_000
+# What attends and what is attended to.
+SIDES: dict[Kind, tuple[str, str]] = {
+    "encoder": ("source", "source"),
+    "decoder": ("read", "read"),
+    "cross": ("written", "source"),
+}
 
 
 @dataclass(frozen=True)
@@ -54,21 +58,18 @@ class Attention:
 
     def queries(self, kind: Kind) -> Pieces:
         """Returns the pieces that attend."""
-        return {"encoder": self.source, "decoder": self.read, "cross": self.written}[kind]
+        return getattr(self, SIDES[kind][0])
 
     def keys(self, kind: Kind) -> Pieces:
         """Returns the pieces that are attended to."""
-        return {"encoder": self.source, "decoder": self.read, "cross": self.source}[kind]
+        return getattr(self, SIDES[kind][1])
 
     def sides(self, kind: Kind) -> tuple[str, str]:
         """Names the side that attends and the side that is attended to: `target as written`, `source`."""
         if not self.written.texts and not (self.source.texts and self.read.texts):
             return "text", "text"
-        return {
-            "encoder": ("source", "source"),
-            "decoder": ("target as read", "target as read"),
-            "cross": ("target as written", "source"),
-        }[kind]
+        query, key = ("source" if side == "source" else f"target as {side}" for side in SIDES[kind])
+        return query, key
 
     def words(self) -> "Attention":
         """Merges pieces into words: the mean over the pieces of a query word, the sum over those of a key word.
@@ -123,25 +124,23 @@ def attention(
     never store the weights. Dropout is off, even for a model in training mode.
 
     Raises:
-        ModelError: A text is empty, or too long to show or for the model's positions; the tokenizer cannot
+        ModelError: A text is empty, or too long for the model's positions; the tokenizer cannot
             produce the target; or the model has no attention.
     """
     inputs = encode(model, tokenizer, source, "source")
     if not model.config.is_encoder_decoder:
         return _of_one_stack(model, tokenizer, inputs, target)
     source_ids = inputs["input_ids"][0].tolist()
-    # A translation is about as long as its source.
-    _check_size(model, len(source_ids), len(source_ids) if target is None else 0)
     with eager_attention(model), torch.no_grad():
         if target is None:
             generated: Any = model.generate(**inputs, num_return_sequences=1, return_dict_in_generate=False)  # type: ignore[operator]
             read_and_written = generated[0].tolist()
-            end = _end_of(tokenizer, read_and_written)
-            read_and_written = read_and_written[:end]
+            # Up to the first </s> after the token that starts the decoder.
+            ends = (place for place, token in enumerate(read_and_written) if place and token == tokenizer.eos_token_id)
+            read_and_written = read_and_written[: next(ends, len(read_and_written)) + 1]
         else:
             labels = encode(model, tokenizer, target, "target")["input_ids"][0].tolist()
             read_and_written = [first_token(model), *labels]
-        _check_size(model, len(source_ids), len(read_and_written) - 1)
         read = torch.tensor([read_and_written[:-1]], device=model.device)
         outputs = model(**inputs, decoder_input_ids=read, output_attentions=True, use_cache=False)
     weights: dict[Kind, Any] = {
@@ -164,7 +163,6 @@ def _of_one_stack(
     if target is not None:
         raise ModelError("An encoder-only or decoder-only model reads one text: give no target.")
     ids = inputs["input_ids"][0].tolist()
-    _check_size(model, len(ids), 0)
     with eager_attention(model), torch.no_grad():
         weights = model(**inputs, output_attentions=True).attentions
     pieces, nothing = Pieces.from_ids(tokenizer, ids), Pieces((), (), ())
@@ -182,17 +180,6 @@ def _found(weights: dict[Kind, Any]) -> dict[Kind, torch.Tensor]:
     if not found:
         raise ModelError("This model has no attention: there is nothing to look at.")
     return found
-
-
-def _check_size(model: PreTrainedModel, source: int, target: int) -> None:
-    """Refuses texts whose weights would not fit into memory, before the weights are computed."""
-    layers, heads = (getattr(model.config, name, None) or 1 for name in ("num_hidden_layers", "num_attention_heads"))
-    numbers = layers * heads * (source * source + target * target + source * target)
-    if numbers > LARGEST_PASS:
-        raise ModelError(
-            f"A text of {max(source, target):,} tokens is too long to show: its {numbers:,} attention "
-            f"weights are more than the {LARGEST_PASS:,} that fit at once."
-        )
 
 
 def encode(
@@ -223,11 +210,6 @@ def encode(
 def first_token(model: PreTrainedModel) -> int:
     """Returns the token that the decoder reads first."""
     return int(model.config.decoder_start_token_id)
-
-
-def _end_of(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> int:
-    """Returns the length of a generated sequence up to its first `</s>` after the token that starts the decoder."""
-    return next((place + 1 for place in range(1, len(ids)) if ids[place] == tokenizer.eos_token_id), len(ids))
 
 
 @contextmanager
@@ -277,13 +259,9 @@ def attention_page(attentions: Sequence[Attention], title: str = "Attention") ->
 def _sentence(attention: Attention) -> dict[str, Any]:
     return {
         "text": " ".join((attention.source or attention.read).words),
-        "sides": {
-            "source": _side(attention.source),
-            "read": _side(attention.read),
-            "written": _side(attention.written),
-        },
+        "sides": {name: _side(getattr(attention, name)) for name in ("source", "read", "written")},
         "weights": {kind: _packed(weights) for kind, weights in attention.weights.items()},
-        "between": {kind: _between(kind) for kind in attention.weights},
+        "between": {kind: SIDES[kind] for kind in attention.weights},
         "names": {kind: attention.sides(kind) for kind in attention.weights},
     }
 
@@ -292,11 +270,6 @@ def _side(pieces: Pieces) -> dict[str, Any]:
     words = pieces.as_words()
     word_of = pieces.word_of if words is not pieces else tuple(range(len(pieces)))
     return {"pieces": pieces.texts, "words": words.texts, "wordOf": word_of}
-
-
-def _between(kind: Kind) -> list[str]:
-    """Names the side that attends and the side that is attended to."""
-    return {"encoder": ["source", "source"], "decoder": ["read", "read"], "cross": ["written", "source"]}[kind]
 
 
 def _packed(weights_NHQL: torch.Tensor) -> dict[str, Any]:
