@@ -5,28 +5,24 @@ import torch
 from torch import nn
 
 from vanilla_transformer.engine import linear as linear_module
-from vanilla_transformer.engine.linear import FEW_ROWS, MANY_OUTPUTS, MANY_ROWS, PackedWeights, Weights
+from vanilla_transformer.engine.linear import PackedWeights, Weights
 
 # Relative to the largest output.
 EXACT, ROUNDED, EIGHT_BITS = 1e-5, 0.02, 0.02
 
 
 @pytest.mark.processor
-@pytest.mark.parametrize("unpacked", [True, False])
-@pytest.mark.parametrize("outputs", [24, MANY_OUTPUTS + 3])
-@pytest.mark.parametrize("rows", [1, 2, FEW_ROWS, MANY_ROWS - 1, MANY_ROWS, MANY_ROWS + 5])
+@pytest.mark.parametrize("outputs", [24, 4099])
+@pytest.mark.parametrize("rows", [1, 4, 40])
 @pytest.mark.parametrize("with_bias", [True, False])
 @pytest.mark.parametrize(
     ("dtype", "quantization", "tolerance"),
     [(torch.float32, None, EXACT), (torch.bfloat16, None, ROUNDED), (torch.float32, "int8", EIGHT_BITS)],
 )
-def test_a_packed_linear_multiplies_by_its_weight(
-    monkeypatch, unpacked, outputs, rows, with_bias, dtype, quantization, tolerance
-):
-    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "AVX2" if unpacked else "AVX512")
+def test_a_packed_linear_multiplies_by_its_weight(outputs, rows, with_bias, dtype, quantization, tolerance):
     torch.manual_seed(0)
     linear, x = nn.Linear(64, outputs, bias=with_bias), torch.randn(rows, 64)
-    pack = PackedWeights(dtype, quantization, few_rows=True)
+    pack = PackedWeights(dtype, quantization)
     with torch.no_grad():
         expected = linear(x)
         for activation in (None, nn.ReLU(), nn.GELU()):
@@ -52,7 +48,7 @@ def test_shapes_decide_whether_weights_are_multiplied_as_they_are(monkeypatch, r
 
 
 @pytest.mark.processor
-@pytest.mark.parametrize("rows", [1, 2, FEW_ROWS, FEW_ROWS + 1, 40])
+@pytest.mark.parametrize("rows", [1, 4, 40])
 @pytest.mark.parametrize(("inputs", "outputs"), [(64, 48), (512, 520), (2048, 512)])
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, EXACT), (torch.bfloat16, ROUNDED)])
 def test_a_live_linear_multiplies_by_its_weight(rows, inputs, outputs, dtype, tolerance):

@@ -50,14 +50,6 @@ def has_bfloat16_products() -> bool:
     return not emulated and torch.ops.mkldnn._is_mkldnn_bf16_supported()
 
 
-def multiplies_few_rows_unpacked() -> bool:
-    """Tells whether few rows of float32 multiply faster with a large weight as it is than with one packed by oneDNN.
-
-    This is so with MKL on processors without AVX-512.
-    """
-    return torch.backends.cpu.get_cpu_capability() == "AVX2" and torch.backends.mkl.is_available()
-
-
 @cache
 def saturates(engine: str) -> bool:
     """Tells whether `engine`, one of `torch.backends.quantized`, adds pairs of 8-bit products in 16 bits.

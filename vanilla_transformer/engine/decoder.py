@@ -29,10 +29,9 @@ class Decoder:
     Args:
         model: A model with a decoder and an output projection, which are used.
         weights: Makes the linear layers.
-        of_source: Makes the linear layers applied to all positions of a source at once; `weights` if None.
     """
 
-    def __init__(self, model: Any, weights: Weights, of_source: Weights | None = None) -> None:
+    def __init__(self, model: Any, weights: Weights) -> None:
         decoder = getattr(model.model, "decoder", model.model)  # A decoder-only model is one.
         attention = decoder.layers[0].self_attention
         self.dtype = weights.activations
@@ -47,7 +46,7 @@ class Decoder:
         self.positions = weights.positions(decoder.positional_encoding)
         self.layers = [Layer(layer, weights) for layer in decoder.layers]
         self.source_projections = [
-            (of_source or weights).projections(layer.cross_attention.k_proj, layer.cross_attention.v_proj)
+            weights.projections(layer.cross_attention.k_proj, layer.cross_attention.v_proj)
             for layer in decoder.layers
             if hasattr(layer, "cross_attention")
         ]

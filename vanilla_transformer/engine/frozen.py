@@ -1,9 +1,7 @@
 """A model's weights held fixed at a caller's request: packed or quantized once, then only read."""
 
-import os
 import threading
 from contextvars import ContextVar
-from dataclasses import replace
 from typing import Any, Self
 
 import torch
@@ -36,7 +34,7 @@ class Frozen:
         self.quantization, self._copy = quantization, copy
         self._is_open = False
         self._parts: dict[Any, Any] = {}
-        self._locks: dict[int, threading.Lock] = {}
+        self._lock = threading.Lock()
 
     def __enter__(self) -> Self:
         """Takes the weights.
@@ -68,22 +66,19 @@ class Frozen:
 
     def decoder(self, dtype: torch.dtype, quantization: str | None) -> Decoder:
         """Returns the decoder for a type of its activations."""
-        packed = PackedWeights(dtype, self.quantization or quantization, few_rows=True)
-        return self._part(Decoder, packed, replace(packed, few_rows=False))
+        return self._part(Decoder, PackedWeights(dtype, self.quantization or quantization))
 
     def encoder(self, dtype: torch.dtype, quantization: str | None) -> Encoder:
         """Returns the encoder for the type in which the library's search would compute."""
         weights = PackedWeights(computing_dtype(dtype, self.model.device), self.quantization or quantization)
         return self._part(Encoder, weights)
 
-    def _part(self, kind: Any, *weights: PackedWeights) -> Any:
-        key = kind, weights[:1]
-        # A lock of each process: a fork copies those that other threads hold, and nobody there gives them back.
-        with self._locks.setdefault(os.getpid(), threading.Lock()):
-            if key not in self._parts:
+    def _part(self, kind: Any, weights: PackedWeights) -> Any:
+        with self._lock:
+            if (kind, weights) not in self._parts:
                 with torch.no_grad():
-                    self._parts[key] = kind(self.model, *weights)
-            return self._parts[key]
+                    self._parts[kind, weights] = kind(self.model, weights)
+            return self._parts[kind, weights]
 
 
 def opened(model: Any) -> Frozen | None:

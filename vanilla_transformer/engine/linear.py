@@ -8,23 +8,12 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from .cpu import (
-    has_bfloat16_products,
-    int8_engine,
-    multiplies_few_rows_unpacked,
-    saturates,
-    without_deprecation,
-)
+from .cpu import has_bfloat16_products, saturates, without_deprecation
 
-# Rows and outputs (a vocabulary's) from which oneDNN is faster with 8 bits than torch's default engine.
-MANY_ROWS = 32
-MANY_OUTPUTS = 4096
 # Multiplications, and weight size, from which oneDNN's packed linear is faster in float32 than `F.linear`: below, its
 # fixed cost per call exceeds the multiplication.
 PACKED_FROM = 1 << 20
 LARGE_WEIGHT = 1 << 18
-# Shapes that are multiplied faster as transposed than by oneDNN with an unpacked weight.
-FEW_ROWS, FEW_INPUTS = 4, 1024
 
 Linear = Callable[[torch.Tensor], torch.Tensor]
 Projections = Callable[[torch.Tensor], tuple[torch.Tensor, ...]]
@@ -99,7 +88,7 @@ class Weights:
         return PositionTable(module, None if module.learned is None else self.embedding(module.learned))
 
     def _linear(self, weight: torch.Tensor, bias: torch.Tensor | None, relu: bool = False) -> Linear:
-        return _float_linear(weight, bias, relu, weight, by_rows=True)
+        return _float_linear(weight, bias, relu, weight)
 
     def _own(self, weight: Any, dtype: torch.dtype | None = None) -> Any:
         """Returns a weight as it is kept."""
@@ -113,11 +102,9 @@ class PackedWeights(Weights):
     Attributes:
         quantization: None, or "int8" for 8-bit weights and activations rounded to 8 bits at each call; everything
             between the linear layers is then computed in float32.
-        few_rows: Whether inputs may have few rows, as in a decoding step for one sentence.
     """
 
     quantization: str | None = None
-    few_rows: bool = False
 
     @property
     def activations(self) -> torch.dtype:
@@ -145,7 +132,7 @@ class PackedWeights(Weights):
         if not _can_pack(weight.device, self.dtype):
             return _float_linear(weight, bias, relu, weight)
         packed = torch.ops.mkldnn._reorder_linear_weight(weight, None)
-        return _float_linear(weight, bias, relu, packed, self.few_rows and multiplies_few_rows_unpacked())
+        return _float_linear(weight, bias, relu, packed)
 
     def _own(self, weight: Any, dtype: torch.dtype | None = None) -> Any:
         """Returns a weight in the type of the activations, unless another is given."""
@@ -196,9 +183,7 @@ def _can_pack(device: torch.device, dtype: torch.dtype) -> bool:
     return has_product and (dtype == torch.float32 or (dtype == torch.bfloat16 and has_bfloat16_products()))
 
 
-def _float_linear(
-    weight: torch.Tensor, bias: torch.Tensor | None, relu: bool, packed: torch.Tensor, by_rows: bool = False
-) -> Linear:
+def _float_linear(weight: torch.Tensor, bias: torch.Tensor | None, relu: bool, packed: torch.Tensor) -> Linear:
     """Multiplies by oneDNN where that is fastest: `F.linear` uses a slower library.
 
     Args:
@@ -206,7 +191,6 @@ def _float_linear(
         bias: (out,), or None.
         relu: Whether a ReLU follows.
         packed: The weight in oneDNN's order, or as it is, which is as fast with one row, and nearly with many.
-        by_rows: Whether one or few rows are multiplied by `weight` instead of `packed`.
     """
 
     def plain(x: torch.Tensor) -> torch.Tensor:
@@ -217,47 +201,27 @@ def _float_linear(
         return plain
     then = "relu" if relu else "none"
 
-    def by_onednn(x: torch.Tensor, weight: torch.Tensor = packed) -> torch.Tensor:
-        return torch.ops.mkldnn._linear_pointwise(x, weight, bias, then, [], "")
+    def by_onednn(x: torch.Tensor) -> torch.Tensor:
+        return torch.ops.mkldnn._linear_pointwise(x, packed, bias, then, [], "")
 
-    if weight.dtype != torch.float32:
-        return by_onednn
-    if weight.numel() < LARGE_WEIGHT:
+    if weight.dtype == torch.float32 and weight.numel() < LARGE_WEIGHT:
         least = -(-PACKED_FROM // weight.numel())
         return lambda x: plain(x) if x.shape[0] < least else by_onednn(x)
-    if not by_rows:
-        return by_onednn
-    few = FEW_ROWS if weight.shape[1] <= FEW_INPUTS else 1
-
-    def by_number(x: torch.Tensor) -> torch.Tensor:
-        rows = x.shape[0]
-        if rows > few:
-            return by_onednn(x)
-        if rows == 1:
-            return by_onednn(x, weight)
-        outputs = torch.mm(weight, x.mT).mT.contiguous()
-        outputs = outputs if bias is None else outputs.add_(bias)
-        return outputs.relu_() if relu else outputs
-
-    return by_number
+    return by_onednn
 
 
 def _int8_linear(weight: torch.Tensor, bias: torch.Tensor | None, relu: bool) -> Linear:
     """Multiplies 8-bit numbers: the weight has a scale per output, the activations one per call."""
     multiply = torch.ops.quantized.linear_relu_dynamic if relu else torch.ops.quantized.linear_dynamic
-    quantized = torch.backends.quantized
-    packed = _packed_int8(weight, bias, quantized.engine)
-    # Without VNNI oneDNN is not faster.
-    if len(weight) < MANY_OUTPUTS or "onednn" not in quantized.supported_engines or saturates("onednn"):
-        return lambda x: multiply(x, packed)
-    packed_for_many = _packed_int8(weight, bias, "onednn")
-    return lambda x: multiply(x, packed if x.shape[0] < MANY_ROWS else packed_for_many)
+    packed = _packed_int8(weight, bias)
+    return lambda x: multiply(x, packed)
 
 
-def _packed_int8(weight: torch.Tensor, bias: torch.Tensor | None, engine: str) -> Any:
+def _packed_int8(weight: torch.Tensor, bias: torch.Tensor | None) -> Any:
     """Packs 8-bit weights in the engine's order; 7-bit ones where sums of 8-bit products would saturate."""
     weight, bias = weight.detach().float(), None if bias is None else bias.detach().float()
-    scales = weight.abs().amax(1).clamp(min=1e-8).double() / (64 if saturates(engine) else 127)
-    with int8_engine(engine), without_deprecation():
+    few_bits = saturates(torch.backends.quantized.engine)
+    scales = weight.abs().amax(1).clamp(min=1e-8).double() / (64 if few_bits else 127)
+    with without_deprecation():
         rounded = torch.quantize_per_channel(weight, scales, torch.zeros(len(weight)).long(), 0, torch.qint8)
         return torch.ops.quantized.linear_prepack(rounded, bias)

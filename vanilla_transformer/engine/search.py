@@ -10,9 +10,8 @@ import torch
 
 # Changes scores (rows, vocabulary), given the tokens before them, (rows, length).
 Processor = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
-# Chooses a token for each row, (rows, 1), from its scores, (rows, vocabulary), the numbers of the rows in the whole
-# batch, (rows,), and the number of earlier tokens.
-Choice = Callable[[torch.Tensor, torch.Tensor, int], torch.Tensor]
+# Chooses a token for each row, (rows, 1), from its scores, (rows, vocabulary).
+Choice = Callable[[torch.Tensor], torch.Tensor]
 # On an accelerator the host asks only every so many steps which sentences are finished: each answer makes it wait.
 STEPS_PER_QUESTION = 4
 # Share of a batch from which finished sentences are dropped: copying the others has a cost.
@@ -129,17 +128,8 @@ class Limits(NamedTuple):
 
     def penalty(self, length: Any) -> Any:
         """Returns the penalty of a length, or of a tensor of lengths."""
-        return ((self.offset + length) / self.divisor) ** float(self.length_penalty)
-
-    @property
-    def offset(self) -> float:
-        """The offset added to a length."""
-        return getattr(self.length_penalty, "offset", 0.0)
-
-    @property
-    def divisor(self) -> float:
-        """The divisor of that sum."""
-        return getattr(self.length_penalty, "divisor", 1.0)
+        offset, divisor = getattr(self.length_penalty, "offset", 0.0), getattr(self.length_penalty, "divisor", 1.0)
+        return ((offset + length) / divisor) ** float(self.length_penalty)
 
     @property
     def is_exact(self) -> bool:
@@ -296,12 +286,12 @@ class BeamSearch:
         return torch.cat((prompts, self.running.paths[..., 0, : self.length]), -1).flatten(0, 1)
 
 
-def likeliest(scores_RV: torch.Tensor, rows: torch.Tensor, length: int) -> torch.Tensor:
+def likeliest(scores_RV: torch.Tensor) -> torch.Tensor:
     """Returns the token of the highest score in each row, (rows, 1)."""
     return scores_RV.argmax(-1, keepdim=True)
 
 
-def sampled(scores_RV: torch.Tensor, rows: torch.Tensor, length: int) -> torch.Tensor:
+def sampled(scores_RV: torch.Tensor) -> torch.Tensor:
     """Draws a token for each row, (rows, 1), from its softmax with torch's generator, as the library does."""
     return torch.multinomial(scores_RV.float().softmax(-1), 1)
 
@@ -332,7 +322,7 @@ def greedy_search(
         scores_NV = decoding.step(tokens_N1)
         if process is not None:
             scores_NV = process(found[rows, :length], scores_NV.float())
-        tokens_N1 = choose(scores_NV, rows, length)
+        tokens_N1 = choose(scores_NV)
         if len(searching) < len(numbers):
             over = torch.tensor([[number not in searching] for number in numbers], device=device)
             tokens_N1 = tokens_N1.masked_fill(over, padding)
