@@ -9,34 +9,17 @@ from vanilla_transformer.data.corpus import read_corpus
 from vanilla_transformer.errors import CorpusError
 
 
-@pytest.fixture(scope="module")
-def splits():
-    return {split: read_cmudict(split) for split in SPLITS}
-
-
-def test_the_splits_have_the_published_sizes(splits):
+def test_the_splits_have_the_published_sizes_and_share_no_word():
+    splits = {split: read_cmudict(split) for split in SPLITS}
     assert {split: len(pairs) for split, pairs in splits.items()} == {"train": 124_229, "dev": 2_735, "test": 6_703}
-    words = {split: len({word for word, _ in pairs}) for split, pairs in splits.items()}
-    assert words == {"train": 116_089, "dev": 2_565, "test": 6_272}
-
-
-def test_no_word_is_in_two_splits(splits):
-    train, dev, test = ({word for word, _ in splits[split]} for split in SPLITS)
-    assert not train & dev and not train & test and not dev & test
-
-
-def test_words_are_letters_and_phonemes_have_no_stress(splits):
-    for pairs in splits.values():
-        assert all(re.fullmatch(r"[a-z']+", word) for word, _ in pairs)
-        assert all(re.fullmatch(r"[A-Z]+( [A-Z]+)*", phonemes) for _, phonemes in pairs)
-
-
-def test_a_word_has_all_its_pronunciations_once(splits):
-    pronunciations = [phonemes for pairs in splits.values() for word, phonemes in pairs if word == "tomato"]
-    assert sorted(pronunciations) == ["T AH M AA T OW", "T AH M EY T OW"]
-
-
-def test_cmudict_is_read_by_its_name(splits):
+    words = {split: {word for word, _ in pairs} for split, pairs in splits.items()}
+    assert {split: len(them) for split, them in words.items()} == {"train": 116_089, "dev": 2_565, "test": 6_272}
+    assert len(set.union(*words.values())) == 116_089 + 2_565 + 6_272
+    pairs = [pair for several in splits.values() for pair in several]
+    assert all(re.fullmatch(r"[a-z']+", word) for word, _ in pairs)
+    assert all(re.fullmatch(r"[A-Z]+( [A-Z]+)*", phonemes) for _, phonemes in pairs)  # Without stress.
+    pronunciations = sorted(phonemes for word, phonemes in pairs if word == "tomato")
+    assert pronunciations == ["T AH M AA T OW", "T AH M EY T OW"]
     corpus = read_corpus(["cmudict:dev"])
     assert list(zip(corpus["source"], corpus["target"], strict=True)) == splits["dev"]
 

@@ -1,10 +1,12 @@
-"""Metrics: the same figures as sacrebleu's command."""
+"""Metrics: the same figures as sacrebleu's command, and error rates against the nearest of several references."""
 
 import json
 import subprocess
 import sys
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from refusals import refused
 
 from vanilla_transformer.errors import MetricError
@@ -12,6 +14,13 @@ from vanilla_transformer.evaluation import check_names, score
 
 PREDICTIONS = ["The cat sat on a mat .", "Es war einmal, vor langer Zeit!", "nothing of this is right at all", ""]
 REFERENCES = ["The cat sat on the mat .", "Es war einmal vor langer Zeit.", "here every word is another one", "End"]
+phonemes = st.lists(st.sampled_from(["AH", "B", "K", "T"]), min_size=1, max_size=6).map(" ".join)
+items = st.lists(st.tuples(phonemes, st.lists(phonemes, min_size=1, max_size=3)), min_size=1, max_size=6)
+
+
+def value(name, predictions, references):
+    [result] = score([name], predictions, references)
+    return result.value
 
 
 def test_sacrebleu_metrics_equal_the_sacrebleu_command(tmp_path):
@@ -57,3 +66,41 @@ def test_texts_that_cannot_be_scored_are_refused():
         score(["wer"], [], [])
     with refused(MetricError, "reference"):
         score(["wer"], ["A"], [[]])
+
+
+def test_a_word_is_right_if_it_equals_any_of_its_references():
+    predictions = ["R EH D", "L EH D", "K AE T"]
+    references = [["R IY D", "R EH D"], ["L IY D"], ["K AE T"]]
+    assert value("wer", predictions, references) == pytest.approx(100 / 3)
+
+
+def test_phoneme_errors_are_counted_against_the_nearest_reference():
+    # One edit to the second reference (4 tokens) and none to the only one (2 tokens).
+    assert value("per", ["A B C X", "D E"], [["X Y Z", "A B C D"], ["D E"]]) == pytest.approx(100 / 6)
+
+
+def test_of_equally_near_references_the_longest_counts_in_any_order():
+    for references in (["A", "A B C"], ["A B C", "A"]):
+        assert value("per", ["A B"], [references]) == pytest.approx(100 / 3)
+
+
+@given(items)
+def test_error_rates_are_zero_for_references_alone_and_do_not_depend_on_their_order(given_items):
+    predictions, references = [prediction for prediction, _ in given_items], [accepted for _, accepted in given_items]
+    all_right = all(prediction in accepted for prediction, accepted in given_items)
+    for name in ("wer", "per"):
+        assert (value(name, predictions, references) == 0) == all_right
+        assert value(name, [accepted[-1] for accepted in references], references) == 0
+        backwards = [accepted[::-1] for accepted in references]
+        assert value(name, predictions, references) == value(name, predictions, backwards)
+
+
+def test_error_rate_signature_counts_items_and_references():
+    [wer] = score(["wer"], ["A", "B"], [["A"], ["B", "C", "D"]])
+    assert "items:2|nrefs:1-3" in wer.signature
+    assert str(wer).startswith("wer = 0.00 ")
+
+
+def test_references_that_are_all_empty_are_refused():
+    with refused(MetricError, "empty"):
+        score(["per"], ["A"], [[""]])
