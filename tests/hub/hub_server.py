@@ -7,16 +7,12 @@ import re
 import secrets
 import socket
 import threading
-from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
-from urllib.parse import parse_qs, unquote, urlsplit
+from urllib.parse import unquote, urlsplit
 
 import yaml
-
-Files = dict[str, bytes]
 
 
 def blob_id(data: bytes) -> str:
@@ -30,24 +26,24 @@ class Repository:
 
     private: bool = False
     sdk: str | None = None
-    commits: dict[str, Files] = field(default_factory=dict)
+    commits: dict[str, dict[str, bytes]] = field(default_factory=dict)
     branches: dict[str, str] = field(default_factory=dict)
     messages: list[str] = field(default_factory=list)
 
-    def commit(self, branch: str, files: Files, message: str) -> str:
-        name = secrets.token_hex(20)
+    def commit(self, branch: str, files: dict[str, bytes], message: str) -> str:
+        name = self.branches[branch] = secrets.token_hex(20)
         self.commits[name] = files
-        self.branches[branch] = name
         self.messages.append(message)
         return name
 
-    def resolve(self, revision: str) -> str | None:
-        return self.branches.get(revision, revision if revision in self.commits else None)
+    def resolve(self, revision: str) -> str:
+        name = self.branches.get(revision, revision)
+        if name not in self.commits:
+            raise _Refusal(404, f"Invalid rev id: {revision}", "RevisionNotFound")
+        return name
 
-    def files(self, revision: str = "main") -> Files:
-        name = self.resolve(revision)
-        assert name is not None
-        return self.commits[name]
+    def files(self, revision: str = "main") -> dict[str, bytes]:
+        return self.commits[self.resolve(revision)]
 
 
 class HubServer(ThreadingHTTPServer):
@@ -55,7 +51,7 @@ class HubServer(ThreadingHTTPServer):
 
     daemon_threads = True
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__(("127.0.0.1", 0), _Handler)
         # Spaces stand under "spaces/" and their names.
         self.repositories: dict[str, Repository] = {}
@@ -69,7 +65,7 @@ class HubServer(ThreadingHTTPServer):
         return f"http://127.0.0.1:{self.server_address[1]}"
 
     @contextmanager
-    def losing(self, request: str) -> Iterator[None]:
+    def losing(self, request: str):
         """Within it the connection breaks in the middle of every request whose path holds this string."""
         self.lost = request
         try:
@@ -77,30 +73,23 @@ class HubServer(ThreadingHTTPServer):
         finally:
             self.lost = None
 
-    def handle_error(self, request: Any, client_address: Any) -> None:
+    def handle_error(self, request, client_address):
         """A connection that is gone is no news."""
 
 
 class _Refusal(Exception):
-    def __init__(self, status: int, message: str, code: str = "") -> None:
+    def __init__(self, status: int, message: str, code: str = ""):
         self.status, self.message, self.code = status, message, code
 
 
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
-    server: HubServer
 
-    def log_message(self, format: str, *args: Any) -> None:
+    def log_message(self, format, *args):
         pass
 
-    def do_GET(self) -> None:
-        self._answer()
-
-    do_HEAD = do_POST = do_GET
-
-    def _answer(self) -> None:
-        url = urlsplit(self.path)
-        path = unquote(url.path)
+    def do_GET(self):
+        path = unquote(urlsplit(self.path).path)
         self.server.requests.append(f"{self.command} {path}")
         length = int(self.headers.get("Content-Length", 0))
         if self.server.lost is not None and self.server.lost in path:
@@ -111,36 +100,38 @@ class _Handler(BaseHTTPRequestHandler):
         body = self.rfile.read(length)
         try:
             with self.server.lock:
-                self._route(path, parse_qs(url.query), body)
+                self._route(path, body)
         except _Refusal as refusal:
             headers = {"X-Error-Code": refusal.code, "X-Error-Message": refusal.message}
-            self._send(refusal.status, {"error": refusal.message}, headers)
+            self._send({"error": refusal.message}, headers, refusal.status)
 
-    def _route(self, path: str, query: dict[str, list[str]], body: bytes) -> None:
+    do_HEAD = do_POST = do_GET
+
+    def _route(self, path, body):
         if path == "/api/whoami-v2":
-            return self._send(200, {"name": self._user(), "type": "user", "orgs": []})
+            return self._send({"name": self._user(), "type": "user", "orgs": []})
         if path == "/api/repos/create":
             return self._create(json.loads(body))
         if path == "/api/validate-yaml":
-            card = json.loads(body)
-            problems = card_problems(card["content"])
-            return self._send(400 if problems else 200, {"errors": [{"message": p} for p in problems], "warnings": []})
+            problems = card_problems(json.loads(body)["content"])
+            errors = {"errors": [{"message": problem} for problem in problems], "warnings": []}
+            return self._send(errors, status=400 if problems else 200)
         if match := re.fullmatch(r"/api/(?:models/|(spaces/))([^/]+/[^/]+)(?:/(\S*))?", path):
             action, _, rest = (match[3] or "revision/main").partition("/")
-            return getattr(self, f"_{action.replace('-', '_')}")((match[1] or "") + match[2], rest, query, body)
+            write = action in ("branch", "preupload", "commit")
+            name = (match[1] or "") + match[2]
+            return getattr(self, f"_{action}")(name, self._repository(name, write), rest, body)
         if match := re.fullmatch(r"/((?:spaces/)?[^/]+/[^/]+)/resolve/([^/]+)/(.+)", path):
-            return self._resolve(*match.groups())
+            return self._resolve(self._repository(match[1]), match[2], match[3])
         raise _Refusal(404, f"no such place: {path}")
 
-    # Who asks, and what they may.
-
-    def _user(self) -> str | None:
+    def _user(self):
         token = self.headers.get("Authorization", "").removeprefix("Bearer ")
         if token and token not in self.server.users:
             raise _Refusal(401, "Invalid credentials in Authorization header")
         return self.server.users.get(token)
 
-    def _repository(self, name: str, write: bool = False) -> Repository:
+    def _repository(self, name, write=False):
         user, owner = self._user(), name.removeprefix("spaces/").partition("/")[0]
         repository = self.server.repositories.get(name)
         if repository is None or (repository.private and user != owner):
@@ -149,51 +140,35 @@ class _Handler(BaseHTTPRequestHandler):
             raise _Refusal(403, f"You have read access but not the required permissions for this operation: {name}")
         return repository
 
-    def _commit_name(self, repository: Repository, revision: str) -> str:
-        name = repository.resolve(revision)
-        if name is None:
-            raise _Refusal(404, f"Invalid rev id: {revision}", "RevisionNotFound")
-        return name
-
-    # What may be asked for.
-
-    def _create(self, wish: dict[str, Any]) -> None:
-        user = self._user()
-        if user is None:
-            raise _Refusal(401, "Invalid username or password.")
-        owner = wish.get("organization") or user
-        if owner != user:
+    def _create(self, wish):
+        owner = wish.get("organization") or self._user()
+        if owner is None or owner != self._user():
             raise _Refusal(403, f'You don\'t have the rights to create a model under the namespace "{owner}"')
-        space = wish.get("type") == "space"
-        name = f"{'spaces/' if space else ''}{owner}/{wish['name']}"
-        if space and wish.get("sdk") not in ("gradio", "static", "docker"):
+        name = f"{'spaces/' * (wish.get('type') == 'space')}{owner}/{wish['name']}"
+        if wish.get("type") == "space" and wish.get("sdk") not in ("gradio", "static", "docker"):
             raise _Refusal(400, "A Space needs an SDK")
-        url = {"url": f"{self.server.url}/{name}", "name": name}
-        if name in self.server.repositories:
-            self._send(409, {"error": "You already created this model repo", **url})
-            return
-        repository = self.server.repositories[name] = Repository(wish.get("visibility") == "private", wish.get("sdk"))
-        repository.commit("main", {".gitattributes": b""}, "initial commit")
-        self._send(200, url)
+        url, there = {"url": f"{self.server.url}/{name}", "name": name}, name in self.server.repositories
+        if not there:
+            made = self.server.repositories[name] = Repository(wish.get("visibility") == "private", wish.get("sdk"))
+            made.commit("main", {".gitattributes": b""}, "initial commit")
+        self._send(url | ({"error": "You already created this repo"} if there else {}), status=409 if there else 200)
 
-    def _branch(self, name: str, branch: str, query: dict[str, list[str]], body: bytes) -> None:
-        repository = self._repository(name, write=True)
+    def _branch(self, name, repository, branch, body):
         if branch in repository.branches:
             raise _Refusal(409, f"Reference already exists: {branch}")
         repository.branches[branch] = repository.branches["main"]
-        self._send(200, {})
+        self._send({})
 
-    def _preupload(self, name: str, revision: str, query: dict[str, list[str]], body: bytes) -> None:
-        files = self._repository(name, write=True).files(revision)
+    def _preupload(self, name, repository, revision, body):
+        files = repository.files(revision)
         answers = [
             {"path": path, "uploadMode": "regular", "shouldIgnore": False}
             | ({"oid": blob_id(files[path])} if path in files else {})
             for path in (file["path"] for file in json.loads(body)["files"])
         ]
-        self._send(200, {"files": answers})
+        self._send({"files": answers})
 
-    def _commit(self, name: str, branch: str, query: dict[str, list[str]], body: bytes) -> None:
-        repository = self._repository(name, write=True)
+    def _commit(self, name, repository, branch, body):
         files, message = dict(repository.files(branch)), ""
         for line in map(json.loads, body.splitlines()):
             value = line["value"]
@@ -204,19 +179,15 @@ class _Handler(BaseHTTPRequestHandler):
             elif line["key"] == "deletedFile":
                 del files[value["path"]]
         commit = repository.commit(branch, files, message)
-        self._send(
-            200, {"commitUrl": f"{self.server.url}/{name}/commit/{commit}", "commitOid": commit, "success": True}
-        )
+        self._send({"commitUrl": f"{self.server.url}/{name}/commit/{commit}", "commitOid": commit, "success": True})
 
-    def _revision(self, name: str, revision: str, query: dict[str, list[str]], body: bytes) -> None:
-        repository = self._repository(name)
-        commit = self._commit_name(repository, revision)
-        files = repository.commits[commit]
+    def _revision(self, name, repository, revision, body):
+        files = repository.files(revision)
         config = json.loads(files["config.json"]) if "config.json" in files else {}
         head = card_head(files.get("README.md", b"").decode()) or {}
         info = {
             "id": name.removeprefix("spaces/"),
-            "sha": commit,
+            "sha": repository.resolve(revision),
             "private": repository.private,
             "config": {key: config[key] for key in ("model_type", "architectures") if key in config},
             "pipeline_tag": head.get("pipeline_tag"),
@@ -226,29 +197,22 @@ class _Handler(BaseHTTPRequestHandler):
             "cardData": head,
             "siblings": [{"rfilename": path} for path in files],
         }
-        self._send(200, info)
+        self._send(info)
 
-    def _tree(self, name: str, place: str, query: dict[str, list[str]], body: bytes) -> None:
+    def _tree(self, name, repository, place, body):
         revision, _, folder = place.partition("/")
-        repository = self._repository(name)
-        files = repository.commits[self._commit_name(repository, revision)]
         if folder:
             raise _Refusal(404, f"{folder} does not exist", "EntryNotFound")
-        entries = [
-            {"type": "file", "path": path, "size": len(data), "oid": blob_id(data)} for path, data in files.items()
-        ]
-        self._send(200, entries)
+        files = repository.files(revision).items()
+        self._send([{"type": "file", "path": path, "size": len(data), "oid": blob_id(data)} for path, data in files])
 
-    def _resolve(self, name: str, revision: str, path: str) -> None:
-        repository = self._repository(name)
-        commit = self._commit_name(repository, revision)
-        headers = {"X-Repo-Commit": commit}
-        data = repository.commits[commit].get(path)
+    def _resolve(self, repository, revision, path):
+        data = repository.files(revision).get(path)
         if data is None:
             raise _Refusal(404, f"{path} does not exist", "EntryNotFound")
-        self._send(200, data, headers | {"ETag": f'"{blob_id(data)}"'})
+        self._send(data, {"X-Repo-Commit": repository.resolve(revision), "ETag": f'"{blob_id(data)}"'})
 
-    def _send(self, status: int, content: Any, headers: dict[str, str] | None = None) -> None:
+    def _send(self, content, headers=None, status=200):
         data = content if isinstance(content, bytes) else json.dumps(content).encode()
         self.send_response(status)
         self.send_header("Content-Length", str(len(data)))
@@ -261,7 +225,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(data)
 
 
-def card_head(card: str) -> dict[str, Any] | None:
+def card_head(card: str) -> dict | None:
     """The fields that a card begins with."""
     match = re.match(r"---\r?\n(.*?)\r?\n---", card, re.DOTALL)
     head = yaml.safe_load(match[1]) if match else None
@@ -273,14 +237,9 @@ def card_problems(card: str) -> list[str]:
     head = card_head(card)
     if head is None:
         return ["no metadata"]
-    problems = []
     languages = head.get("language", [])
-    for language in [languages] if isinstance(languages, str) else languages:
-        if not re.fullmatch(r"[a-z]{2,3}|code|multilingual", language):
-            problems.append(f'"language" {language} must be an ISO code')
-    if "license" in head and not re.fullmatch(r"[a-z][a-z0-9.-]*", head["license"]):
-        problems.append(f'"license" {head["license"]} must be one of the known ones')
-    for name in ("tags", "metrics", "datasets"):
-        if not isinstance(head.get(name, []), list):
-            problems.append(f'"{name}" must be a list')
-    return problems
+    languages = [languages] if isinstance(languages, str) else languages
+    faults = {f'"language" {one} must be an ISO code': re.fullmatch(r"[a-z]{2,3}|code", one) for one in languages}
+    faults |= {f'"{name}" must be a list': isinstance(head.get(name, []), list) for name in ("tags", "metrics")}
+    faults['"license" must be one of the known ones'] = re.fullmatch(r"[a-z][a-z0-9.-]*", head.get("license", "mit"))
+    return [fault for fault, is_right in faults.items() if not is_right]

@@ -29,8 +29,8 @@ def model(saved: Path, tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize(("name", "options"), [("README.md", []), ("recipe.yaml", ["--space"])])
 def test_push_sends_no_file_of_another_folder(
-    ann: HubServer, model: Path, secret: Path, name: str, options: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
+    ann: HubServer, model: Path, secret: Path, name: str, options: list[str], capsys
+):
     (model / name).unlink(missing_ok=True)
     (model / name).symlink_to(os.path.relpath(secret, model))
     assert main(["push", str(model), "ann/tiny", *options]) == 1
@@ -42,8 +42,8 @@ def test_push_sends_no_file_of_another_folder(
     ("name", "command"), [("chat_template.jinja", "onnx"), ("config.json", "ctranslate2"), ("config.json", "convert")]
 )
 def test_no_export_carries_the_text_of_another_folder_away(
-    ann: HubServer, model: Path, secret: Path, name: str, command: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+    ann: HubServer, model: Path, secret: Path, name: str, command: str, capsys
+):
     output = model.parent / "output"
     (model / name).unlink(missing_ok=True)
     (model / name).parent.mkdir(exist_ok=True)
@@ -56,7 +56,7 @@ def test_no_export_carries_the_text_of_another_folder_away(
 
 def test_links_within_a_folder_and_to_the_blobs_of_its_snapshot_are_sent(
     ann: HubServer, model: Path, tmp_path: Path, secret: Path
-) -> None:
+):
     (model / "weights").mkdir()
     (model / "model.safetensors").rename(model / "weights" / "final")
     (model / "model.safetensors").symlink_to("weights/final")

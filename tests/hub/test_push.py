@@ -48,7 +48,7 @@ def push(directory: Path, name: str, *options: str) -> int:
     return main(["push", str(directory), name, *options])
 
 
-def complaint(capsys: pytest.CaptureFixture[str]) -> str:
+def complaint(capsys) -> str:
     """Returns the command's error, which must be one line and all that it prints."""
     output, errors = capsys.readouterr()
     assert output == ""
@@ -56,9 +56,7 @@ def complaint(capsys: pytest.CaptureFixture[str]) -> str:
     return line
 
 
-def test_push_uploads_the_files_of_the_model_and_no_others(
-    ann: HubServer, directory: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_push_uploads_the_files_of_the_model_and_no_others(ann: HubServer, directory: Path, capsys):
     assert push(directory, "ann/tiny", "--message", "first try") == 0
     assert capsys.readouterr().out == f"{ann.url}/ann/tiny\n"
     repository = ann.repositories["ann/tiny"]
@@ -69,7 +67,7 @@ def test_push_uploads_the_files_of_the_model_and_no_others(
         assert repository.files()[name] == (directory / name).read_bytes()
 
 
-def test_a_run_is_pushed_without_the_places_on_this_machine(ann: HubServer, trained: Path, tmp_path: Path) -> None:
+def test_a_run_is_pushed_without_the_places_on_this_machine(ann: HubServer, trained: Path, tmp_path: Path):
     run = Path(shutil.copytree(trained, tmp_path / "numbers"))
     kept = (run / "recipe.yaml").read_bytes()
     assert str(trained.parent).encode() in kept
@@ -91,7 +89,7 @@ def test_a_run_is_pushed_without_the_places_on_this_machine(ann: HubServer, trai
 )
 def test_models_of_one_stack_are_pushed_with_the_name_of_their_pipeline(
     ann: HubServer, saved: Path, tmp_path: Path, kind: Any, task: str
-) -> None:
+):
     directory = tmp_path / "model"
     sizes = {"vocab_size": 280, "d_model": 16, "d_ff": 16, "num_heads": 1}
     model = kind(kind.config_class(**sizes))
@@ -110,7 +108,7 @@ def test_models_of_one_stack_are_pushed_with_the_name_of_their_pipeline(
     assert main(["push", str(saved), "ann/one-stack"]) == 1  # The name is that of a model of another type.
 
 
-def test_a_card_is_written_where_there_is_none(ann: HubServer, directory: Path) -> None:
+def test_a_card_is_written_where_there_is_none(ann: HubServer, directory: Path):
     assert push(directory, "ann/tiny", "--license", "apache-2.0") == 0
     card = ann.repositories["ann/tiny"].files()["README.md"].decode()
     assert "# ann/tiny\n" in card and "# tiny-en-de\n" in (directory / "README.md").read_text()
@@ -122,12 +120,7 @@ def test_a_card_is_written_where_there_is_none(ann: HubServer, directory: Path) 
 
 
 @pytest.mark.parametrize("request_", ["/preupload/", "/commit/"])
-def test_a_second_push_completes_one_that_lost_the_connection(
-    request_: str,
-    ann: HubServer,
-    directory: Path,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_a_second_push_completes_one_that_lost_the_connection(request_: str, ann: HubServer, directory: Path, capsys):
     with ann.losing(request_):
         assert push(directory, "ann/tiny") == 1
     assert re.fullmatch(r"vanilla-transformer: error: The connection to .* was lost .* again .*\.", complaint(capsys))
@@ -135,34 +128,28 @@ def test_a_second_push_completes_one_that_lost_the_connection(
     assert set(ann.repositories["ann/tiny"].files()) >= MODEL | {"README.md"}
 
 
-def test_no_token_is_said_before_anything_is_asked(
-    ann: HubServer, directory: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_token_is_said_before_anything_is_asked(ann: HubServer, directory: Path, capsys, monkeypatch):
     monkeypatch.delenv("HF_TOKEN")
     assert push(directory, "ann/tiny") == 1
     assert "No Hub token found: log in with `hf auth login`" in complaint(capsys)
     assert ann.requests == []
 
 
-def test_a_name_that_is_taken_is_said_and_left_alone(
-    ann: HubServer, directory: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    for owner, words in (
-        ("bob", "bob/tiny (403)"),
-        ("ann", "a bert model"),
-    ):
-        repository = ann.repositories[f"{owner}/tiny"] = Repository()
-        repository.commit("main", {"config.json": json.dumps({"model_type": "bert"}).encode()}, "theirs")
-        if owner == "bob":
-            repository.files()["config.json"] = (directory / "config.json").read_bytes()
-        assert push(directory, f"{owner}/tiny") == 1
-        assert words in complaint(capsys)
-        assert set(repository.files()) == {"config.json"} and len(repository.commits) == 1
+@pytest.mark.parametrize(
+    ("owner", "config", "words"), [("bob", None, "bob/tiny (403)"), ("ann", "bert", "a bert model")]
+)
+def test_a_name_that_is_taken_is_said_and_left_alone(ann: HubServer, directory: Path, capsys, owner, config, words):
+    repository, there = Repository(), (directory / "config.json").read_bytes()
+    repository.commit(
+        "main", {"config.json": json.dumps({"model_type": config}).encode() if config else there}, "theirs"
+    )
+    ann.repositories[f"{owner}/tiny"] = repository
+    assert push(directory, f"{owner}/tiny") == 1
+    assert words in complaint(capsys)
+    assert set(repository.files()) == {"config.json"} and len(repository.commits) == 1
 
 
-def test_edits_of_a_card_here_and_on_the_hub_stay(
-    ann: HubServer, directory: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_edits_of_a_card_here_and_on_the_hub_stay(ann: HubServer, directory: Path, capsys):
     assert push(directory, "ann/tiny") == 0
     written = (directory / "README.md").read_text()
     edited = written.replace("## Limits", "## What it cannot do")

@@ -120,7 +120,7 @@ def run(script: str, saved: Path, others: list[str], hub: HubServer, home: Path)
 
 def test_a_model_comes_back_from_the_hub_with_and_without_the_package(
     ann: HubServer, saved: Path, trained: Path, tmp_path: Path
-) -> None:
+):
     homes = tmp_path / "installed", tmp_path / "not-installed"
     for home in homes:
         home.mkdir()
@@ -146,7 +146,7 @@ def test_a_model_comes_back_from_the_hub_with_and_without_the_package(
         assert elsewhere[name] == installed[name], name
 
 
-def test_a_marian_model_is_pushed_as_one_of_this_package(ann: HubServer, tmp_path: Path) -> None:
+def test_a_marian_model_is_pushed_as_one_of_this_package(ann: HubServer, tmp_path: Path):
     opus = write_opus(tmp_path)
     (opus / "README.md").write_text("---\nlicense: cc-by-4.0\n---\n# Theirs\n")
     assert main(["push", str(opus), "ann/opus"]) == 0
