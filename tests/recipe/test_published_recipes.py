@@ -1,13 +1,9 @@
 """The recipes of the package: each can be followed, and those of the paper train as sections 5 and 6.1 have it."""
 
 import json
-import math
-import multiprocessing
-import os
 import random
 import re
 import shlex
-import socket
 from pathlib import Path
 
 import numpy as np
@@ -28,12 +24,9 @@ from vanilla_transformer.recipe.defaults import CorpusFacts, DeviceFacts, choose
 from vanilla_transformer.recipe.reading import load_recipe, shipped_recipes
 from vanilla_transformer.tasks import get_task
 from vanilla_transformer.training.loop import train
-from vanilla_transformer.training.optimisation import make_optimizer, make_schedule
 
 TASK = get_task("translation")
 
-PROCESSES = multiprocessing.get_context("forkserver")
-PROCESSES.set_forkserver_preload(["vanilla_transformer.training.loop"])
 WMT = ["wmt14-en-de-base", "wmt14-en-de-big", "wmt14-en-fr-base", "wmt14-en-fr-big"]
 # A GPU of 8 GB and one of 80 GB, alone and together with others.
 DEVICES = [
@@ -167,26 +160,6 @@ def test_the_papers_numbers_are_the_recipes(name):
     assert recipe.optimization.max_steps % recipe.run.save_steps == 0
 
 
-@pytest.mark.parametrize("name", WMT)
-def test_the_rate_follows_equation_3_to_its_peak_at_step_4000_and_down(name):
-    recipe = resolved(name, DEVICES[0])
-    width = recipe.model.d_model
-    optimizer = make_optimizer([torch.nn.Parameter(torch.zeros(1))], recipe, torch.device("cpu"))
-    schedule = make_schedule(
-        optimizer, width, recipe.optimization.warmup_steps, recipe.optimization.learning_rate_scale
-    )
-    rates = []
-    for _ in range(6_000):
-        rates.append(schedule.get_last_lr()[0])
-        optimizer.step()
-        schedule.step()
-    assert rates[0] == pytest.approx(1 / math.sqrt(width) / 4_000**1.5)
-    assert rates[999] == pytest.approx(1_000 * rates[0])
-    assert int(np.argmax(rates)) == 4_000 - 1
-    assert rates[3_999] == pytest.approx(1 / math.sqrt(width * 4_000))
-    assert rates[5_999] == pytest.approx(rates[3_999] * math.sqrt(4_000 / 6_000))
-
-
 @pytest.mark.parametrize("device", DEVICES, ids=lambda device: f"{device.processes}x{device.memory // 10**9}GB")
 def test_a_step_has_25000_tokens_a_side_on_any_number_of_devices(device):
     recipe = resolved("wmt14-en-de-base", device)
@@ -205,13 +178,6 @@ def test_a_step_has_25000_tokens_a_side_on_any_number_of_devices(device):
     assert recipe.optimization.batches_per_step % device.processes == 0
     for rank in range(device.processes):
         assert len(share(steps[0], rank, device.processes)) == recipe.optimization.batches_per_step // device.processes
-
-
-@pytest.mark.parametrize("name", WMT)
-def test_less_memory_makes_more_batches_of_the_same_step(name):
-    small, large = (resolved(name, DeviceFacts("cuda", 8, memory * 10**9, True)) for memory in (8, 80))
-    assert small.optimization.batches_per_step > large.optimization.batches_per_step
-    assert small.optimization.batch_tokens == large.optimization.batch_tokens
 
 
 def test_a_batch_of_the_big_model_fits_into_a_small_device():
@@ -250,7 +216,7 @@ def test_1_2_and_8_devices_share_each_steps_pairs_and_gradient(batches_per_step)
         torch.testing.assert_close(gradient, gradients[0], rtol=1e-9, atol=1e-12)
 
 
-@pytest.mark.parametrize("name", WMT)
+@pytest.mark.parametrize("name", ["wmt14-en-de-base", "wmt14-en-fr-big"])
 def test_paper_recipes_train_average_and_score_on_wmt_like_text(name, stand_in, tmp_path, monkeypatch):
     monkeypatch.chdir(stand_in)
     given = load_recipe(name)
@@ -275,46 +241,6 @@ def test_paper_recipes_train_average_and_score_on_wmt_like_text(name, stand_in, 
     kind = json.loads(tokenizer.backend_tokenizer.to_str())["model"]["type"]
     assert kind == {"bpe": "BPE", "wordpiece": "WordPiece"}[given.tokenizer.tokenizer_algorithm]
     assert "language:\n- en\n- " in (directory / "README.md").read_text()
-
-
-def one_of_several(recipe, rank, processes, port):
-    os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(processes)}
-    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "ACCELERATE_USE_CPU": "true"}
-    torch.set_num_threads(1)
-    train(recipe)
-
-
-def train_on(processes, recipe):
-    """Trains with so many processes at once, and returns the lines of the log."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    started = [
-        PROCESSES.Process(target=one_of_several, args=(recipe, rank, processes, port)) for rank in range(processes)
-    ]
-    for process in started:
-        process.start()
-    for process in started:
-        process.join(timeout=300)
-        process.kill()
-    assert [process.exitcode for process in started] == [0] * processes
-    return [json.loads(line) for line in Path(recipe.run.output, "metrics.jsonl").read_text().splitlines()]
-
-
-def test_1_2_and_8_processes_share_each_steps_tokens_and_loss(stand_in, tmp_path):
-    sizes = {"vocab_size": 280, "batch_tokens": 1200, "batches_per_step": 8, "max_steps": 4, "warmup_steps": 1}
-    data = {"train": (f"{stand_in}/wmt14:de-en:train",), "dev": (), "test": ()}
-    # With such an epsilon Adam does not make up for gradients that are too long or too short.
-    rest = {"dropout": 0.0, "precision": "float32", "save_steps": 4, "log_steps": 1, "adam_epsilon": 1.0}
-    recipe = load_recipe("wmt14-en-de-base").with_options(**data, **TINY, **sizes, **rest)
-    curves = [
-        train_on(processes, recipe.with_options(output=str(tmp_path / str(processes)))) for processes in (1, 2, 8)
-    ]
-    for curve in curves:
-        assert [record["target_tokens"] for record in curve] == [record["target_tokens"] for record in curves[0]]
-        losses = [record["loss"] for record in curve]
-        assert losses == pytest.approx([record["loss"] for record in curves[0]], abs=1e-5)
-    assert curves[0][0]["loss"] > curves[0][-1]["loss"]
 
 
 def test_the_model_for_wu2021_has_no_more_parameters_than_theirs():

@@ -35,7 +35,7 @@ class Average:
 
     def run(self) -> None:
         """Averages, saves the model and prints its directory."""
-        from vanilla_transformer.training.averaging import home_of, load_average
+        from vanilla_transformer.training.averaging import WEIGHTS, home_of, load_average
         from vanilla_transformer.training.checkpoints import read_checkpoint
         from vanilla_transformer.translation import load_tokenizer
         from vanilla_transformer.translation.loading import check_numbers
@@ -47,7 +47,7 @@ class Average:
         home = home_of(self.models[0])
         for place in checkpoints:
             checkpoint = read_checkpoint(place.parent if place.is_file() else place)
-            if checkpoint is not None and (damage := checkpoint.weights_damage()):
+            if checkpoint is not None and (damage := checkpoint.damage(WEIGHTS)):
                 raise RunError(f"{place} is damaged, {damage}: leave it out and name the others.")
         model = _model(home)
         load_average(model, checkpoints)

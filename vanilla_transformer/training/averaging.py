@@ -98,15 +98,11 @@ def _refuse_other_models(paths: Sequence[str | Path]) -> None:
     config = config_of(first)
     for home in others:
         other = config_of(home)
-        if config is not None and other is not None:
-            _refuse(difference_of_architectures(config, other), first, home)
-        if all((place / "tokenizer_config.json").is_file() for place in (first, home)):
-            _refuse(difference_of_vocabularies(load_tokenizer(first), load_tokenizer(home)), first, home)
-
-
-def _refuse(difference: str | None, first: Path, other: Path) -> None:
-    if difference is not None:
-        raise RunError(f"{other} and {first} are different models, which cannot be averaged: {difference}.")
+        difference = None if config is None or other is None else difference_of_architectures(config, other)
+        if difference is None and all((place / "tokenizer_config.json").is_file() for place in (first, home)):
+            difference = difference_of_vocabularies(load_tokenizer(first), load_tokenizer(home))
+        if difference is not None:
+            raise RunError(f"{home} and {first} are different models, which cannot be averaged: {difference}.")
 
 
 def read_weights(path: str | Path) -> dict[str, torch.Tensor]:

@@ -59,9 +59,11 @@ class Checkpoint:
         """Tells whether it also holds the optimizer and the random states."""
         return OPTIMIZER in self.files
 
-    def damage(self) -> str | None:
-        """Names a file that is missing or cut, or None."""
+    def damage(self, *names: str) -> str | None:
+        """Names a file, of those of these names or of all, that is missing or cut, or None."""
         for name, size in self.files.items():
+            if names and name not in names:
+                continue
             try:
                 found = (self.path / name).stat().st_size
             except OSError as error:
@@ -69,10 +71,6 @@ class Checkpoint:
             if found != size:
                 return f"{name} has {found:,} bytes instead of {size:,}"
         return None
-
-    def weights_damage(self) -> str | None:
-        """Names a fault of its weights alone, or None."""
-        return dataclasses.replace(self, files={WEIGHTS: self.files[WEIGHTS]}).damage()
 
     def keep_weights_alone(self) -> None:
         """Deletes all that only a resumed run needs."""
@@ -221,7 +219,7 @@ def checkpoints_to_average(
     """
     checkpoints = []
     for one in _regular(list_checkpoints(directory, report), save_steps, last_step)[-number:]:
-        damage = one.weights_damage()
+        damage = one.damage(WEIGHTS)
         if damage is None:
             checkpoints.append(one)
         else:

@@ -1,15 +1,14 @@
 """The devices of a run: their names, peak memory and peak FLOP/s."""
 
-import itertools
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Literal
 
+import psutil
 import torch
+from torch.utils.benchmark import Timer
 
 # Dense FLOP/s from NVIDIA's data sheets, by torch's name of the device; half of the figure where a sheet gives only
 # the one with sparsity. Variants missing here, and parts of a device, are measured.
@@ -30,7 +29,7 @@ _PUBLISHED = {
 }
 # The best size differs between devices, so the best of all counts.
 _MEASURED_SIZES = {"cpu": (512, 1024), "accelerator": (4096, 8192)}
-_MEASURING_SECONDS = 0.3
+_MEASURING_SECONDS = 0.15
 
 
 @dataclass(frozen=True)
@@ -73,43 +72,23 @@ def device_peak(device: torch.device, precision: str) -> Peak:
 
 def _measured_flops_per_second(device: torch.device, dtype: torch.dtype) -> float:
     """Returns the best speed of several products of square matrices, on as many threads as the run has."""
-    best, end = 0.0, 0.0
-    sizes = _MEASURED_SIZES["cpu" if device.type == "cpu" else "accelerator"]
-    matrices = [torch.randn(size, size, device=device, dtype=dtype) for size in sizes]
-    for round_number in itertools.count():
-        for matrix in matrices:
-            _synchronize(device)
-            start = time.perf_counter()
-            matrix @ matrix
-            _synchronize(device)
-            seconds = time.perf_counter() - start
-            if round_number > 0:  # The first product of a kind waits for the library's initialisation.
-                best = max(best, 2 * len(matrix) ** 3 / seconds)
-        end = end or time.perf_counter() + _MEASURING_SECONDS
-        if best and time.perf_counter() > end:
-            return best
-    raise AssertionError
-
-
-def _synchronize(device: torch.device) -> None:
-    if device.type != "cpu":
-        torch.accelerator.synchronize(device)
+    speeds = []
+    for size in _MEASURED_SIZES["cpu" if device.type == "cpu" else "accelerator"]:
+        matrix = torch.randn(size, size, device=device, dtype=dtype)
+        product = Timer("(m @ m)[0, 0].item()", globals={"m": matrix}, num_threads=torch.get_num_threads())
+        seconds = product.blocked_autorange(min_run_time=_MEASURING_SECONDS).times
+        speeds.append(2 * size**3 / min(seconds))
+    return max(speeds)
 
 
 def peak_memory(device: torch.device) -> int:
     """Returns the peak memory of this process in bytes: of the device, or main memory on a CPU."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
-    status = Path("/proc/self/status")
-    if status.is_file():
-        # On Linux ru_maxrss includes the process's memory before it became this program.
-        return 1024 * int(status.read_text().partition("VmHWM:")[2].split()[0])
-    try:
-        import resource
-    except ImportError:  # Windows has none.
-        import psutil
-
+    if sys.platform == "win32":
         return psutil.Process().memory_info().peak_wset
+    import resource  # Windows has none.
+
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak * 1024
 

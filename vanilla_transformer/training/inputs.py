@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import pyarrow.compute as pc
 from datasets import Dataset
 from transformers import PreTrainedTokenizerFast
 
@@ -21,17 +20,13 @@ from vanilla_transformer.tasks import SpecialTokens, task_for, with_labels
 from vanilla_transformer.training.checkpoints import has_checkpoints, remove_partial_files
 from vanilla_transformer.training.mixed_corpus import mix
 from vanilla_transformer.training.run_directory import RunDirectory
-from vanilla_transformer.training.vocabulary import (
-    check_tokenizer,
-    check_vocab_size,
-    describe_unseen_characters,
-    learn_tokenizer,
-)
+from vanilla_transformer.training.vocabulary import check_tokenizer, learn_tokenizer
 from vanilla_transformer.translation.differences import difference_of_vocabularies
 from vanilla_transformer.translation.loading import load_own_tokenizer, saved_config
 
-# Rows compared at once.
 _ROWS_AT_ONCE = 10_000
+# The settings by which a vocabulary is learned.
+_LEARNED_BY = ("task", "documents", "tokenizer_algorithm", "tokenizer_sides", "tokenizer_lowercase", "vocab_size")
 
 
 @dataclass(frozen=True)
@@ -68,10 +63,6 @@ def gather_inputs(recipe: Recipe, run: RunDirectory, say: Callable[[str], None])
             say(sentence)
     tokenizer = _tokenizer(recipe, run, train, say)
     prepared = prepare_train(corpora["train"], train, tokenizer, recipe, run.prepared, say)
-    if recipe.tokenizer.tokenizer_algorithm == "character":
-        unseen = (describe_unseen_characters(recipe, train, name, texts[name]) for name in ("dev", "test"))
-        for sentence in filter(None, unseen):
-            say(sentence)
     return Inputs(
         recipe,
         tokenizer,
@@ -86,36 +77,24 @@ def gather_inputs(recipe: Recipe, run: RunDirectory, say: Callable[[str], None])
 def _warnings(texts: Mapping[str, Sequence[Dataset]], columns: Sequence[str], unit: str) -> Iterator[str]:
     """Warns of likely mistakes in the choice of corpora: rows to copy, and rows to be scored on that were learned."""
     for name, corpora in texts.items():
-        if len(columns) == 2 and any(_has_equal_sides(corpus, columns) for corpus in corpora):
+        if len(columns) == 2 and any(all(a == b for a, b in _rows(corpus, columns)) for corpus in corpora):
             yield f"Attention: both sides of {name} are the same text, so the model can only learn to copy."
     for name, others in (("dev", ["train"]), ("test", ["train", "dev"])):
         for corpus in texts[name]:
+            rows = list(_rows(corpus, columns))
             for other in others:
-                known = _rows_also_in(corpus, texts[other], columns)
+                known = set(rows).intersection(row for text in texts[other] for row in _rows(text, columns))
                 if known:
+                    count = sum(row in known for row in rows)
                     yield (
-                        f"Attention: {known:,} of the {len(corpus):,} {unit} of {name} stand in {other} too, "
-                        "so scores on them say little about new text."
+                        f"Attention: {count:,} of the {len(rows):,} {unit} of {name} stand in {other} too, so scores "
+                        "on them say little about new text."
                     )
 
 
-def _has_equal_sides(corpus: Dataset, columns: Sequence[str]) -> bool:
-    """Tells whether all rows have twice the same text; reads no further than the first that has not."""
-    first, second = columns
-    tables = corpus.with_format("arrow").iter(_ROWS_AT_ONCE)
-    return all(pc.all(pc.equal(table[first], table[second])).as_py() for table in tables)
-
-
-def _rows_also_in(corpus: Dataset, others: Sequence[Dataset], columns: Sequence[str]) -> int:
-    """Counts the rows of a corpus that also stand in others, by their hashes."""
-    own = set(_hashes(corpus, columns))
-    found = {row for other in others for row in _hashes(other, columns) if row in own}
-    return sum(row in found for row in _hashes(corpus, columns))
-
-
-def _hashes(corpus: Dataset, columns: Sequence[str]) -> Iterator[int]:
+def _rows(corpus: Dataset, columns: Sequence[str]) -> Iterator[tuple[str, ...]]:
     for table in corpus.with_format("arrow").iter(_ROWS_AT_ONCE):
-        yield from map(hash, zip(*(table[name].to_pylist() for name in columns), strict=True))
+        yield from zip(*(table[name].to_pylist() for name in columns), strict=True)
 
 
 def prepare_train(
@@ -153,7 +132,8 @@ def _tokenizer(
     recipe: Recipe, run: RunDirectory, texts: Sequence[Dataset], say: Callable[[str], None]
 ) -> PreTrainedTokenizerFast:
     """Returns the run's tokenizer: the one it already has, the one the recipe names, or a new one."""
-    there, learned_from = run.tokenizer_config.exists(), json.dumps([text._fingerprint for text in texts])
+    there = run.tokenizer_config.exists()
+    learned_from = json.dumps([*(recipe[name] for name in _LEARNED_BY), *(text._fingerprint for text in texts)])
     # Checkpoints belong to the present tokenizer; until there are some, a tokenizer named by the recipe is preferred.
     begun, name = has_checkpoints(run.checkpoints), recipe.tokenizer.tokenizer
     is_of_text = run.vocabulary.is_file() and run.vocabulary.read_text(encoding="utf-8") == learned_from
@@ -171,7 +151,10 @@ def _tokenizer(
         run.prepared.mkdir(parents=True, exist_ok=True)
         atomic_write_text(run.vocabulary, learned_from)
         save_tokenizer(tokenizer, run)
-    check_vocab_size(tokenizer, recipe)
+    wanted = recipe.tokenizer.vocab_size or len(tokenizer)
+    # The weights of a model to start from may be for more entries than its tokenizer has.
+    if wanted != len(tokenizer) and (recipe.start.from_model is None or wanted < len(tokenizer)):
+        raise RecipeError(f"vocab_size is {wanted:,}, but the tokenizer has {len(tokenizer):,} entries: leave it out.")
     return tokenizer
 
 

@@ -240,10 +240,12 @@ class TrainingLoop:
     def _go_back_to(self, checkpoint: Checkpoint) -> None:
         begun = self.progress
         self.progress = replace(checkpoint.progress)
-        if self.progress.data != begun.data:
-            raise self._other_text("train")
-        if self.progress.dev != begun.dev:
-            raise self._other_text("dev")
+        for name, known, now in (("train", self.progress.data, begun.data), ("dev", self.progress.dev, begun.dev)):
+            if known != now:
+                raise RunError(
+                    f"The text of {name} has changed since the run in {self.checkpoints.parent} began: restore it, "
+                    "or name another output directory."
+                )
         self.accelerator.load_state(str(checkpoint.path))
         self.logger.info(f"Going on from the checkpoint of step {checkpoint.step:,}.")
         if self.progress.processes != begun.processes:
@@ -253,12 +255,6 @@ class TrainingLoop:
             )
             set_seed(self.recipe.optimization.seed + self.progress.step, device_specific=True)
             self.progress.processes = begun.processes
-
-    def _other_text(self, name: str) -> RunError:
-        return RunError(
-            f"The text of {name} has changed since the run in {self.checkpoints.parent} began: restore it, "
-            "or name another output directory."
-        )
 
     def run(self, stop: StopRequest) -> None:
         """Trains to the end, or until a signal asks to stop; in both cases the last step is saved."""

@@ -39,16 +39,11 @@ from vanilla_transformer.recipe.schema import Recipe
 Result = TypeVar("Result")
 # The directory in a run's output in which trackers write their files.
 TRACKER_FILES = "trackers"
-# With at least one batch for each of this many processes, the steps are those of one process. More have not been
-# measured.
-MAX_PROCESSES = 2
 # In fewer steps starting another process costs as much as it gains.
 MIN_STEPS = 1_000
-# Below this share of used threads, the idle ones cost more than processes gain.
-MIN_SHARE_OF_THREADS = 0.75
-# Bytes of main memory per process: Python with its libraries takes half a gigabyte, a small model and its batch as
-# much.
-MIN_MEMORY = 2 << 30
+# Bytes of main memory for two processes: in each, Python with its libraries takes half a gigabyte, a small model and
+# its batch as much.
+MIN_MEMORY = 4 << 30
 # How long processes wait for one that has not started, and for the one that prepares the text.
 JOINING_LIMIT, PREPARATION_LIMIT = timedelta(minutes=10), timedelta(days=7)
 # The exit code of a process that does not hear the others any more: the launcher knows why.
@@ -99,14 +94,9 @@ def processes_for(recipe: Recipe) -> int:
 
 
 def _fastest_number(max_steps: int | None) -> int:
-    # Other systems have not been measured.
-    if sys.platform != "linux" or (max_steps is not None and max_steps < MIN_STEPS):
-        return 1
-    threads, memory = own_threads(), psutil.virtual_memory().total
-    for number in range(min(MAX_PROCESSES, threads, memory // MIN_MEMORY), 1, -1):
-        if number * (threads // number) >= MIN_SHARE_OF_THREADS * threads:
-            return number
-    return 1
+    # Other systems and more processes have not been measured; of three threads, one would be idle.
+    suits = sys.platform == "linux" and own_threads() not in (1, 3) and psutil.virtual_memory().total >= MIN_MEMORY
+    return 2 if suits and (max_steps is None or max_steps >= MIN_STEPS) else 1
 
 
 def launch(number: int, recipe: Recipe, options: Sequence[str] = ()) -> None:

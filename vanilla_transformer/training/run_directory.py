@@ -1,13 +1,11 @@
 """The output directory: its allowed contents when a run starts, and the files a run writes to it."""
 
-import errno
 from contextlib import suppress
 from pathlib import Path
 
 from filelock import FileLock, Timeout
 
 from vanilla_transformer.atomic_files import PARTIAL, atomic_write_text
-from vanilla_transformer.data.columns import COLUMN_SETTINGS
 from vanilla_transformer.errors import RecipeError, RunError
 from vanilla_transformer.recipe.reading import load_recipe
 from vanilla_transformer.recipe.schema import Recipe, in_words
@@ -16,9 +14,6 @@ from vanilla_transformer.training.summary import SUMMARY, read_summary
 
 RECIPE = "recipe.yaml"
 LOCK = ".lock"
-
-# Errors of network disks that cannot lock files.
-_NO_LOCKS = {getattr(errno, name, None) for name in ("ENOLCK", "ENOSYS", "ENOTSUP", "EOPNOTSUPP", "EINVAL")}
 
 # These change what is reported or how the model searches, but no weights.
 _REPORT_FIELDS = (
@@ -30,11 +25,6 @@ _FREE_FIELDS = {
     *(*_REPORT_FIELDS, "max_minutes", "keep_checkpoints", "log_steps"),
     *("trackers", "output", "processes", "process_timeout"),
 }
-# These determine the vocabulary.
-_TOKENIZER_FIELDS = (
-    *("train", *COLUMN_SETTINGS),
-    *("tokenizer", "tokenizer_algorithm", "tokenizer_sides", "tokenizer_lowercase", "vocab_size"),
-)
 
 
 class AlreadyFinished(Exception):
@@ -59,7 +49,7 @@ class RunDirectory:
         checkpoints: One directory per checkpoint.
         tokenizer_config: The last tokenizer file to be written.
         prepared: The corpus in tokens, kept as long as the run needs it.
-        vocabulary: Identifies the text from which the run's own tokenizer was learned.
+        vocabulary: Identifies the text and the settings from which the run's own tokenizer was learned.
         metrics: One JSON object per line for every log line and every measurement on `dev`.
         log: Everything the run printed.
         finish: Asks the run, by being there, to end with the model that it has.
@@ -90,10 +80,6 @@ class RunDirectory:
                 training in it.
             AlreadyFinished: The directory holds this very run, finished.
         """
-        if self.path.exists() and not self.path.is_dir():
-            raise RunError(f"The output {self.path} is a file: name a directory that is empty or does not exist.")
-        if self.path.is_symlink() and not self.path.exists():
-            raise RunError(f"The output {self.path} is a link to {self.path.readlink()}, which does not exist.")
         self.path.mkdir(parents=True, exist_ok=True)
         self._take()
         if (self.path / RECIPE).is_file():
@@ -147,9 +133,8 @@ class RunDirectory:
             raise RunError(
                 f"Another process is training in {self.path}: wait until it ends, or name another directory."
             ) from None
-        except OSError as error:
-            if error.errno not in _NO_LOCKS:
-                raise RunError(f"The output directory {self.path} cannot be written ({error.strerror}).") from error
+        except OSError:  # The disk cannot lock files. If it cannot be written at all, the next file shows it.
+            pass
 
     def keep(self, recipe: Recipe) -> None:
         """Writes the recipe that the run follows."""
@@ -166,7 +151,7 @@ class RunDirectory:
         except RecipeError as error:
             raise RunError(f"The output directory {self.path} holds a run that cannot be read: {error}") from None
         if not has_checkpoints(self.checkpoints):
-            return self._begin_again(recipe, kept)
+            return self._begin_again(recipe)
         merged = _merge(recipe, kept)
         longer = {name for name in ("max_steps", "patience") if _is_more(merged[name], kept[name])}
         differing = _differing_fields(merged, kept) - longer
@@ -179,37 +164,29 @@ class RunDirectory:
                 "give the same recipe to continue it."
             )
         summary = read_summary(self.summary)
-        if summary is not None:
-            # Either patience or the last step ended it.
-            limit = (
-                "patience"
-                if kept.evaluation.patience and summary["steps"] < (kept.optimization.max_steps or 0)
-                else "max_steps"
+        if summary is None:
+            return merged
+        steps, patience = kept.optimization.max_steps or 0, kept.evaluation.patience
+        limit = "patience" if patience and summary["steps"] < steps else "max_steps"  # What has ended it.
+        if limit in longer:
+            return merged
+        option = f"--{limit.replace('_', '-')}"
+        further = f"a larger {option} than {kept[limit]:,} trains it further, and another --output starts over."
+        others = " and ".join(name for name in _REPORT_FIELDS if merged[name] != kept[name])
+        if others:
+            raise RunError(
+                f"The run in {self.path} is finished, with another {others} than asked for: `evaluate` scores the "
+                f"model; {further}"
             )
-            if limit not in longer:
-                further = (
-                    f"a larger --{limit.replace('_', '-')} than {kept[limit]:,} trains it further, and "
-                    "another --output starts over."
-                )
-                others = [name for name in _REPORT_FIELDS if merged[name] != kept[name]]
-                if others:
-                    raise RunError(
-                        f"The run in {self.path} is finished, with another {' and '.join(others)} than asked for: "
-                        f"`evaluate` scores the model; {further}"
-                    )
-                raise AlreadyFinished(f"The run in {self.path} is finished, there is nothing to do: {further}")
-        return merged
+        raise AlreadyFinished(f"The run in {self.path} is finished, there is nothing to do: {further}")
 
-    def _begin_again(self, recipe: Recipe, kept: Recipe) -> Recipe:
+    def _begin_again(self, recipe: Recipe) -> Recipe:
         """Follows the new recipe as long as nothing is learned: the first try may have been on another device."""
         if self.summary.exists() or any(self.path.glob("model*.safetensors")):
             raise RunError(
                 f"The output directory {self.path} holds a model without the checkpoints of its run, which "
                 "cannot be continued: name another directory."
             )
-        # A tokenizer named by path may have changed since.
-        if recipe.tokenizer.tokenizer or any(recipe[name] != kept[name] for name in _TOKENIZER_FIELDS):
-            self.tokenizer_config.unlink(missing_ok=True)
         self.keep(recipe)
         return recipe
 

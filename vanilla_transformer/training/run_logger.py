@@ -64,7 +64,7 @@ class RunLogger:
             self.bar = None
 
     def read_metrics(self) -> list[dict[str, Any]]:
-        """Returns the records of metrics.jsonl, without truncated lines and others that are no records."""
+        """Returns the records of metrics.jsonl, without lines that a kill has cut."""
         return [record for line in self._lines() if (record := _parsed(line)) is not None]
 
     def truncate_after(self, step: int) -> None:
@@ -85,14 +85,10 @@ class RunLogger:
 
 
 def _parsed(line: bytes) -> dict[str, Any] | None:
-    """Returns the record in a line, all finite numbers and with its step; None for anything else."""
     try:
-        record = json.loads(line.decode("utf-8"))
-    except (ValueError, RecursionError):
+        return json.loads(line)
+    except ValueError:
         return None
-    if not isinstance(record, dict) or type(record.get("step")) is not int:
-        return None
-    return record if all(type(value) in (int, float) and math.isfinite(value) for value in record.values()) else None
 
 
 def _append(file: Path, line: str) -> None:

@@ -1,7 +1,6 @@
 """Section 5.1: the recipe's tokenizer, learned from a sample of its text."""
 
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 
 from datasets import Dataset, concatenate_datasets
@@ -19,8 +18,6 @@ from vanilla_transformer.tokenizer import lowercased
 MAX_ROWS_FOR_VOCABULARY = 1_000_000
 # Advice on getting a tokenizer with these special tokens.
 _ADVICE = {SpecialTokens(): "`vanilla-transformer tokenizer` makes one that can."}
-# Number of characters that a sentence lists.
-_MAX_SHOWN = 10
 
 
 def check_tokenizer(
@@ -50,18 +47,6 @@ def check_tokenizer(
         )
     if special.mask_token and "<mask>" not in tokenizer.get_vocab():
         raise RecipeError(f"The tokenizer of {name} has no <mask>: leave --tokenizer out, and one is trained.")
-
-
-def check_vocab_size(tokenizer: PreTrainedTokenizerBase, recipe: Recipe) -> None:
-    """Refuses a recipe whose vocabulary size differs from its tokenizer's.
-
-    Raises:
-        RecipeError: The message gives both sizes.
-    """
-    wanted = recipe.tokenizer.vocab_size
-    may_be_larger = recipe.start.from_model is not None and wanted is not None and wanted > len(tokenizer)
-    if wanted not in (None, len(tokenizer)) and not may_be_larger:
-        raise RecipeError(f"vocab_size is {wanted:,}, but the tokenizer has {len(tokenizer):,} entries: leave it out.")
 
 
 def learn_tokenizer(
@@ -97,42 +82,12 @@ def _learn(recipe: Recipe, sample: Dataset, vocab_size: int) -> VanillaTransform
     return VanillaTransformerTokenizer.train(texts, vocab_size, algorithm=algorithm, lowercase=lowercase, **special)
 
 
-def _columns(recipe: Recipe) -> tuple[str, ...]:
-    """Returns the columns that a vocabulary is learned from: all but labels, or one side of pairs."""
-    sides = recipe.tokenizer.tokenizer_sides
-    return task_for(recipe).form.without_labels().names if sides == "both" else (sides,)
-
-
 def _sentences(sample: Dataset, recipe: Recipe) -> Iterator[str]:
     """Yields the texts of a thousand rows column by column, then those of the next."""
-    task = task_for(recipe)
+    task, sides = task_for(recipe), recipe.tokenizer.tokenizer_sides
+    columns = task.form.without_labels().names if sides == "both" else (sides,)
     for rows in sample.iter(1000):
-        for name in _columns(recipe):
+        for name in columns:
             for text in rows[name]:
                 text = text.replace(BETWEEN_WORDS, " ") if task.form.tagged else text
                 yield lowercased(text) if recipe.tokenizer.tokenizer_lowercase and name != "target" else text
-
-
-def describe_unseen_characters(
-    recipe: Recipe, train: Iterable[Dataset], name: str, others: Iterable[Dataset]
-) -> str | None:
-    """Describes characters of another text that never occur in `train`, with their counts; None if there are none."""
-    columns = _columns(recipe)
-    known = {character for text in _texts(train, columns) for character in text}
-    counts = Counter(character for text in _texts(others, columns) for character in text if character not in known)
-    if not counts:
-        return None
-    shown = [f"{character!r} {count:,}" for character, count in counts.most_common(_MAX_SHOWN)]
-    more = ["..."] * (len(counts) > _MAX_SHOWN)
-    characters = "character" if len(counts) == 1 else "characters"
-    return (
-        f"{name} has {len(counts):,} {characters} that never occur in train, {counts.total():,} in all, so the "
-        f"model cannot know them: {', '.join([*shown, *more])}"
-    )
-
-
-def _texts(corpora: Iterable[Dataset], columns: Sequence[str]) -> Iterator[str]:
-    for corpus in corpora:
-        for rows in corpus.select_columns(list(columns)).iter(1000):
-            for column in columns:
-                yield from rows[column]
