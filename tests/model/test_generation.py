@@ -1,5 +1,6 @@
-"""Section 6.1: the search, its penalty and its limits."""
+"""Section 6.1, and what `generate` offers, beside teacher forcing, an exhaustive search and greedy steps by hand."""
 
+import copy
 import itertools
 
 import pytest
@@ -8,61 +9,63 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from refusals import refused
 from transformers import GenerationConfig
+from transformers.generation.streamers import BaseStreamer
 
 from vanilla_transformer import VanillaTransformerConfig, VanillaTransformerForConditionalGeneration
 from vanilla_transformer.model.generation_vanilla_transformer import GoogleLengthPenalty
 
-SOURCE = torch.tensor([[5, 9, 7, 8, 2], [11, 4, 2, 0, 0], [6, 2, 0, 0, 0]])
-MASK = (SOURCE != 0).long()
 PAD, START, END = 0, 1, 2
+SOURCE = torch.tensor([[5, 3, 7, 8, END], [4, 6, END, PAD, PAD], [6, END, PAD, PAD, PAD]])
+MASK = (SOURCE != PAD).long()
+INPUTS = {"input_ids": SOURCE, "attention_mask": MASK}
 
 
-def five_word_model(seed: int, sharpness: float = 3.0) -> VanillaTransformerForConditionalGeneration:
+def few_words(seed: int, **fields) -> VanillaTransformerForConditionalGeneration:
+    """A random model of nine types, so sure of itself that its sentences end and its hypotheses differ."""
     torch.manual_seed(seed)
-    config = VanillaTransformerConfig(
-        vocab_size=5, d_model=16, d_ff=32, num_heads=2, encoder_layers=1, decoder_layers=2
-    )
-    model = VanillaTransformerForConditionalGeneration(config).eval()
+    sizes = {"vocab_size": 9, "d_model": 16, "d_ff": 32, "num_heads": 2, "encoder_layers": 1, "decoder_layers": 2}
+    model = VanillaTransformerForConditionalGeneration(VanillaTransformerConfig(**{**sizes, **fields})).eval()
     with torch.no_grad():
-        model.get_input_embeddings().weight.mul_(sharpness)
+        model.get_input_embeddings().weight.mul_(3.0)
     return model
 
 
-def log_probabilities(model, source: torch.Tensor, hypotheses: torch.Tensor) -> torch.Tensor:
-    """Teacher-forced log-probability of each target token, (hypotheses, length - 1), without a cache."""
-    rows = source.expand(hypotheses.shape[0], -1)
-    logits = model(input_ids=rows, attention_mask=(rows != PAD).long(), decoder_input_ids=hypotheses[:, :-1]).logits
-    return logits.log_softmax(-1).gather(-1, hypotheses[:, 1:, None]).squeeze(-1)
+@pytest.fixture(scope="module")
+def model() -> VanillaTransformerForConditionalGeneration:
+    return few_words(0)
 
 
-def google_score(model, source: torch.Tensor, hypothesis: list[int], alpha: float) -> float:
-    total = log_probabilities(model, source, torch.tensor([hypothesis])).sum().item()
-    return total / ((5 + len(hypothesis) - 1) / 6) ** alpha
+def log_probabilities(model, source: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    """Teacher-forced log-probability of each target token after the first, without a cache."""
+    mask = (source != PAD).long()
+    logits = model(input_ids=source, attention_mask=mask, decoder_input_ids=targets[:, :-1]).logits
+    return logits.log_softmax(-1).gather(-1, targets[:, 1:, None]).squeeze(-1)
+
+
+def google_score(model, source: torch.Tensor, target: list[int], alpha: float) -> float:
+    total = log_probabilities(model, source, torch.tensor([target])).sum().item()
+    return total / ((5 + len(target) - 1) / 6) ** alpha
 
 
 def until_end(row: list[int]) -> list[int]:
     return row[: row.index(END) + 1] if END in row else [token for token in row if token != PAD]
 
 
-def exhaustive_best(model, source: torch.Tensor, longest: int, alpha: float) -> tuple[list[int], float]:
-    """The best of all hypotheses that end, or that are as long as allowed."""
-    words = [token for token in range(5) if token != END]
-    best: tuple[list[int], float] = ([], -float("inf"))
-    for length in range(1, longest + 1):
-        last = range(5) if length == longest else [END]
-        for tokens in itertools.product(*[words] * (length - 1), last):
-            hypothesis = [START, *tokens]
-            score = google_score(model, source, hypothesis, alpha)
-            if score > best[1]:
-                best = (hypothesis, score)
-    return best
+def test_google_penalty_is_the_published_formula():
+    assert 10 ** GoogleLengthPenalty(0.6) == pytest.approx(((5 + 10) / 6) ** 0.6)
+    assert 1 ** GoogleLengthPenalty(0.6) == 1
 
 
 @pytest.mark.parametrize(("seed", "alpha"), [(0, 0.0), (1, 0.6), (2, 1.5)])
 def test_beam_as_wide_as_the_space_finds_what_exhaustive_search_finds(seed: int, alpha: float):
-    model, longest = five_word_model(seed), 4
-    source = torch.tensor([[3, 4, 3, 2]])
-    expected, score = exhaustive_best(model, source, longest, alpha)
+    model, longest, source = few_words(seed, vocab_size=5), 4, torch.tensor([[3, 4, 3, 2]])
+    hypotheses = [
+        [START, *tokens, last]
+        for length in range(1, longest + 1)
+        for tokens in itertools.product((PAD, START, 3, 4), repeat=length - 1)
+        for last in (range(5) if length == longest else [END])
+    ]
+    scores = {tuple(each): google_score(model, source, each, alpha) for each in hypotheses}
     found = model.generate(
         input_ids=source,
         num_beams=4**longest + 5,
@@ -71,8 +74,9 @@ def test_beam_as_wide_as_the_space_finds_what_exhaustive_search_finds(seed: int,
         return_dict_in_generate=True,
         output_scores=True,
     )
-    assert found.sequences_scores.item() == pytest.approx(score, abs=1e-5)
-    assert until_end(found.sequences[0].tolist()[1:]) == until_end(expected[1:])
+    best = max(scores, key=scores.get)
+    assert found.sequences_scores.item() == pytest.approx(scores[best], abs=1e-5)
+    assert until_end(found.sequences[0].tolist()[1:]) == until_end(list(best[1:]))
 
 
 @settings(max_examples=25, deadline=None)
@@ -83,72 +87,133 @@ def test_beam_as_wide_as_the_space_finds_what_exhaustive_search_finds(seed: int,
     beyond=st.integers(0, 9),
 )
 def test_scores_equal_a_teacher_forced_recomputation(seed: int, beams: int, alpha: float, beyond: int):
-    model = five_word_model(seed)
+    model = few_words(seed, vocab_size=5)
     source = torch.tensor([[3, 4, 3, 4, 2], [4, 2, 0, 0, 0]])
+    search = {
+        "num_beams": beams,
+        "num_return_sequences": 2,
+        "length_penalty": alpha,
+        "max_length_beyond_source": beyond,
+    }
     outputs = model.generate(
-        input_ids=source,
-        attention_mask=(source != PAD).long(),
-        num_beams=beams,
-        num_return_sequences=2,
-        length_penalty=alpha,
-        max_length_beyond_source=beyond,
-        return_dict_in_generate=True,
-        output_scores=True,
+        source, attention_mask=source.ne(PAD), **search, return_dict_in_generate=True, output_scores=True
     )
     for row, (sequence, score) in enumerate(zip(outputs.sequences, outputs.sequences_scores, strict=True)):
-        sentence = source[row // 2 : row // 2 + 1]
         length = int((outputs.beam_indices[row] >= 0).sum())
-        hypothesis = sequence[: 1 + length].tolist()
-        assert google_score(model, sentence, hypothesis, alpha) == pytest.approx(score.item(), abs=1e-5)
+        expected = google_score(model, source[row // 2 :][:1], sequence[: 1 + length].tolist(), alpha)
+        assert expected == pytest.approx(score.item(), abs=1e-5)
         assert (sequence[1 + length :] == PAD).all()
 
 
-def test_defaults_are_the_papers(tiny_model):
-    chosen = tiny_model.generation_config
-    assert (chosen.num_beams, chosen.length_penalty, chosen.length_penalty_type) == (4, 0.6, "google")
-    assert chosen.max_length_beyond_source == 50
-    explicit = tiny_model.generate(
-        input_ids=SOURCE,
-        attention_mask=MASK,
-        generation_config=GenerationConfig(
-            num_beams=4, length_penalty=0.6, length_penalty_type="google", max_length_beyond_source=50
-        ),
-        early_stopping="never",
-    )
-    assert torch.equal(tiny_model.generate(input_ids=SOURCE, attention_mask=MASK), explicit)
+@pytest.mark.parametrize("search", [{"num_beams": 1}, {"num_beams": 4}, {"num_beams": 3, "num_return_sequences": 3}])
+def test_transition_scores_agree_with_teacher_forcing(model, search: dict):
+    asked = {"max_new_tokens": 7, "return_dict_in_generate": True, "output_scores": True}
+    found = model.generate(**INPUTS, **search, **asked)
+    beams = getattr(found, "beam_indices", None)
+    scores = model.compute_transition_scores(found.sequences, found.scores, beams, normalize_logits=beams is None)
+    rows = torch.arange(len(SOURCE)).repeat_interleave(search.get("num_return_sequences", 1))
+    expected = log_probabilities(model, SOURCE[rows], found.sequences)
+    for row, sequence in enumerate(found.sequences[:, 1:].tolist()):
+        length = len(until_end(sequence))
+        torch.testing.assert_close(scores[row, :length], expected[row, :length], atol=1e-5, rtol=0)
 
 
-@pytest.mark.parametrize("settings_", [{}, {"num_beams": 1}, {"do_sample": True, "num_beams": 1}, {"num_beams": 2}])
-def test_each_sentence_has_its_own_limit(tiny_model, settings_: dict):
-    never_ends = {"suppress_tokens": [END, PAD]}
-    outputs = tiny_model.generate(input_ids=SOURCE, attention_mask=MASK, **settings_, **never_ends)
-    assert (outputs != PAD).sum(-1).tolist() == [1 + 5 + 50, 1 + 3 + 50, 1 + 2 + 50]
+def test_defaults_are_the_papers(model):
+    paper = {"num_beams": 4, "length_penalty": 0.6, "length_penalty_type": "google", "max_length_beyond_source": 50}
+    assert {name: getattr(model.generation_config, name) for name in paper} == paper
+    explicit = model.generate(**INPUTS, generation_config=GenerationConfig(**paper), early_stopping="never")
+    assert torch.equal(model.generate(**INPUTS), explicit)
+    with refused(ValueError, "'google'", "'huggingface'", "'Google'"):
+        model.generate(**INPUTS, length_penalty_type="Google")
+
+
+@pytest.mark.parametrize("asked", [{}, {"num_beams": 1}, {"do_sample": True}, {"num_beams": 2}], ids=str)
+@pytest.mark.parametrize("ends", [END, None])
+def test_each_sentence_has_its_own_limit(asked: dict, ends: int | None):
+    model, never = few_words(0), [PAD] if ends is None else [PAD, END]
+    model.generation_config.eos_token_id = ends
+    found = model.generate(**INPUTS, **asked, suppress_tokens=never)
+    assert (found != PAD).sum(1).tolist() == [1 + 5 + 50, 1 + 3 + 50, 1 + 2 + 50]
 
 
 @pytest.mark.parametrize("side", ["left", "right"])
-def test_batch_gives_what_each_sentence_gives_alone(tiny_model, side: str):
+def test_batch_gives_what_each_sentence_gives_alone(model, side: str):
     source = SOURCE if side == "right" else torch.stack([row.roll(int((row == PAD).sum())) for row in SOURCE])
-    together = tiny_model.generate(input_ids=source, attention_mask=(source != PAD).long())
+    together = model.generate(input_ids=source, attention_mask=(source != PAD).long())
     for row, sentence in zip(together.tolist(), SOURCE, strict=True):
-        alone = tiny_model.generate(input_ids=sentence[sentence != PAD][None])[0].tolist()
-        assert [t for t in row if t != PAD] == [t for t in alone if t != PAD]
+        alone = model.generate(input_ids=sentence[sentence != PAD][None])[0].tolist()
+        assert until_end(row) == until_end(alone)
 
 
-def test_unknown_penalty_is_refused(tiny_model):
-    with refused(ValueError, "'google'", "'huggingface'", "'Google'"):
-        tiny_model.generate(input_ids=SOURCE, length_penalty_type="Google")
-
-
-def test_beam_of_one_equals_greedy(tiny_model):
+def test_beam_of_one_equals_greedy_steps_and_assisted_decoding(model):
     by_hand = torch.full((3, 1), START)
     for _ in range(12):
-        logits = tiny_model(input_ids=SOURCE, attention_mask=MASK, decoder_input_ids=by_hand).logits[:, -1]
+        logits = model(**INPUTS, decoder_input_ids=by_hand).logits[:, -1]
         by_hand = torch.cat((by_hand, logits.argmax(-1, keepdim=True)), dim=1)
-    outputs = tiny_model.generate(input_ids=SOURCE, attention_mask=MASK, num_beams=1, max_new_tokens=12)
-    for row, expected in zip(outputs.tolist(), by_hand.tolist(), strict=True):
-        assert until_end(row) == until_end(expected)
+    found = model.generate(**INPUTS, num_beams=1, max_new_tokens=12)
+    assert list(map(until_end, found.tolist())) == list(map(until_end, by_hand.tolist()))
+    expected = model.generate(SOURCE[:1], num_beams=1)
+    for asked in ({"assistant_model": few_words(9)}, {"prompt_lookup_num_tokens": 2}):
+        assert torch.equal(model.generate(SOURCE[:1], num_beams=1, **asked), expected)
 
 
-def test_google_penalty_is_the_published_formula():
-    assert 10 ** GoogleLengthPenalty(0.6) == pytest.approx(((5 + 10) / 6) ** 0.6)
-    assert 1 ** GoogleLengthPenalty(0.6) == 1
+class Collected(BaseStreamer):
+    """Keeps what it is given."""
+
+    def __init__(self) -> None:
+        self.pieces: list[torch.Tensor] = []
+        self.ended = False
+
+    def put(self, value: torch.Tensor) -> None:
+        self.pieces.append(value.reshape(-1))
+
+    def end(self) -> None:
+        self.ended = True
+
+
+def test_streamer_is_given_each_token(model):
+    streamer = Collected()
+    found = model.generate(input_ids=SOURCE[:1], num_beams=1, streamer=streamer)
+    assert torch.equal(torch.cat(streamer.pieces), found[0]) and streamer.ended
+    with refused(ValueError, "streamer"):
+        model.generate(input_ids=SOURCE[:1], streamer=Collected())
+
+
+def test_a_checkpoint_without_its_generation_config_decodes_as_the_paper(model, tmp_path):
+    model.model.save_pretrained(tmp_path / "base model")
+    model.save_pretrained(tmp_path / "file lost")
+    (tmp_path / "file lost" / "generation_config.json").unlink()
+    for directory in ("base model", "file lost"):
+        loaded = VanillaTransformerForConditionalGeneration.from_pretrained(tmp_path / directory)
+        assert loaded.generation_config.to_diff_dict() == model.generation_config.to_diff_dict()
+        assert torch.equal(loaded.generate(**INPUTS), model.generate(**INPUTS))
+        loaded.save_pretrained(tmp_path / "again")
+        again = VanillaTransformerForConditionalGeneration.from_pretrained(tmp_path / "again")
+        assert again.generation_config.length_penalty_type == "google"
+    theirs = GenerationConfig(num_beams=2, max_new_tokens=3)
+    loaded = VanillaTransformerForConditionalGeneration.from_pretrained(tmp_path / "again", generation_config=theirs)
+    assert (loaded.generation_config.num_beams, loaded.generation_config.max_new_tokens) == (2, 3)
+
+
+def test_a_generation_config_that_says_which_penalty_keeps_it(model, tmp_path):
+    def scores(model, **asked) -> torch.Tensor:
+        return model.generate(**INPUTS, **asked, output_scores=True, return_dict_in_generate=True).sequences_scores
+
+    theirs = GenerationConfig(num_beams=4, length_penalty_type="huggingface", length_penalty=1.0)
+    theirs.save_pretrained(tmp_path)
+    by_library = scores(model, num_beams=4, length_penalty_type="huggingface", length_penalty=1.0)
+    by_paper = scores(model)
+    assert not torch.allclose(by_library, by_paper)
+    for given_ in (theirs, GenerationConfig.from_pretrained(tmp_path)):
+        assert torch.equal(scores(model, generation_config=given_), by_library)
+    # And the other way round: a model of the library's penalty, and settings of the paper's model.
+    of_library = copy.deepcopy(model)
+    of_library.generation_config = theirs
+    assert torch.equal(scores(of_library, generation_config=model.generation_config), by_paper)
+
+
+@pytest.mark.parametrize("asked", [{}, {"num_beams": 1}, {"output_scores": True, "return_dict_in_generate": True}])
+def test_a_model_without_a_padding_token_decodes(model, asked: dict):
+    found = [each.generate(SOURCE[:1], **asked) for each in (few_words(0, pad_token_id=None), model)]
+    rows = [(one if isinstance(one, torch.Tensor) else one.sequences)[0].tolist() for one in found]
+    assert until_end(rows[0]) == until_end(rows[1])
