@@ -84,15 +84,6 @@ def test_raw_text_is_only_text_but_for_what_a_user_added():
         assert reader.decode(reader(text)["input_ids"], skip_special_tokens=True) == text
 
 
-def test_offsets_are_those_of_words_without_their_space(tmp_path):
-    trained().save_pretrained(tmp_path)
-    text = " the</s> little  house"
-    for way in (AutoTokenizer, PreTrainedTokenizerFast):
-        found = way.from_pretrained(tmp_path)(text, return_offsets_mapping=True, add_special_tokens=False)
-        places = [(start, end) for start, end in found["offset_mapping"] if end > start]
-        assert "".join(text[start:end] for start, end in places) == "the</s>littlehouse"
-
-
 def test_words_stay_apart_in_a_tokenizer_without_a_space_before_a_text():
     tokenizer = trained(begins=True, ends=False)
     for words in (["the", "house"], ["the", "house", "is"]):

@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from refusals import refused
-from searches import END, PAD, CausalLibrarySearch, Google, Streamed, assert_same
+from searches import ARCHITECTURES, END, PAD, CausalLibrarySearch, Google, Streamed, assert_same
 from transformers import DynamicCache, GenerationConfig
 
 from vanilla_transformer import VanillaTransformerDecoderConfig, VanillaTransformerDecoderForCausalLM
@@ -38,16 +38,6 @@ def prompts(seed: int, lengths: list[int]) -> dict[str, torch.Tensor]:
     return {"input_ids": ids, "attention_mask": (ids != PAD).long()}
 
 
-ARCHITECTURES = st.sampled_from(
-    [
-        {},
-        {"d_k": 5, "d_v": 11},
-        {"positional_encoding": "learned", "max_position_embeddings": 40},
-        {"attention_bias": True, "output_bias": True, "activation_function": "gelu"},
-        {"tie_word_embeddings": True, "num_heads": 1},
-        {"vocab_size": 64 * 3},
-    ]
-)
 LENGTHS = st.one_of(
     st.lists(st.integers(1, 9), min_size=1, max_size=6), st.lists(st.integers(1, 5), min_size=9, max_size=11)
 )
@@ -111,7 +101,7 @@ def test_greedy_search_and_samples_are_the_librarys(seed, architecture, lengths,
 
 
 INPUTS = prompts(0, [5, 3, 2])
-FAST = {
+ENGINE = {
     "nothing asked for": {},
     "no mask": {"attention_mask": None, "input_ids": torch.tensor([[5, 9], [7, 8]])},
     "no prompt": {"attention_mask": None, "input_ids": None},
@@ -137,19 +127,15 @@ LIBRARY = {
 }
 
 
-@pytest.mark.parametrize("asked", FAST.values(), ids=FAST)
-def test_the_fast_path_supports(ways_taken, asked: dict):
-    sharp(0).generate(**{**INPUTS, "max_new_tokens": 4, **asked})
-    assert ways_taken == ["engine"]
-
-
-@pytest.mark.parametrize("asked", LIBRARY.values(), ids=LIBRARY)
-def test_the_library_searches_with(ways_taken, asked: dict):
-    sharp(0).generate(**{**INPUTS, "max_new_tokens": 4, **asked})
-    assert ways_taken == ["library"]
-    if "return_dict_in_generate" not in asked:
-        with refused(ValueError, "'int8'"):
-            sharp(0).generate(**{**INPUTS, "max_new_tokens": 4, **asked}, quantization="int8")
+@pytest.mark.parametrize("way", ["engine", "library"])
+def test_each_call_goes_the_way_that_is_said_here(ways_taken, way: str):
+    for name, asked in {"engine": ENGINE, "library": LIBRARY}[way].items():
+        ways_taken.clear()
+        sharp(0).generate(**{**INPUTS, "max_new_tokens": 4, **asked})
+        assert ways_taken == [way], name
+        if way == "library" and "return_dict_in_generate" not in asked:
+            with refused(ValueError, "'int8'"):
+                sharp(0).generate(**{**INPUTS, "max_new_tokens": 4, **asked}, quantization="int8")
 
 
 def test_the_library_goes_on_from_a_cache(ways_taken):

@@ -25,44 +25,41 @@ def with_all_logits(hidden, weight, labels, smoothing: float, bias: torch.Tensor
     return torch.nn.functional.cross_entropy(logits, labels, reduction="sum", label_smoothing=smoothing)
 
 
-@pytest.mark.parametrize(("rows", "smoothing"), [(ROWS, 0.0), (MANY, 0.1)])
-def test_loss_in_parts_and_its_gradients_equal_those_over_all_logits(rows: int, smoothing: float):
+def both(
+    rows: int = ROWS, smoothing: float = 0.1, scale: float = 1.0, biased: bool = False
+) -> tuple[tuple[torch.Tensor, ...], ...]:
+    """Loss and gradients of hidden states, weight and perhaps bias, in parts and over all logits."""
     found = []
     for function in (summed_cross_entropy, with_all_logits):
         hidden, weight, labels = examples(rows)
-        bias = torch.linspace(-2, 2, VOCABULARY, requires_grad=True)
+        hidden = (hidden * scale).detach().requires_grad_()
+        bias = torch.linspace(-2, 2, VOCABULARY, requires_grad=True) if biased else None
         total = function(hidden, weight, labels, smoothing, bias)
-        (total / rows).backward()
-        found.append((total.detach(), hidden.grad, weight.grad, bias.grad))
-    torch.testing.assert_close(found[0], found[1], rtol=1e-5, atol=1e-5)
+        total.backward()
+        found.append((total.detach(), hidden.grad, weight.grad, *([bias.grad] if biased else [])))
+    return found[0], found[1]
+
+
+@pytest.mark.parametrize(("rows", "smoothing"), [(ROWS, 0.0), (MANY, 0.1)])
+def test_loss_in_parts_and_its_gradients_equal_those_over_all_logits(rows: int, smoothing: float):
+    torch.testing.assert_close(*both(rows, smoothing, biased=True), rtol=1e-5, atol=1e-5 * rows)
 
 
 def test_a_label_whose_probability_is_nought_in_float32_has_the_right_loss():
-    found = []
-    for function in (summed_cross_entropy, with_all_logits):
-        hidden, weight, labels = examples()
-        hidden = (hidden * 30).detach().requires_grad_()
-        assert (
-            torch.nn.functional.linear(hidden, weight).softmax(-1).gather(1, labels.clamp(min=0)[:, None]) == 0
-        ).any()
-        total = function(hidden, weight, labels, 0.1)
-        total.backward()
-        found.append((total.detach(), hidden.grad, weight.grad))
-    assert found[0][0].isfinite()
-    torch.testing.assert_close(found[0], found[1], rtol=1e-5, atol=1e-4)
+    hidden, weight, labels = examples()
+    probabilities = torch.nn.functional.linear(30 * hidden, weight).softmax(-1)
+    assert (probabilities.gather(1, labels.clamp(min=0)[:, None]) == 0).any()
+    parts, whole = both(scale=30.0)
+    assert parts[0].isfinite()
+    torch.testing.assert_close(parts, whole, rtol=1e-5, atol=1e-4)
 
 
 def test_under_autocast_the_products_alone_are_rounded():
-    found = []
-    for function in (summed_cross_entropy, with_all_logits):
-        hidden, weight, labels = examples()
-        with torch.autocast("cpu", torch.bfloat16):
-            total = function(hidden, weight, labels, 0.1)
-        total.backward()
-        assert total.dtype == hidden.grad.dtype == weight.grad.dtype == torch.float32
-        found.append((total.detach(), hidden.grad, weight.grad))
-    torch.testing.assert_close(found[0][0], found[1][0], rtol=1e-5, atol=0)
-    torch.testing.assert_close(found[0][1:], found[1][1:], rtol=2e-2, atol=3e-2)
+    with torch.autocast("cpu", torch.bfloat16):
+        parts, whole = both()
+    assert {one.dtype for one in parts} == {torch.float32}
+    torch.testing.assert_close(parts[0], whole[0], rtol=1e-5, atol=0)
+    torch.testing.assert_close(parts[1:], whole[1:], rtol=2e-2, atol=3e-2)
 
 
 def test_rows_that_do_not_count_have_neither_loss_nor_gradient():

@@ -170,10 +170,8 @@ GREEDY: list[dict[str, Any]] = [
     {"return_dict_in_generate": True, "output_scores": True, "output_attentions": True},
 ]
 SEARCHES: list[dict[str, Any]] = [
-    {"num_beams": 3, "num_return_sequences": 2},
-    {"num_beams": 3, "cache_implementation": "static"},
-    {"repetition_penalty": 1.3, "min_new_tokens": 4},
-    {"prefix_allowed_tokens_fn": lambda batch, ids: [7, 8, 9]},
+    *({"num_beams": 3, "num_return_sequences": 2}, {"num_beams": 3, "cache_implementation": "static"}),
+    *({"repetition_penalty": 1.3, "min_new_tokens": 4}, {"prefix_allowed_tokens_fn": lambda batch, ids: [7, 8, 9]}),
 ]
 
 
@@ -182,15 +180,15 @@ SEARCHES: list[dict[str, Any]] = [
 def test_every_mode_of_generate_takes_no_account_of_padding(settings: dict[str, Any], positions: str):
     model = random_model("language-model", eos_token_id=None, positional_encoding=positions)
     model.set_attn_implementation("eager" if "output_attentions" in settings else "sdpa")
-    ids, mask, count, found = IDS.flip(1), MASK.flip(1), settings.get("num_return_sequences", 1), []
-    for tokens, where in ((ids, mask), (ids[1:, 3:], mask[1:, 3:])):
-        outputs = model.generate(tokens, attention_mask=where, max_new_tokens=6, **settings)
-        outputs = outputs if isinstance(outputs, torch.Tensor) else outputs.sequences
-        assert outputs.shape == (len(tokens) * count, tokens.shape[1] + 6)
-        found.append(outputs[-count:, -6:])
-    assert torch.equal(found[0], found[1])
-    if settings in GREEDY:
-        assert torch.equal(found[0], model.generate(ids, attention_mask=mask, max_new_tokens=6)[-1:, -6:])
+    ids, mask, count = IDS.flip(1), MASK.flip(1), settings.get("num_return_sequences", 1)
+
+    def last(tokens: torch.Tensor, where: torch.Tensor, **asked: Any) -> torch.Tensor:
+        outputs = model.generate(tokens, attention_mask=where, max_new_tokens=6, **asked)
+        return (outputs if isinstance(outputs, torch.Tensor) else outputs.sequences)[-count:, -6:]
+
+    padded = last(ids, mask, **settings)
+    assert torch.equal(padded, last(ids[1:, 3:], mask[1:, 3:], **settings))
+    assert settings not in GREEDY or torch.equal(padded, last(ids, mask))
 
 
 def test_generation_continues_from_embeddings_cache_and_assistant():

@@ -49,20 +49,10 @@ def tokenizers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Vanil
     return {name: [tokenizer, reloaded(tokenizer, directory / name)] for name, tokenizer in trained.items()}
 
 
-@pytest.fixture(scope="module")
-def tokenizer() -> VanillaTransformerTokenizer:
-    return train("bpe")
-
-
 def train(algorithm: str) -> VanillaTransformerTokenizer:
     return VanillaTransformerTokenizer.train(
         TEXTS, {"character": 280, "presplit": None}.get(algorithm, 400), algorithm
     )
-
-
-@pytest.fixture(scope="module")
-def presplit() -> VanillaTransformerTokenizer:
-    return VanillaTransformerTokenizer.train(SPLIT, algorithm="presplit")
 
 
 def reloaded(tokenizer: VanillaTransformerTokenizer, directory: Path) -> VanillaTransformerTokenizer:
@@ -90,7 +80,7 @@ def decoded(tokenizer: VanillaTransformerTokenizer, ids: list[int]) -> str:
 @given(text=tricky_texts)
 def test_any_text_comes_back_exactly_before_and_after_saving(
     tokenizers: dict[str, list[VanillaTransformerTokenizer]], algorithm: str, text: str
-) -> None:
+):
     trained, loaded = tokenizers[algorithm]
     ids = plain_text(trained)(text)["input_ids"]
     assert plain_text(loaded)(text)["input_ids"] == ids
@@ -106,7 +96,7 @@ def test_any_text_comes_back_exactly_before_and_after_saving(
 @given(texts=st.lists(tricky_texts, min_size=1, max_size=3))
 def test_plain_text_is_never_taken_for_control(
     tokenizers: dict[str, list[VanillaTransformerTokenizer]], algorithm: str, texts: list[str]
-) -> None:
+):
     for tokenizer in map(plain_text, tokenizers[algorithm]):
         batch = tokenizer(texts, text_target=texts)
         for ids in (*batch["input_ids"], *batch["labels"], tokenizer(text_target=texts[0])["input_ids"]):
@@ -115,7 +105,7 @@ def test_plain_text_is_never_taken_for_control(
 
 
 @pytest.mark.parametrize("algorithm", ["bpe", "wordpiece"])
-def test_no_piece_is_learned_that_spells_a_special_token(algorithm: str) -> None:
+def test_no_piece_is_learned_that_spells_a_special_token(algorithm: str):
     corpus = ["</s></s></s> </s> a</s>b <pad><s><unk> </s>'</s> s<pad>s"] * 50
     with pytest.raises(VocabularyError) as error:
         VanillaTransformerTokenizer.train(corpus, 10_000, algorithm)
@@ -125,9 +115,7 @@ def test_no_piece_is_learned_that_spells_a_special_token(algorithm: str) -> None
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
-def test_special_tokens_have_their_ids(
-    tokenizers: dict[str, list[VanillaTransformerTokenizer]], algorithm: str
-) -> None:
+def test_special_tokens_have_their_ids(tokenizers: dict[str, list[VanillaTransformerTokenizer]], algorithm: str):
     for tokenizer in tokenizers[algorithm]:
         assert isinstance(tokenizer, VanillaTransformerTokenizer)
         assert tokenizer.convert_tokens_to_ids(SPECIAL) == [0, 1, 2, 3]
@@ -135,7 +123,7 @@ def test_special_tokens_have_their_ids(
         assert tokenizer("a", add_special_tokens=False)["input_ids"] == tokenizer("a")["input_ids"][:-1]
 
 
-def test_same_texts_give_the_same_vocabulary_in_another_process() -> None:
+def test_same_texts_give_the_same_vocabulary_in_another_process():
     script = (
         "import json, sys\n"
         "from vanilla_transformer import VanillaTransformerTokenizer\n"
@@ -156,7 +144,7 @@ def test_same_texts_give_the_same_vocabulary_in_another_process() -> None:
 @given(texts=st.lists(st.text("abcé 你 </s>'", max_size=20), max_size=6), vocab_size=st.integers(260, 300))
 def test_vocabulary_has_the_size_asked_for_or_the_error_tells_the_largest(
     algorithm: str, texts: list[str], vocab_size: int
-) -> None:
+):
     try:
         tokenizer = VanillaTransformerTokenizer.train(iter(texts), vocab_size, algorithm)
     except VocabularyError as error:
@@ -184,30 +172,26 @@ def test_vocabulary_has_the_size_asked_for_or_the_error_tells_the_largest(
         ("one text", 300, "bpe", "texts"),
     ],
 )
-def test_wrong_arguments_are_named(texts: list[str], vocab_size: Any, algorithm: str, named: str) -> None:
+def test_wrong_arguments_are_named(texts: list[str], vocab_size: Any, algorithm: str, named: str):
     with refused(ValueError, *named.split()):
         VanillaTransformerTokenizer.train(texts, vocab_size, algorithm)
 
 
-def test_punctuation_and_digits_stand_apart_from_words(tokenizer: VanillaTransformerTokenizer) -> None:
-    pieces = {token.removeprefix("Ġ") for token in tokenizer.get_vocab() if token not in SPECIAL}
+def test_punctuation_and_digits_stand_apart_from_words():
+    pieces = {token.removeprefix("Ġ") for token in train("bpe").get_vocab() if token not in SPECIAL}
     assert {"mat", "cat's"} <= pieces
     assert not [piece for piece in pieces if set(piece) & set(string.ascii_letters) and set(piece) & set(",.;!?<>")]
     assert not [piece for piece in pieces if len(piece) > 1 and set(piece) & set(string.digits)]
 
 
-def test_split_text_keeps_its_pieces_and_comes_back_in_words(
-    presplit: VanillaTransformerTokenizer, tmp_path: Path
-) -> None:
+def test_split_text_keeps_its_pieces_and_comes_back_in_words(tmp_path: Path):
+    presplit = VanillaTransformerTokenizer.train(SPLIT, algorithm="presplit")
     for tokenizer in (presplit, reloaded(presplit, tmp_path)):
         pieces = tokenizer.convert_tokens_to_ids(tokenizer.tokenize(SPLIT[0]))
         assert len(pieces) == len(SPLIT[0].split())
         assert decoded(tokenizer, pieces) == tokenizer.detokenize(SPLIT[0]) == "über saftig-grünes gras ."
-        assert [tokenizer.detokenize(text) for text in ("", "sand ist sand .", "sa@@")] == [
-            "",
-            "sand ist sand .",
-            "sa",
-        ]
+        texts = {"": "", "sand ist sand .": "sand ist sand .", "sa@@": "sa"}
+        assert {text: tokenizer.detokenize(text) for text in texts} == texts
 
 
 @pytest.mark.parametrize("algorithm", ["bpe", "wordpiece", "character", "presplit"])

@@ -15,30 +15,6 @@ from vanilla_transformer.recurrent.recurrent_equations import (
 )
 
 
-def sigmoid(x: float) -> float:
-    return 1 / (1 + math.exp(-x))
-
-
-def test_an_lstm_step_by_hand():
-    # Width 1: gates i, f, g, o get 0.5, 1.0, -0.5, 2.0 from the input and 0.1, 0.2, 0.3, 0.4 times h = 0.5.
-    weight, bias = torch.tensor([[0.1], [0.2], [0.3], [0.4]]), torch.zeros(4)
-    hidden, cell = lstm_step(
-        torch.tensor([[0.5, 1.0, -0.5, 2.0]]), (torch.tensor([[0.5]]), torch.tensor([[2.0]])), weight, bias
-    )
-    # f = σ(1.1) = 0.75026, i = σ(0.55) = 0.63414, g = tanh(-0.35) = -0.33638.
-    by_hand = 0.75026 * 2.0 - 0.63414 * 0.33638
-    assert cell.item() == pytest.approx(by_hand, abs=2e-5)
-    assert hidden.item() == pytest.approx(sigmoid(2.2) * math.tanh(by_hand), abs=2e-5)
-
-
-def test_a_gru_step_by_hand():
-    # Width 1: r, z, n get 0.0, 1.0, 0.5 from the input and 1.0, 0.0, 2.0 times h = 0.5.
-    weight, bias = torch.tensor([[1.0], [0.0], [2.0]]), torch.zeros(3)
-    (hidden,) = gru_step(torch.tensor([[0.0, 1.0, 0.5]]), (torch.tensor([[0.5]]),), weight, bias)
-    # r = σ(0.5) = 0.62246, n = tanh(0.5 + r) = 0.80842, z = σ(1) = 0.73106.
-    assert hidden.item() == pytest.approx((1 - 0.73106) * 0.80842 + 0.73106 * 0.5, abs=2e-5)
-
-
 @pytest.mark.parametrize(("kind", "step"), [(torch.nn.LSTM, lstm_step), (torch.nn.GRU, gru_step)])
 def test_steps_are_those_of_torch(kind, step):
     torch.manual_seed(0)

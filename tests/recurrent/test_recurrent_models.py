@@ -223,12 +223,3 @@ def test_a_decoder_refuses_incomplete_encoder_outputs(source, labels):
     torch.testing.assert_close(again, model(**source, labels=labels).loss)
     with refused(ValueError, "decoder_input_ids"):
         model(**source)
-
-
-def test_a_graph_is_exported_with_its_masks(source, labels):
-    model = make("lstm", "bahdanau")
-    inputs = {**source, "decoder_input_ids": labels, "decoder_attention_mask": torch.ones_like(labels)}
-    inputs["decoder_attention_mask"][0, :2] = 0
-    program = torch.export.export(model, (), {**inputs, "use_cache": False})
-    graph = program.module()
-    torch.testing.assert_close(graph(**inputs, use_cache=False).logits, model(**inputs).logits, atol=1e-5, rtol=1e-5)

@@ -30,9 +30,6 @@ from .recurrent_equations import SourceAttention, gru_step, lstm_step, maxout
 
 State = tuple[torch.Tensor, ...]
 
-# Torch's names for a layer's weights.
-_WEIGHTS = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
-
 
 @dataclass
 class RecurrentEncoderOutput(BaseModelOutput):
@@ -150,8 +147,6 @@ class RecurrentEncoder(RecurrentPreTrainedModel):
         check_mask(attention_mask, embedded_BSD.shape[1])
         if attention_mask is None:
             states_BSD, last = self.rnn(embedded_BSD)
-        elif torch.compiler.is_exporting():
-            states_BSD, last = self._unrolled(embedded_BSD, attention_mask.bool())
         else:
             states_BSD, last = self._without_padding(embedded_BSD, attention_mask.bool())
         hidden, cell = last if isinstance(last, tuple) else (last, None)
@@ -175,30 +170,6 @@ class RecurrentEncoder(RecurrentPreTrainedModel):
         in_front_BSD, _ = pad_packed_sequence(states, batch_first=True, total_length=mask_BS.shape[1])
         back_BSD = order_BS.argsort(dim=-1)[..., None].expand_as(in_front_BSD)
         return in_front_BSD.gather(1, back_BSD), last
-
-    def _unrolled(self, states_BSD: torch.Tensor, mask_BS: torch.Tensor) -> tuple[torch.Tensor, Any]:
-        """Does the same for `torch.export`, which has no packed sequences and unrolls loops."""
-        advance: Callable[..., State] = lstm_step if self.config.cell == "lstm" else gru_step
-        ends: list[State] = []
-        places, seen_BS1 = range(states_BSD.shape[1]), mask_BS[..., None]
-        for layer in range(self.config.num_layers):
-            sides = []
-            for back in ("", "_reverse")[: 1 + self.rnn.bidirectional]:
-                w_x, w_h, b_x, b_h = (getattr(self.rnn, f"{name}_l{layer}{back}") for name in _WEIGHTS)
-                gates_BSG = nn.functional.linear(states_BSD, w_x, b_x)
-                state: State = (states_BSD.new_zeros(len(states_BSD), self.rnn.hidden_size),) * (
-                    2 - (self.config.cell == "gru")
-                )
-                read = {}
-                for place in reversed(places) if back else places:
-                    new = advance(gates_BSG[:, place], state, w_h, b_h)
-                    state = tuple(torch.where(seen_BS1[:, place], a, b) for a, b in zip(new, state, strict=True))
-                    read[place] = state[0]
-                sides.append(torch.stack([read[place] for place in places], 1) * seen_BS1)
-                ends.append(state)
-            states_BSD = torch.cat(sides, -1)
-        parts = tuple(torch.stack(part) for part in zip(*ends, strict=True))
-        return states_BSD, parts if len(parts) > 1 else parts[0]
 
     def _side_by_side(self, last: torch.Tensor) -> torch.Tensor:
         """Reshapes (layers · directions, batch, width) to (batch, layers, d_model)."""
@@ -267,7 +238,7 @@ class RecurrentDecoder(RecurrentPreTrainedModel):
             check_mask(attention_mask, state.length + embedded_BTD.shape[1])
             reads_BT = attention_mask[:, -embedded_BTD.shape[1] :].bool()
             # Nothing is read behind the last word: only padding before it has to be skipped.
-            if not torch.compiler.is_exporting() and bool(reads_BT[:, 0].all()):
+            if bool(reads_BT[:, 0].all()):
                 reads_BT = None
         return self.advance(embedded_BTD, state, values_BSD, mask_BS.bool(), reads_BT)
 
