@@ -75,22 +75,15 @@ def test_8_bits_are_the_weights_within_half_a_step():
     np.testing.assert_array_equal(floats[5:9], weights["b"].numpy())
 
 
-def test_models_that_the_page_does_not_compute_are_declined(explored, tmp_path):
-    one = explored("classifier")
+def test_models_that_the_page_does_not_compute_are_declined(explored, tmp_path, monkeypatch):
     with refused(ModelError, "Linear"):
         family(nn.Linear(2, 2))  # type: ignore[arg-type]
-    one.model.config.activation_function = "mish"
-    try:
-        with refused(ModelError, "mish"):
-            family(one.model)
-    finally:
-        one.model.config.activation_function = "relu"
-    one.model.config.problem_type = "regression"
-    try:
-        with refused(ModelError, "regression"):
-            family(one.model)
-    finally:
-        one.model.config.problem_type = None
+    one = explored("classifier")
+    for name, value in (("activation_function", "mish"), ("problem_type", "regression")):
+        with monkeypatch.context() as patch:
+            patch.setattr(one.model.config, name, value)
+            with refused(ModelError, value):
+                family(one.model)
     one.model.classifier.lora = nn.Linear(2, 2)
     try:
         with refused(ModelError, "classifier.lora"):

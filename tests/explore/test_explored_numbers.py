@@ -1,6 +1,7 @@
 """Every number of the page is the model's own: read from Chromium, compared with Python."""
 
 from collections.abc import Iterator
+from contextlib import ExitStack
 from typing import Any
 
 import numpy as np
@@ -20,24 +21,16 @@ SEARCHES = [(1, 0.0), (4, 0.6), (8, 0.3)]
 @pytest.fixture
 def opened(browser, explored) -> Iterator[Any]:
     """Opens the page of a model: the model with its tokenizer, and the page."""
-    served, pages = [], []
+    with ExitStack() as stack:
 
-    def open_page(kind: str) -> Any:
-        one = explored(kind)
-        context = serve(one.folder)
-        address = context.__enter__()
-        served.append(context)
-        page = browser.new_page()
-        pages.append(page)
-        page.goto(address)
-        page.wait_for_selector("html[data-ready]", state="attached")
-        return one, page
+        def open_page(kind: str) -> Any:
+            one, page = explored(kind), browser.new_page()
+            stack.callback(page.close)
+            page.goto(stack.enter_context(serve(one.folder)))
+            page.wait_for_selector("html[data-ready]", state="attached")
+            return one, page
 
-    yield open_page
-    for page in pages:
-        page.close()
-    for context in served:
-        context.__exit__(None, None, None)
+        yield open_page
 
 
 @pytest.mark.parametrize("kind", FAMILIES)

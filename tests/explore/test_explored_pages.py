@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -19,16 +20,13 @@ MARKUP = '<img src=x onerror="window.hurt=1"> & {value} </s> <script>window.hurt
 
 @pytest.fixture(scope="module")
 def addresses(explored, tmp_path_factory) -> Iterator[Any]:
-    kinds = ("plain", "language-model")
-    served = {kind: serve(explored(kind).folder) for kind in kinds}
     model, tokenizer, _ = explored("plain")
     folder = tmp_path_factory.mktemp("trained")
     run = run_of(model, folder / "run", [10, 20])
     write_page(model, tokenizer, folder / "page", name="trained", examples=["a dog"], run=run, documentation="../")
-    served["trained"] = serve(folder / "page")
-    yield {kind: context.__enter__() for kind, context in served.items()}
-    for context in served.values():
-        context.__exit__(None, None, None)
+    folders = {"trained": folder / "page"} | {kind: explored(kind).folder for kind in ("plain", "language-model")}
+    with ExitStack() as stack:
+        yield {kind: stack.enter_context(serve(folder)) for kind, folder in folders.items()}
 
 
 @pytest.fixture

@@ -38,22 +38,6 @@ def test_push_sends_no_file_of_another_folder(
     assert not ann.repositories and secret.read_text() == SECRET
 
 
-@pytest.mark.parametrize(
-    ("name", "command"), [("chat_template.jinja", "onnx"), ("config.json", "ctranslate2"), ("config.json", "convert")]
-)
-def test_no_export_carries_the_text_of_another_folder_away(
-    ann: HubServer, model: Path, secret: Path, name: str, command: str, capsys
-):
-    output = model.parent / "output"
-    (model / name).unlink(missing_ok=True)
-    (model / name).parent.mkdir(exist_ok=True)
-    (model / name).symlink_to(secret)
-    words = ["export", str(model), str(output), "--to", command]
-    assert main(["convert", str(model), str(output)] if command == "convert" else words) == 1
-    assert f"{model / name} is a link to {secret}" in capsys.readouterr().err
-    assert not ann.repositories and not output.exists()
-
-
 def test_links_within_a_folder_and_to_the_blobs_of_its_snapshot_are_sent(
     ann: HubServer, model: Path, tmp_path: Path, secret: Path
 ):

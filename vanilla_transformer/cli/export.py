@@ -65,11 +65,9 @@ class Export:
 
 def _load(path: str) -> tuple[Any, Any]:
     """Loads an encoder-decoder and its tokenizer; ValueError if the model is of another type."""
-    from vanilla_transformer.export.linked_files import refuse_linked_files
     from vanilla_transformer.model.configuration_vanilla_transformer import VanillaTransformerConfig
     from vanilla_transformer.translation import load_config, load_model
 
-    refuse_linked_files(path)
     config = load_config(path, its_weights=False)
     if not isinstance(config, VanillaTransformerConfig):
         raise ValueError(f"{path} is a model of the type {config.model_type}, not vanilla_transformer.")

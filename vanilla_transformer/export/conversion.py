@@ -8,7 +8,6 @@ import torch
 from transformers import PreTrainedTokenizerFast
 
 from vanilla_transformer.errors import ModelError
-from vanilla_transformer.export.linked_files import refuse_linked_files
 from vanilla_transformer.export.marian import to_marian
 from vanilla_transformer.model.configuration_vanilla_transformer import VanillaTransformerConfig
 from vanilla_transformer.translation.loading import load_tokenizer, load_weights_and_config, saved_config
@@ -42,7 +41,6 @@ def convert(source: str | Path) -> Converted:
         ModelError: There is no model of that name, it is of another type, or it has a feature that the other type
             cannot express.
     """
-    refuse_linked_files(source)
     config = saved_config(source)
     if config.model_type not in (MARIAN, OURS):
         raise ModelError(

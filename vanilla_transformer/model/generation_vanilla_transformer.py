@@ -76,7 +76,7 @@ class SourceLengthLimit(StoppingCriteria):
     def __init__(self, limits: torch.Tensor, prompt_length: int) -> None:
         self.limits, self.prompt_length = limits, prompt_length
 
-    def __call__(self, input_ids: torch.LongTensor, scores: Any, **kwargs: Any) -> torch.Tensor:
+    def __call__(self, input_ids: torch.LongTensor, scores: torch.FloatTensor, **kwargs: Any) -> torch.Tensor:
         """Marks the rows that have reached their sentence's limit; the rows of one sentence are adjacent."""
         limits = self.limits.to(input_ids.device).repeat_interleave(input_ids.shape[0] // len(self.limits))
         return input_ids.shape[1] - self.prompt_length >= limits
@@ -90,13 +90,13 @@ class ForcedEndAtLimit(LogitsProcessor):
         ends: The tokens, one or several.
     """
 
-    def __init__(self, limit: SourceLengthLimit, ends: Any) -> None:
+    def __init__(self, limit: SourceLengthLimit, ends: int | list[int]) -> None:
         self.limit, self.ends = limit, torch.as_tensor(ends, dtype=torch.long).flatten()
 
     def __call__(self, input_ids: torch.LongTensor, scores: torch.FloatTensor) -> torch.FloatTensor:
         """Rules out everything else in the rows that are about to reach their limit."""
-        following: Any = torch.nn.functional.pad(input_ids, (0, 1))
-        last = self.limit(following, scores)[:, None]
+        following = torch.nn.functional.pad(input_ids, (0, 1))
+        last = self.limit(following, scores)[:, None]  # type: ignore[arg-type]
         only_ends = torch.full_like(scores[:1], -torch.inf).index_fill_(1, self.ends.to(scores.device), 0.0)
         return torch.where(last, only_ends, scores)  # type: ignore[return-value]
 
@@ -451,7 +451,11 @@ class PaperGenerationMixin(_EngineMixin):
             self.generation_config = chosen
 
     def _maybe_prepare_encoder_kwargs_for_generation(
-        self, inputs_tensor: Any, model_kwargs: dict[str, Any], model_input_name: Any, generation_config: Any
+        self,
+        inputs_tensor: torch.Tensor,
+        model_kwargs: dict[str, Any],
+        model_input_name: str | None,
+        generation_config: GenerationConfig,
     ) -> dict[str, Any]:
         """Leaves the sources of a search unencoded until it is decided who searches."""
 

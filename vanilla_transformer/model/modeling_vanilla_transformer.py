@@ -346,7 +346,7 @@ class HubModel(PreTrainedModel):
         for weights in Path(save_directory).glob("*.safetensors") if os.path.isfile(config) else ():
             shutil.copymode(config, weights)
 
-    def _is_tied(self, weights: Mapping[str, Any]) -> bool:
+    def _is_tied(self, weights: Mapping[str, torch.Tensor]) -> bool:
         """Tells whether all weights that loading ties together share their memory."""
         pairs = [(weights.get(one), weights.get(other)) for one, other in (self._tied_weights_keys or {}).items()]
         is_same = all(a is None or b is None or a.data_ptr() == b.data_ptr() for a, b in pairs)
@@ -706,7 +706,7 @@ class LanguageModelHead(HubModel):
         shift_labels: torch.Tensor | None = None,
         **kwargs: Any,
     ) -> torch.Tensor:
-        """Section 5.4: the mean over what counts of all processes and batches of a step, smoothed in training."""
+        """Section 5.4: mean cross-entropy over the labels that count, smoothed in training mode."""
         logits, labels = self._aligned(logits, labels, shift_labels)
         return label_smoothed_loss(logits, labels, num_items_in_batch, self._label_smoothing())
 
@@ -862,7 +862,7 @@ class VanillaTransformerModel(_EncoderDecoder):
         """Returns the embedding of the source, which is the target's too unless `tie_word_embeddings` is off."""
         return self.shared
 
-    def set_input_embeddings(self, value: Any) -> None:
+    def set_input_embeddings(self, value: nn.Module) -> None:
         """Replaces the shared embedding."""
         self.shared = value
 
@@ -1060,7 +1060,7 @@ class _Classifier(VanillaTransformerPreTrainedModel):
         labels: torch.Tensor | None = None,
         num_items_in_batch: torch.Tensor | int | None = None,
         **kwargs: Any,
-    ) -> Any:
+    ) -> ModelOutput:
         """`Encoder.forward`, with the logits of each label and a loss.
 
         Args:
