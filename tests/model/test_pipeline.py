@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from datasets import Dataset
@@ -38,20 +39,13 @@ def translate(directory: Path) -> VanillaTransformerTranslationPipeline:
     return pipeline("translation", model=directory, device="cpu", max_new_tokens=6)
 
 
-def expected(
-    model: VanillaTransformerForConditionalGeneration,
-    tokenizer: VanillaTransformerTokenizer,
-    text: str,
-    **settings: int,
-) -> list[dict[str, str]]:
+def expected(model: Any, tokenizer: Any, text: str, **settings: int) -> list[dict[str, str]]:
     sequences = model.generate(**tokenizer(text, return_tensors="pt"), **settings)
     return [{"translation_text": line} for line in tokenizer.batch_decode(sequences, skip_special_tokens=True)]
 
 
 @pytest.mark.parametrize("batch_size", [1, 2, 3])
-def test_every_kind_of_input_gives_the_same_translations(
-    translate: VanillaTransformerTranslationPipeline, batch_size: int
-):
+def test_every_kind_of_input_gives_the_same_translations(translate, batch_size: int):
     one_by_one = [translate(text) for text in TEXTS]
     flat = [records[0] for records in one_by_one]
     dataset = Dataset.from_dict({"en": TEXTS})
@@ -62,9 +56,7 @@ def test_every_kind_of_input_gives_the_same_translations(
     assert list(translate(KeyDataset(dataset, "en"), batch_size=batch_size)) == one_by_one
 
 
-def test_arguments_of_generate_count_at_the_call_and_before(
-    model: VanillaTransformerForConditionalGeneration, tokenizer: VanillaTransformerTokenizer
-):
+def test_arguments_of_generate_count_at_the_call_and_before(model, tokenizer):
     settings = {"num_beams": 3, "num_return_sequences": 2, "max_new_tokens": 5}
     before = pipeline("translation", model=model, tokenizer=tokenizer, **settings)
     result = before("the cat")
@@ -75,7 +67,7 @@ def test_arguments_of_generate_count_at_the_call_and_before(
     assert before(["the cat", ""], batch_size=2) == [result, [{"translation_text": ""}] * 2]
 
 
-def test_empty_texts_give_empty_translations(translate: VanillaTransformerTranslationPipeline):
+def test_empty_texts_give_empty_translations(translate):
     assert translate("") == translate(" \n") == [{"translation_text": ""}]
     assert translate(["", "the cat", "\t"], batch_size=3) == [
         {"translation_text": ""},
@@ -85,9 +77,7 @@ def test_empty_texts_give_empty_translations(translate: VanillaTransformerTransl
     assert translate([]) == []
 
 
-def test_a_saved_pipeline_loads_as_the_packages_own_without_a_question(
-    translate: VanillaTransformerTranslationPipeline, tmp_path: Path
-):
+def test_a_saved_pipeline_loads_as_the_packages_own_without_a_question(translate, tmp_path: Path):
     translate.save_pretrained(tmp_path)
     for trust in (None, True):
         loaded = pipeline("translation", model=str(tmp_path), trust_remote_code=trust, max_new_tokens=6)
