@@ -85,10 +85,6 @@ class Shared(ModelTesterMixin):
     def test_generation_tester_mixin_inheritance(self) -> None:
         """Skipped."""
 
-    @unittest.skip("the plan divides no embedding, so a head tied to one is whole on every device")
-    def test_tied_head_has_a_tp_plan_entry(self) -> None:
-        """Skipped."""
-
 
 class TestEncoderDecoder(Shared, unittest.TestCase):
     """Tests of `vanilla_transformer`."""
