@@ -3,7 +3,6 @@
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from itertools import chain
-from typing import Any
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
@@ -123,7 +122,7 @@ def _learn_sub_words(
     tokenizer = Tokenizer(models.BPE())
     tokenizer.decoder = decoders.ByteLevel()
     cut = pre_tokenizers.Split(_CUT_WORDS, "isolated")
-    words: list[Any] = [pre_tokenizers.Split(_WORDS, "isolated")]
+    words: list[pre_tokenizers.PreTokenizer] = [pre_tokenizers.Split(_WORDS, "isolated")]
     if ends:
         words = _put_space_before_text(tokenizer) + words
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence([*words, cut, _TO_BYTES])

@@ -23,14 +23,14 @@ from vanilla_transformer import (
 )
 from vanilla_transformer.data.batching import LABEL_PADDING, Lengths, pad
 from vanilla_transformer.data.columns import Column, Row, TextForm
-from vanilla_transformer.data.preparation import Encoder
+from vanilla_transformer.data.preparation import Encoder, Texts
 from vanilla_transformer.data.token_corpus import Rows
 from vanilla_transformer.errors import CorpusError
 from vanilla_transformer.evaluation.metrics import Metric
 from vanilla_transformer.plain_text import plain_text
 from vanilla_transformer.registration import register_family
 from vanilla_transformer.tasks import Batch, Prediction, Predictor, RowRandom, register_task
-from vanilla_transformer.tasks.encoders import EncoderTask, Texts
+from vanilla_transformer.tasks.encoders import EncoderTask
 
 LONGEST_ANSWER = 30
 QUESTIONS = TextForm(

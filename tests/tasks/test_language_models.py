@@ -16,7 +16,7 @@ from vanilla_transformer.data.preparation import prepare_corpus
 from vanilla_transformer.data.text_lines import LONGEST_PIECE
 from vanilla_transformer.model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
 from vanilla_transformer.recipe.schema import Recipe
-from vanilla_transformer.tasks import RowRandom, get_task, task_for, task_of_model
+from vanilla_transformer.tasks import get_task, task_for, task_of_model
 from vanilla_transformer.tasks.language_modeling import in_blocks
 from vanilla_transformer.tasks.masked_language_modeling import masked, tokens_masked
 from vanilla_transformer.training.loop import train
@@ -175,13 +175,3 @@ def test_80_percent_of_masked_tokens_are_hidden_and_10_replaced():
     assert (there == 299).mean() == pytest.approx(0.8, abs=0.01)
     assert len(others) / len(there) == pytest.approx(0.1, abs=0.01)
     assert others.min() >= 4 and others.max() <= 298
-
-
-def test_masks_depend_on_row_and_epoch_but_not_on_the_batch():
-    task = get_task("masked-language-modeling")
-    config = task.config(Recipe.of(task=task.name, preset="tiny", vocab_size=300))
-    rows = [np.array([1, *range(10, 60), 2]), np.array([1, *range(60, 90), 2])]
-    both = task.collate({"text": rows}, RowRandom(1, 0, np.array([4, 7])), config)
-    alone = task.collate({"text": rows[1:]}, RowRandom(1, 0, np.array([7])), config)
-    later = task.collate({"text": rows[1:]}, RowRandom(1, 1, np.array([7])), config)
-    assert both["labels"][1, :32].tolist() == alone["labels"][0].tolist() != later["labels"][0].tolist()

@@ -1,6 +1,7 @@
 """What holds for every task: its runs learn, resume, are averaged, scored and described by the same commands."""
 
 import json
+from functools import partial
 
 import numpy as np
 import pytest
@@ -13,10 +14,15 @@ from transformers import pipeline
 
 from vanilla_transformer.cli import main
 from vanilla_transformer.cost import training_flops
+from vanilla_transformer.data.batching import StepPlan, share
+from vanilla_transformer.data.token_corpus import PreparedCorpus
 from vanilla_transformer.errors import CorpusError, MetricError, RecipeError
 from vanilla_transformer.recipe.schema import Recipe
-from vanilla_transformer.tasks import RowRandom, get_task, sample_texts, task_for, task_of_model
+from vanilla_transformer.tasks import RowRandom, Task, get_task, sample_texts, task_for, task_of_model
+from vanilla_transformer.tasks.translation import Translation
+from vanilla_transformer.training.checkpoints import Progress
 from vanilla_transformer.training.loop import train
+from vanilla_transformer.training.prefetch import local_steps
 
 # Of each corpus: the pipeline of its models, a text for it, and its metrics with limits of their values.
 KINDS = {
@@ -64,6 +70,43 @@ def test_a_killed_run_goes_on_to_the_same_weights_and_is_averaged(trained, recip
     ours, theirs = (json.loads((path / "config.json").read_text()) for path in (tmp_path / "mean", trained(kind)))
     assert ours == theirs and not (tmp_path / "mean/recipe.yaml").exists()
     assert task_of_model(tmp_path / "mean").form == task_of_model(trained(kind)).form
+
+
+def test_a_task_that_lacks_a_member_is_refused_when_it_is_made():
+    members = {name for name in vars(Task) if not name.startswith("_")}
+    assert len(members) <= 12 and members - {"predictor"} == Task.__abstractmethods__
+    for lacking in ("build", "collate", "items", "config", "form"):
+        unfinished = type("Unfinished", (Translation,), {lacking: getattr(Task, lacking)})
+        with refused(TypeError, "Unfinished", lacking):
+            unfinished()
+
+
+@pytest.mark.parametrize("processes", [2, 3])
+def test_random_numbers_follow_rows_on_any_number_of_processes(processes):
+    class Corpus(PreparedCorpus):
+        lengths = {"text": np.random.default_rng(0).integers(3, 12, 40).astype(np.int32)}
+
+        def rows(self, indices):
+            return {"text": [np.full(self.lengths["text"][index], index + 4) for index in indices.tolist()]}
+
+    task = get_task("masked-language-modeling")
+    plan = StepPlan(Corpus.lengths["text"], items=task.items, batch_tokens=30, batches_per_step=3, seed=5)
+
+    def rows_in_batches(processes, epoch):
+        """Returns each row of an epoch as it is in its batch, by its number."""
+        collate = partial(task.collate, config=task.config(small(task.name)))
+        found = {}
+        for rank in range(processes):
+            among = {"rank": rank, "processes": processes}
+            steps = local_steps(lambda rows: plan, Corpus(), collate, Progress(epoch=epoch), **among)
+            for step, planned in zip(steps, plan.epoch(epoch), strict=False):
+                for batch, rows in zip(step.batches, share(planned, rank, processes), strict=True):
+                    for ids, row in zip(batch["input_ids"].tolist(), rows.tolist(), strict=False):
+                        found[row] = [token for token in ids if token]
+        return found
+
+    assert len(rows_in_batches(1, epoch=1)) == 40
+    assert rows_in_batches(processes, epoch=1) == rows_in_batches(1, epoch=1) != rows_in_batches(1, epoch=0)
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -27,6 +27,8 @@ from vanilla_transformer.plain_text import plain_text
 # Version of the stored format; a new number makes all tokens again.
 LAYOUT = 4
 Texts = Mapping[str, Sequence[str]]
+TextOrPair = str | tuple[str, str]
+Encode = Callable[[Texts, Any], Mapping[str, Sequence[Sequence[int]]]]
 
 
 @dataclass(frozen=True)
@@ -47,9 +49,9 @@ class Encoder:
     name: str
     form: TextForm
     columns: tuple[str, ...]
-    encode: Callable[[Texts, Any], Mapping[str, Sequence[Sequence[int]]]]
-    settings: tuple[Any, ...] = ()
-    ids: Callable[[Any], int] = len
+    encode: Encode
+    settings: tuple[object, ...] = ()
+    ids: Callable[[PreTrainedTokenizerBase], int] = len
 
 
 def prepare_corpus(
@@ -183,7 +185,9 @@ def _longest_text(tokenizer: PreTrainedTokenizerBase, max_length: int) -> float:
     return max_length * max(map(len, tokenizer.get_vocab())) if own else math.inf
 
 
-def token_ids(texts: Sequence[Any], tokenizer: PreTrainedTokenizerBase, *, target: bool = False) -> list[list[int]]:
+def token_ids(
+    texts: Sequence[TextOrPair], tokenizer: PreTrainedTokenizerBase, *, target: bool = False
+) -> list[list[int]]:
     """Return the ids of each text or pair, with those the tokenizer adds at its ends; a `target` keeps its case."""
     if not tokenizer.is_fast or (target and not isinstance(tokenizer, VanillaTransformerTokenizer)):
         found: Any = tokenizer(text_target=list(texts)) if target else tokenizer(list(texts))

@@ -6,7 +6,6 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from vanilla_transformer.compression import SUFFIXES, without_suffix
 from vanilla_transformer.data.columns import COLUMN_SETTINGS, PAIRS, TextForm, Wanted
@@ -82,7 +81,7 @@ def parse_corpora(words: Sequence[str]) -> Corpora:
     return _checked(tuple(_parse_one(corpus) for corpus in corpora) if words else ())
 
 
-def as_corpora(value: Any) -> Corpora | None:
+def as_corpora(value: object) -> Corpora | None:
     """Return corpora given as words or as `CorpusSpec`s, one or several; None for anything else."""
     listed = [value] if isinstance(value, str | CorpusSpec) else value
     if not isinstance(listed, list | tuple):

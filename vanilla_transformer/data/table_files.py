@@ -9,7 +9,6 @@ import json
 import re
 from collections.abc import Iterator, Sequence
 from itertools import chain
-from typing import Any
 
 from vanilla_transformer.data.columns import TRANSLATION, Column, NumberedRows, TextForm, Wanted, choose_columns
 from vanilla_transformer.data.text_lines import decoded_lines, read_lines
@@ -17,7 +16,7 @@ from vanilla_transformer.errors import CorpusError
 
 # Characters in a cell. Python's own limit is 131,072; a limit keeps an unclosed quote from filling memory.
 csv.field_size_limit(2**27)
-Records = Iterator[tuple[int, dict[str, Any]]]
+Records = Iterator[tuple[int, dict[str, object]]]
 
 
 def read_table(path: str, suffix: str, wanted: Wanted, form: TextForm) -> tuple[Wanted, NumberedRows]:
@@ -80,7 +79,7 @@ def _rows(records: Records, names: Wanted, path: str, form: TextForm) -> Numbere
         yield number, tuple("" if name is None else _text(record, name, where, column) for name, column in places)
 
 
-def _text(record: dict[str, Any], name: str, where: str, column: Column) -> str:
+def _text(record: dict[str, object], name: str, where: str, column: Column) -> str:
     if name not in record:
         raise CorpusError(f"{where}: no column {name!r}; there are {', '.join(map(repr, record))}")
     text = record[name]
@@ -128,7 +127,7 @@ def _json_records(path: str) -> Records:
         yield number, record
 
 
-def _without_twins(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _without_twins(pairs: list[tuple[str, object]]) -> dict[str, object]:
     """Return a JSON object; refuse a repeated name, whose first value would be lost."""
     record = dict(pairs)
     if len(record) < len(pairs):

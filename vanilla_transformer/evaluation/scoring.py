@@ -34,7 +34,7 @@ class Evaluation:
     scores: dict[str, Score]
     predictions: list[str]
     references: list[str]
-    figures: dict[str, Any]
+    figures: dict[str, float]
     sentences: list[str]
 
 

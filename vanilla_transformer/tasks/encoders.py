@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from vanilla_transformer.data.columns import Row
-from vanilla_transformer.data.preparation import Encoder, Texts
+from vanilla_transformer.data.preparation import Encode, Encoder
 from vanilla_transformer.errors import MetricError, RecipeError
 from vanilla_transformer.evaluation.metrics import score
 from vanilla_transformer.evaluation.scoring import Evaluation, describe_truncated, in_chunks
@@ -42,7 +42,7 @@ class EncoderTask(Task):
     predictor_class: type[Predictor]
     evaluation_settings: tuple[str, ...] = ()
 
-    def row_encoder(self, encode: Callable[[Texts, PreTrainedTokenizerFast], Any], **settings: Any) -> Encoder:
+    def row_encoder(self, encode: Encode, **settings: Any) -> Encoder:
         """Returns an encoder of the task's rows."""
         return Encoder(self.name, self.form, self.columns, encode, **settings)
 
@@ -61,7 +61,7 @@ class EncoderTask(Task):
         config.max_position_embeddings = max(config.max_position_embeddings, recipe.data.max_length)
         return config
 
-    def head(self, recipe: Recipe) -> dict[str, Any]:
+    def head(self, recipe: Recipe) -> dict[str, object]:
         """Returns the configuration's fields for the head."""
         return {}
 

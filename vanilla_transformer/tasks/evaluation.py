@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 def evaluate(
     model: str | os.PathLike[str],
-    data: Any,
+    data: object,
     *,
     metrics: Sequence[str] | None = None,
     device: str | torch.device | None = None,

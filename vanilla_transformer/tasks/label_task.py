@@ -2,16 +2,16 @@
 
 from abc import abstractmethod
 from collections.abc import Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from transformers import PreTrainedTokenizerFast
 
 from vanilla_transformer.data.corpus import row_place
-from vanilla_transformer.data.preparation import Encoder
+from vanilla_transformer.data.preparation import Encoder, Texts
 from vanilla_transformer.errors import CorpusError, RecipeError
 from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.suggestions import did_you_mean
-from vanilla_transformer.tasks.encoders import EncoderTask, Texts
+from vanilla_transformer.tasks.encoders import EncoderTask
 from vanilla_transformer.tasks.predictor import Predictor
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ class LabelTask(EncoderTask):
             encode, settings=(labels,), ids=lambda tokenizer: max(self.text_size(tokenizer), len(labels))
         )
 
-    def head(self, recipe: Recipe) -> dict[str, Any]:
+    def head(self, recipe: Recipe) -> dict[str, object]:
         """Returns the labels; none until they are known, which leaves two placeholders.
 
         Raises:

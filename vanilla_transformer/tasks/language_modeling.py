@@ -11,7 +11,7 @@ from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerF
 
 from vanilla_transformer.data.batching import LABEL_PADDING, Lengths, TokenIds, pad
 from vanilla_transformer.data.columns import PACKED_TEXT, TEXTS_IN_BLOCKS, Row
-from vanilla_transformer.data.preparation import Encoder, token_ids
+from vanilla_transformer.data.preparation import Encoder, Texts, token_ids
 from vanilla_transformer.data.token_corpus import Rows
 from vanilla_transformer.errors import RecipeError
 from vanilla_transformer.evaluation.language_models import LANGUAGE_MODEL_METRICS, TextCost
@@ -19,7 +19,7 @@ from vanilla_transformer.model.configuration_vanilla_transformer import VanillaT
 from vanilla_transformer.model.modeling_vanilla_transformer import VanillaTransformerDecoderForCausalLM
 from vanilla_transformer.plain_text import plain_text
 from vanilla_transformer.recipe.schema import Recipe
-from vanilla_transformer.tasks.encoders import EncoderTask, Texts
+from vanilla_transformer.tasks.encoders import EncoderTask
 from vanilla_transformer.tasks.interface import Batch, RowRandom
 from vanilla_transformer.tasks.predictor import Prediction, Predictor
 from vanilla_transformer.translation.translator import evaluating

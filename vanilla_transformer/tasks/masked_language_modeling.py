@@ -9,14 +9,13 @@ from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerF
 from vanilla_transformer.cost import tokens_masked
 from vanilla_transformer.data.batching import LABEL_PADDING, Lengths, pad
 from vanilla_transformer.data.columns import Row
-from vanilla_transformer.data.preparation import Encoder, token_ids
+from vanilla_transformer.data.preparation import Encoder, Texts, token_ids
 from vanilla_transformer.data.token_corpus import Rows
 from vanilla_transformer.errors import CorpusError
 from vanilla_transformer.evaluation.language_models import MASKED_METRICS
 from vanilla_transformer.model.modeling_vanilla_transformer import VanillaTransformerEncoderForMaskedLM
 from vanilla_transformer.plain_text import plain_text
 from vanilla_transformer.recipe.schema import Recipe
-from vanilla_transformer.tasks.encoders import Texts
 from vanilla_transformer.tasks.interface import Batch, RowRandom, Task
 from vanilla_transformer.tasks.language_modeling import Block, ModelingOfTexts, TextScorer
 

@@ -31,7 +31,7 @@ class Prediction:
 
     label: Any
     line: str
-    values: Mapping[str, Any]
+    values: Mapping[str, object]
     truncated: bool = False
 
 

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
-from typing import Any
 
 import numpy as np
 import torch
@@ -10,7 +9,7 @@ from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerF
 
 from vanilla_transformer.data.batching import Lengths, pad
 from vanilla_transformer.data.columns import TEXTS, Column, Row, TextForm
-from vanilla_transformer.data.preparation import token_ids
+from vanilla_transformer.data.preparation import TextOrPair, Texts, token_ids
 from vanilla_transformer.data.token_corpus import Rows
 from vanilla_transformer.evaluation.classification import LABEL_METRICS
 from vanilla_transformer.model.configuration_vanilla_transformer import VanillaTransformerEncoderConfig
@@ -18,7 +17,6 @@ from vanilla_transformer.model.modeling_vanilla_transformer import (
     VanillaTransformerEncoderForSequenceClassification,
 )
 from vanilla_transformer.recipe.schema import Recipe
-from vanilla_transformer.tasks.encoders import Texts
 from vanilla_transformer.tasks.interface import Batch, RowRandom
 from vanilla_transformer.tasks.label_task import LabelTask
 from vanilla_transformer.tasks.predictor import Prediction, Predictor
@@ -34,7 +32,7 @@ LABELLED_TEXTS = TextForm(
 )
 
 
-def one_or_two(rows: Iterable[Row]) -> list[Any]:
+def one_or_two(rows: Iterable[Row]) -> list[TextOrPair]:
     """Returns the text of each row, paired with its second text if there is one."""
     return [(text, pair) if pair else text for text, pair in rows]
 
@@ -94,7 +92,7 @@ class TextClassification(LabelTask):
         config.classifier_pooling = recipe["classifier_pooling"] or config.classifier_pooling
         return config
 
-    def head(self, recipe: Recipe) -> dict[str, Any]:
+    def head(self, recipe: Recipe) -> dict[str, object]:
         """Returns the labels, one of which is right."""
         return {**super().head(recipe), "problem_type": "single_label_classification"}
 

@@ -10,14 +10,13 @@ from transformers import PreTrainedConfig, PreTrainedTokenizerFast
 
 from vanilla_transformer.data.batching import LABEL_PADDING, Lengths, pad
 from vanilla_transformer.data.columns import BETWEEN_WORDS, TAGGED_SENTENCES, Row
-from vanilla_transformer.data.preparation import reading_backend
+from vanilla_transformer.data.preparation import Texts, reading_backend
 from vanilla_transformer.data.token_corpus import Rows
 from vanilla_transformer.evaluation.classification import TAG_METRICS
 from vanilla_transformer.model.modeling_vanilla_transformer import (
     VanillaTransformerEncoderForTokenClassification,
 )
 from vanilla_transformer.recipe.schema import Recipe
-from vanilla_transformer.tasks.encoders import Texts
 from vanilla_transformer.tasks.interface import Batch, RowRandom
 from vanilla_transformer.tasks.label_task import LabelTask
 from vanilla_transformer.tasks.predictor import Prediction, Predictor
