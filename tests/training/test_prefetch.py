@@ -1,9 +1,7 @@
 """Batches made in the background are those that the plan says, in its order, from any place on."""
 
-import threading
-from contextlib import closing
 from functools import partial
-from itertools import count, islice
+from itertools import islice
 
 import numpy as np
 import pytest
@@ -97,11 +95,3 @@ def test_an_error_comes_in_the_place_of_its_item():
     assert next(ready) == 1
     with refused(OSError, "the disk is gone"):
         next(ready)
-
-
-def test_closing_ends_the_thread_though_there_is_more():
-    with closing(prefetch(count(), ahead=2)) as ready:
-        assert next(ready) == 0
-        thread = next(thread for thread in threading.enumerate() if thread.name.startswith("batches"))
-    thread.join(30)
-    assert not thread.is_alive()

@@ -12,7 +12,7 @@ import yaml
 
 from vanilla_transformer.data.columns import COLUMN_SETTINGS
 from vanilla_transformer.errors import RecipeError
-from vanilla_transformer.recipe.schema import Recipe, places
+from vanilla_transformer.recipe.schema import Recipe, placed
 from vanilla_transformer.suggestions import did_you_mean
 
 
@@ -33,25 +33,11 @@ def load_recipe(name_or_path: str | Path, *, lenient: bool = False) -> Recipe:
         )
     try:
         values = _read_yaml(file)
-        return Recipe.of(**(_known(values) if lenient else values))
+        if lenient:
+            values = {name: value for _, name, value in placed(values, lenient=True)}
+        return Recipe.of(**values)
     except RecipeError as error:
         raise RecipeError(f"{file}: {error}") from None
-
-
-def _known(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the settings that there are, in their blocks."""
-    known: dict[str, Any] = {}
-    for name, value in values.items():
-        if isinstance(value, Mapping):
-            inner = {
-                setting: one
-                for setting, one in value.items()
-                if name in Recipe().blocks and places().get(setting) == name
-            }
-            known |= {name: inner} if inner else {}
-        elif name in ("task", *places()):
-            known[name] = value
-    return known
 
 
 def named_recipe(name_or_path: str | Path, options: Mapping[str, Any]) -> Recipe:

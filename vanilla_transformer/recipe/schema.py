@@ -68,7 +68,7 @@ class Recipe:
             RecipeError: There is no such setting, or it is given twice, or cannot have that value.
         """
         changes: dict[str, dict[str, Any]] = {}
-        for block, name, value in _placed(settings):
+        for block, name, value in placed(settings):
             if name in changes.setdefault(block, {}):
                 raise RecipeError(f"{name} is given twice, in {block} and outside.")
             changes[block][name] = value
@@ -129,8 +129,12 @@ class Recipe:
 _ALWAYS = ("data", "tokenizer", "model", "optimization", "evaluation", "decoding", "run")
 
 
-def _placed(settings: Mapping[str, Any]) -> Iterator[tuple[str, str, Any]]:
-    """Yields the block, "" for the recipe itself, the name and the value of each setting."""
+def placed(settings: Mapping[str, Any], *, lenient: bool = False) -> Iterator[tuple[str, str, Any]]:
+    """Yields the block, "" for the recipe itself, the name and the value of each setting.
+
+    Args:
+        lenient: Whether to leave out settings that there are not.
+    """
     blocks = Recipe().blocks
     for name, value in settings.items():
         known = {"task", *places()}
@@ -138,15 +142,16 @@ def _placed(settings: Mapping[str, Any]) -> Iterator[tuple[str, str, Any]]:
             if not isinstance(value, Mapping | None):
                 raise RecipeError(f"{name} must hold lines of the form `setting: value`, not {value!r}.")
             for inner, one in (value or {}).items():
-                if places().get(inner) != name:
+                if places().get(inner) == name:
+                    yield name, inner, one
+                elif not lenient:
                     known = {setting for setting, block in places().items() if block == name}
                     hint = did_you_mean(str(inner), known) or f": there are {', '.join(sorted(known))}."
                     raise RecipeError(f"{str(inner)!r} is not a setting of {name}{hint}")
-                yield name, inner, one
-        elif name not in known:
-            raise RecipeError(f"{str(name)!r} is not a setting of a recipe{did_you_mean(str(name), known) or '.'}")
-        else:
+        elif name in known:
             yield places().get(name, ""), name, value
+        elif not lenient:
+            raise RecipeError(f"{str(name)!r} is not a setting of a recipe{did_you_mean(str(name), known) or '.'}")
 
 
 @cache

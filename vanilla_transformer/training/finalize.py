@@ -16,7 +16,6 @@ from vanilla_transformer.cost import training_flops
 from vanilla_transformer.errors import RunError
 from vanilla_transformer.evaluation.metrics import Score
 from vanilla_transformer.progress import progress_bar
-from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.tasks import count_texts, sample_texts, task_for
 from vanilla_transformer.training.averaging import load_average
 from vanilla_transformer.training.checkpoints import (
@@ -67,19 +66,15 @@ def finalize(context: RunContext, model: PreTrainedModel, progress: Progress) ->
     shutil.rmtree(run.prepared, ignore_errors=True)
     run.finish.unlink(missing_ok=True)
     summary.write(run.summary)
-    logger.info("Next:\n" + "\n".join(f"  vanilla-transformer {command}" for command in _next_commands(recipe)))
+    usage, place = usage_for(task), shlex.quote(str(run.path))
+    use = [f"{usage.command} {place} < FILE"] if usage and usage.command else []
+    commands = [
+        *use,
+        f"evaluate {place} --data {'SOURCES TARGETS' if task.form.parallel else 'FILE'}",
+        f"demo {place}",
+    ]
+    logger.info("\n".join(["Next:", *(f"  vanilla-transformer {command}" for command in commands)]))
     return summary
-
-
-def _next_commands(recipe: Recipe) -> list[str]:
-    """Returns commands that use a finished model, score it on other text and show it."""
-    task, model = task_for(recipe), shlex.quote(str(recipe.run.output))
-    usage = usage_for(task)
-    use = f"{usage.command} {model} < FILE" if usage else ""
-    if usage is None or not usage.command:
-        use = f"train --task text-classification --from {model} --train FILE --output OTHER"
-    text = "SOURCES TARGETS" if task.form.parallel else "FILE"
-    return [use, f"evaluate {model} --data {text}", f"demo {model}"]
 
 
 def _load_mean_of_checkpoints(context: RunContext, model: torch.nn.Module, progress: Progress) -> list[int]:

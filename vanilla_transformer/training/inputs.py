@@ -3,7 +3,6 @@
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from datasets import Dataset
 from transformers import PreTrainedTokenizerFast
@@ -11,7 +10,7 @@ from transformers import PreTrainedTokenizerFast
 from vanilla_transformer.atomic_files import atomic_directory, atomic_write_text
 from vanilla_transformer.data.corpus import corpus_languages, read_corpus
 from vanilla_transformer.data.preparation import prepare_corpus
-from vanilla_transformer.data.sources import Corpora, refuse_pipes
+from vanilla_transformer.data.sources import refuse_pipes
 from vanilla_transformer.data.token_corpus import PreparedCorpus, StoredCorpus
 from vanilla_transformer.errors import RecipeError
 from vanilla_transformer.model.configuration_vanilla_transformer import VanillaTransformerConfig
@@ -62,12 +61,26 @@ def gather_inputs(recipe: Recipe, run: RunDirectory, say: Callable[[str], None])
         for sentence in _warnings(texts, task.form.names, task.form.unit):
             say(sentence)
     tokenizer = _tokenizer(recipe, run, train, say)
-    prepared = prepare_train(corpora["train"], train, tokenizer, recipe, run.prepared, say)
+    encoder = task.encoder(recipe)
+
+    def prepared(place: str, name: str, text: Dataset) -> StoredCorpus:
+        length, directory = recipe.data.max_length, run.prepared / place
+        corpus = prepare_corpus(text, tokenizer, encoder, max_length=length, directory=directory)
+        say(f"{name}: {corpus.report.describe(encoder.form)}")
+        return corpus
+
+    learned: PreparedCorpus
+    if len(train) == 1:
+        learned = prepared("train", "train", train[0])
+    else:
+        numbered = enumerate(zip(corpora["train"], train, strict=True), start=1)
+        parts = [prepared(f"train-{number}", f"train, {corpus}", text) for number, (corpus, text) in numbered]
+        learned = mix(corpora["train"], parts, recipe, say)
     return Inputs(
         recipe,
         tokenizer,
-        prepared[0] if len(prepared) == 1 else mix(corpora["train"], prepared, recipe, say),
-        None if dev is None else _prepare(run.prepared / "dev", "dev", dev, tokenizer, recipe, say),
+        learned,
+        None if dev is None else prepared("dev", "dev", dev),
         dev_text=dev,
         test_text=test,
         languages=corpus_languages(corpora["train"][0], cache_dir=cache) if task.form.parallel else (None, None),
@@ -95,37 +108,6 @@ def _warnings(texts: Mapping[str, Sequence[Dataset]], columns: Sequence[str], un
 def _rows(corpus: Dataset, columns: Sequence[str]) -> Iterator[tuple[str, ...]]:
     for table in corpus.with_format("arrow").iter(_ROWS_AT_ONCE):
         yield from zip(*(table[name].to_pylist() for name in columns), strict=True)
-
-
-def prepare_train(
-    corpora: Corpora,
-    texts: Sequence[Dataset],
-    tokenizer: PreTrainedTokenizerFast,
-    recipe: Recipe,
-    directory: Path,
-    say: Callable[[str], None],
-) -> list[StoredCorpus]:
-    """Prepares each training corpus as tokens, which are kept in the directory."""
-    if len(texts) == 1:
-        return [_prepare(directory / "train", "train", texts[0], tokenizer, recipe, say)]
-    return [
-        _prepare(directory / f"train-{number}", f"train, {corpus}", text, tokenizer, recipe, say)
-        for number, (corpus, text) in enumerate(zip(corpora, texts, strict=True), start=1)
-    ]
-
-
-def _prepare(
-    directory: Path,
-    name: str,
-    text: Dataset,
-    tokenizer: PreTrainedTokenizerFast,
-    recipe: Recipe,
-    say: Callable[[str], None],
-) -> StoredCorpus:
-    encoder, max_length = task_for(recipe).encoder(recipe), recipe.data.max_length
-    prepared = prepare_corpus(text, tokenizer, encoder, max_length=max_length, directory=directory)
-    say(f"{name}: {prepared.report.describe(encoder.form)}")
-    return prepared
 
 
 def _tokenizer(
