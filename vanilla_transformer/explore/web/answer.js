@@ -4,7 +4,6 @@ import { h, number, percent, t } from "./dom.js";
 /** Tokens that may not fit: the list scrolls to the current one. */
 const LONG = 30;
 const total = (chances) => chances.reduce((product, { p }) => product * p, 1);
-const argmax = (row) => row.reduce((best, value, at) => (value > row[best] ? at : best), 0);
 
 export class Answer {
   constructor(app) {
@@ -43,7 +42,7 @@ export class Answer {
   weighed(at, name) {
     const { chances, before } = this.app;
     if (!chances) return null;
-    const { then, now } = chances, id = before.tokens?.[at] ?? argmax(before.logits?.row(Math.min(at, before.logits.rows - 1)) ?? []);
+    const { then, now } = chances, id = before.tokens?.[at] ?? d3.maxIndex(before.logits?.row(Math.min(at, before.logits.rows - 1)) ?? []);
     const told = [t("chances", { before: number(total(then), 3), after: number(total(now), 3) })];
     if (then[at] && now[at]) told.push(t("chancesHere", { piece: name(id), before: number(then[at].p, 3), after: number(now[at].p, 3), rival: name(now[at].rival), share: number(now[at].rivalP, 3) }));
     return h("p", { class: "weighed", id: "weighed" }, told.join(" "));
@@ -56,14 +55,14 @@ export class Answer {
       const said = (one) => [h("b", {}, this.label(one, 0)), ` ${percent(Math.max(...one.probabilities.row(0)))}`];
       return [chips("read", app.names(result.source).map((text) => ({ text }))), h("p", { class: "verdict" }, said(result), before && h("span", { class: "before", id: "before" }, t("before"), " ", said(before))), this.weighed(0, (id) => model.config.labels[id])];
     }
-    const under = (one, at) => (family === "tagger" ? this.label(one, at) : one.source[at] === tokens.mask ? model.piece(argmax(one.logits.row(at))) : "");
+    const under = (one, at) => (family === "tagger" ? this.label(one, at) : one.source[at] === tokens.mask ? model.piece(d3.maxIndex(one.logits.row(at))) : "");
     const list = (one, onclick = null) => app.names(one.source).map((text, at) => ({ text, under: under(one, at), current: onclick && at === app.position, onclick: onclick && onclick(at) }));
     const choose = (at) => () => { app.row = at; app.show(); };
     return [chips("read", list(result, choose)), before && h("div", { class: "before", id: "before" }, t("before"), chips("read", list(before))), this.weighed(app.position, family === "tagger" ? (id) => model.config.labels[id] : (id) => model.piece(id))];
   }
 
   label({ logits }, row) {
-    return this.app.model.config.labels[argmax(logits.row(row))];
+    return this.app.model.config.labels[d3.maxIndex(logits.row(row))];
   }
 }
 

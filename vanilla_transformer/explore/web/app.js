@@ -39,29 +39,23 @@ export class App {
 
   // What a reader changes -------------------------------------------------------------------------------------------
 
-  async type(text) {
-    Object.assign(this, { text, forced: [], step: Infinity, row: null });
+  /** The answer is the model's own again, with what the reader has changed. */
+  async change(changed = {}) {
+    Object.assign(this, { forced: [], ...changed });
     await this.compute();
   }
 
-  async set(name, value) {
-    if (name === "other") this.other = value;
-    else this.whatIf[name] = value;
-    this.forced = [];
-    await this.compute();
-  }
+  type = (text) => this.change({ text, step: Infinity, row: null });
 
-  async toggle(kind, name) {
+  set = (name, value) => this.change(name === "other" ? { other: value } : { whatIf: { ...this.whatIf, [name]: value } });
+
+  toggle(kind, name) {
     const names = this.whatIf[kind];
     if (!names.delete(name)) names.add(name);
-    this.forced = [];
-    await this.compute();
+    return this.change();
   }
 
-  async undo() {
-    Object.assign(this, { whatIf: undisturbed(), other: "", forced: [] });
-    await this.compute();
-  }
+  undo = () => this.change({ whatIf: undisturbed(), other: "" });
 
   /** Goes to the state of an address. */
   async follow(hash) {
@@ -93,11 +87,7 @@ export class App {
     root.classList.toggle("lecture", this.lecture > 0);
   }
 
-  async search(name, value) {
-    this.settings[name] = value;
-    this.forced = [];
-    await this.compute();
-  }
+  search = (name, value) => this.change({ settings: { ...this.settings, [name]: value } });
 
   async goTo(step) {
     this.wanted = step;
@@ -205,7 +195,7 @@ export class App {
 
   /** The likeliest label of each token, or of the text. */
   likeliest({ logits }) {
-    return Array.from({ length: logits.rows }, (_, row) => logits.row(row).reduce((best, value, at, all) => (value > all[best] ? at : best), 0));
+    return Array.from({ length: logits.rows }, (_, row) => d3.maxIndex(logits.row(row)));
   }
 
   names(ids) {

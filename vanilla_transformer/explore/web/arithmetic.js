@@ -28,31 +28,27 @@ export function dot(x, from, y, start, length) {
   return sum;
 }
 
-export function add(x, y) {
-  return x.map((value, at) => value + y[at]);
+/** The largest number of a row, and the sum of all exponentials after it is subtracted. */
+function exponentials(row, temperature) {
+  let most = -Infinity, sum = 0;
+  for (const value of row) most = Math.max(most, value);
+  for (const value of row) sum += Math.exp((value - most) / temperature);
+  return { most, sum };
 }
 
 /** Softmax of each row, of the numbers divided by a temperature; −∞ becomes 0. */
 export function softmax(x, cols, temperature = 1) {
   const y = new Float32Array(x.length);
   for (let start = 0; start < x.length; start += cols) {
-    let most = -Infinity, sum = 0;
-    for (let c = 0; c < cols; c++) most = Math.max(most, x[start + c]);
-    for (let c = 0; c < cols; c++) sum += Math.exp((x[start + c] - most) / temperature);
-    for (let c = 0; c < cols; c++) y[start + c] = Math.exp((x[start + c] - most) / temperature) / sum;
+    const row = x.subarray(start, start + cols), { most, sum } = exponentials(row, temperature);
+    y.set(row.map((value) => Math.exp((value - most) / temperature) / sum), start);
   }
   return y;
 }
 
-/** Log-softmax of one row. */
-export function logSoftmax(x, from, cols, temperature = 1) {
-  const y = new Float32Array(cols);
-  let most = -Infinity, sum = 0;
-  for (let c = 0; c < cols; c++) most = Math.max(most, x[from + c]);
-  for (let c = 0; c < cols; c++) sum += Math.exp((x[from + c] - most) / temperature);
-  const log = Math.log(sum);
-  for (let c = 0; c < cols; c++) y[c] = (x[from + c] - most) / temperature - log;
-  return y;
+export function logSoftmax(row, temperature = 1) {
+  const { most, sum } = exponentials(row, temperature), log = Math.log(sum);
+  return row.map((value) => (value - most) / temperature - log);
 }
 
 /** Mean and variance of a row, as layer normalisation has them. */

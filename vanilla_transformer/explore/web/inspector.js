@@ -8,9 +8,8 @@ export class Inspector {
   constructor(app) {
     this.app = app;
     this.body = h("div", { class: "told", "aria-live": "polite" });
-    this.element = h("aside", { id: "inspector", "aria-label": t("inspector") }, h("h2", {}, t("inspector")), this.body);
-    this.close = h("button", { class: "quiet close", type: "button", onclick: () => this.clear() }, t("close"));
-    this.element.append(this.close);
+    const close = h("button", { class: "quiet close", type: "button", onclick: () => this.clear() }, t("close"));
+    this.element = h("aside", { id: "inspector", "aria-label": t("inspector") }, h("h2", {}, t("inspector")), this.body, close);
     this.clear();
   }
 

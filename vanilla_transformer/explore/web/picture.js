@@ -125,7 +125,6 @@ export class Picture {
     let most = 0;
     for (const number of value.data) if (Number.isFinite(number)) most = Math.max(most, Math.abs(number));
     if (kind === "weights") most = 1;
-    this.most = most;
     this.drawCells(context, at, most);
     context.font = `${at.font}px ${getComputedStyle(document.body).getPropertyValue("--mono")}`;
     context.textBaseline = "middle";
@@ -201,8 +200,7 @@ export class Picture {
 
   go(row, col, pinned) {
     this.cursor = { row, col };
-    this.stale = true;
-    requestAnimationFrame(() => this.stale && this.draw());
+    this.invalidate();
     this.inspector.show(this, row, col, pinned);
   }
 

@@ -8,12 +8,7 @@ function times(model, name, x) {
   return linear(x, 1, data, shape[0], shape[1], model.has(bias) ? model.weight(bias).data : null);
 }
 const proj = (model, name, x) => times(model, `${name}.weight`, x);
-const joined = (...parts) => {
-  const all = new Float32Array(parts.reduce((sum, part) => sum + part.length, 0));
-  let start = 0;
-  for (const part of parts) { all.set(part, start); start += part.length; }
-  return all;
-};
+const joined = (...parts) => Float32Array.from(parts.flatMap((part) => [...part]));
 
 /** One step of a cell: the new state, and what it was made from. */
 function step(model, name, suffix, x, before) {
@@ -127,11 +122,7 @@ export function recurrence(model, encoder) {
 /** The decoder over what it has read, with every step kept. */
 export function decode(model, encoder, ids) {
   const { start, advance, keys, additive, attends, bahdanau } = recurrence(model, encoder), records = [];
-  let state = start();
-  for (const id of ids) {
-    records.push(advance(state, id));
-    ({ state } = records.at(-1));
-  }
+  for (const id of ids) records.push(advance(records.at(-1)?.state ?? start(), id));
   const rows = (name, from) => ops.rows(records.map((one) => one.seen[name]), from);
   const layers = model.config.num_layers, found = {
     stack: "decoder", ids, embedding: ops.embedding(ids, model.weight("model.decoder.embedding.weight")),
@@ -155,9 +146,8 @@ export function recurrentSteps(model, encoder) {
   return {
     start: (ids) => ids.reduce((state, id) => advance(state, id).state, start()),
     step(hypotheses, tokens) {
-      const next = hypotheses.map((state, row) => advance(state, tokens[row])), { data, shape } = model.weight("lm_head.weight");
-      const bias = model.has("lm_head.bias") ? model.weight("lm_head.bias").data : null;
-      return { states: next.map((one) => one.state), logits: next.map((one) => linear(one.output, 1, data, shape[0], shape[1], bias)) };
+      const next = hypotheses.map((state, row) => advance(state, tokens[row]));
+      return { states: next.map((one) => one.state), logits: next.map((one) => proj(model, "lm_head", one.output)) };
     },
   };
 }

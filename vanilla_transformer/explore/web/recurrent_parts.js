@@ -1,6 +1,6 @@
 // The parts of the page that a recurrent model has instead of the Transformer's layers.
 import { h, t } from "./dom.js";
-import { chips, picture, section } from "./sections.js";
+import { chips, picture, pictures, section } from "./sections.js";
 
 /** The states of one side, layer by layer. */
 export class RecurrentPart {
@@ -29,11 +29,10 @@ export class RecurrentAttentionPart {
     this.attends = app.model.config.attention !== "none";
     this.scores = picture(app, "comparison", "recurrent", { shape: "grid" });
     this.weights = picture(app, "weights", "recurrent", { shape: "grid", kind: "weights" });
-    this.context = picture(app, "context", "recurrent");
-    this.output = picture(app, "attentional", "recurrent");
+    Object.assign(this, pictures(app, { context: "recurrent", attentional: "recurrent" }));
     this.element = section("attention", {
       paper: "2015", colour: "attention", title: t("recurrent.attention"), text: t(this.attends ? "recurrent.attentionText" : "recurrent.none"),
-      body: this.attends ? [h("div", { class: "two" }, this.scores.element, this.weights.element), this.context.element, this.output.element] : [],
+      body: this.attends ? [h("div", { class: "two" }, this.scores.element, this.weights.element), this.context.element, this.attentional.element] : [],
     });
   }
 
@@ -44,6 +43,6 @@ export class RecurrentAttentionPart {
     this.scores.update(decoder.scores, written, columns, told);
     this.weights.update(decoder.weights, written, columns, told);
     this.context.update(decoder.context, written, null, told);
-    this.output.update(decoder.output, written, null, told);
+    this.attentional.update(decoder.output, written, null, told);
   }
 }

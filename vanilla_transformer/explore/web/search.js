@@ -29,7 +29,7 @@ export function* beamSearch(model, decoding, settings) {
   const steps = [];
   for (let length = 1; running.length; length++) {
     const { states, logits } = decoding.step(running.map((one) => one.state), running.map((one) => one.last));
-    const scored = logits.map((row) => logSoftmax(row, 0, row.length, temperature));
+    const scored = logits.map((row) => logSoftmax(row, temperature));
     const count = width === 1 ? 1 : Math.max(2, 1 + ends.size) * width;
     const candidates = bestContinuations(scored, running, count).map(({ score, parent, token, logp }, rank) => ({
       id: `${length}.${rank}`, length, rank, token, logp, score, parent: running[parent].node, hypothesis: parent,
@@ -45,9 +45,7 @@ export function* beamSearch(model, decoding, settings) {
       .sort((a, b) => b.final - a.final).slice(0, width);
     const next = candidates.filter((one) => !one.ended).slice(0, width);
     for (const one of next) one.fate = "running";
-    running = next.map((one) => ({
-      tokens: one.tokens, score: one.score, state: states[one.hypothesis], node: one, last: one.token,
-    }));
+    running = next.map((one) => ({ tokens: one.tokens, score: one.score, state: states[one.hypothesis], node: one, last: one.token }));
     const step = { length, candidates, best: finished[0] ?? null, ...decide(running, finished, length, settings) };
     steps.push(step);
     yield step;

@@ -21,27 +21,27 @@ export const picture = (app, key, section, options = {}) => {
   return made;
 };
 
+/** Pictures by the keys of their titles, each with its section of the paper. */
+export const pictures = (app, sections, options) => Object.fromEntries(Object.entries(sections).map(([key, place]) => [key, picture(app, key, place, options)]));
+
 /** Sections 3.4 and 3.5 of one stack. */
 export class EmbeddingPart {
   constructor(app, stack) {
     this.stack = stack;
     this.tokens = h("div");
-    this.embedding = picture(app, "scaled", "3.4");
-    this.positions = picture(app, "positions", "3.5");
-    this.sum = picture(app, "sum", "3.5");
+    this.pictures = pictures(app, { scaled: "3.4", positions: "3.5", sum: "3.5" });
+    const [scaled, positions, sum] = Object.values(this.pictures).map((one) => one.element), sign = (text) => h("p", { class: "sign", "aria-hidden": "true" }, text);
     this.element = section(`${stack}-embedding`, {
       paper: "3.4 · 3.5", colour: "embedding", title: t(`${stack}.embeddingTitle`), text: t("embeddingText", { root: number(Math.sqrt(app.model.config.d_model), 2) }),
       formula: t("embeddingFormula"),
-      body: [this.tokens, this.embedding.element, h("p", { class: "sign", "aria-hidden": "true" }, "+"), this.positions.element, h("p", { class: "sign", "aria-hidden": "true" }, "="), this.sum.element],
+      body: [this.tokens, scaled, sign("+"), positions, sign("="), sum],
     });
   }
 
   update({ embedded, ids }, rows, current) {
     this.tokens.replaceChildren(chips(ids.map((id, at) => ({ text: rows[at], id, current: at === current })), t("tokens")));
     const told = { current, path: t(`stack.${this.stack}`) };
-    this.embedding.update(embedded.scaled, rows, null, told);
-    this.positions.update(embedded.positions, rows, null, told);
-    this.sum.update(embedded.sum, rows, null, told);
+    for (const [name, one] of Object.entries(this.pictures)) one.update(embedded[name], rows, null, told);
   }
 }
 
@@ -56,22 +56,16 @@ class AttentionPart {
       const power = h("button", { type: "button", class: "power", "aria-pressed": "false", title: t("switchHead"), "aria-label": t("switchHeadNumber", { head: head + 1 }), onclick: () => app.toggle("heads", `${this.place}.${head + 1}`) }, "✕");
       return { canvas, choose, power, box: h("div", { class: "small" }, choose, power) };
     });
-    this.q = picture(app, "q", "3.2.2");
-    this.k = picture(app, "k", "3.2.2");
-    this.v = picture(app, "v", "3.2.2");
-    this.scores = picture(app, "scores", "3.2.1", { shape: "grid" });
+    Object.assign(this, pictures(app, { q: "3.2.2", k: "3.2.2", v: "3.2.2", mixed: "3.2.1", concat: "3.2.2", joined: "3.2.2" }));
+    Object.assign(this, pictures(app, { scores: "3.2.1", difference: "3.2.1" }, { shape: "grid" }));
     this.masked = stack !== "encoder" && kind === "self_attention" ? picture(app, "masked", "3.2.3", { shape: "grid" }) : null;
     this.weights = picture(app, "weights", "3.2.1", { shape: "grid", kind: "weights" });
-    this.difference = picture(app, "difference", "3.2.1", { shape: "grid" });
-    this.output = picture(app, "mixed", "3.2.1");
-    this.concat = picture(app, "concat", "3.2.2");
-    this.joined = picture(app, "joined", "3.2.2");
     this.element = h("div", { class: "attention sub", id: `${stack}-${number + 1}-${kind}` },
       h("h4", {}, t(`${kind}.${stack === "encoder" || !this.masked ? "free" : "masked"}`)), h("p", { class: "text" }, t(`${kind}.text`)),
       h("div", { class: "headrow", role: "group", "aria-label": t("heads") }, this.small.map((one) => one.box)),
       h("div", { class: "three" }, this.q.element, this.k.element, this.v.element),
       h("div", { class: "two" }, this.scores.element, this.masked?.element, this.weights.element, this.difference.element),
-      this.output.element, this.concat.element, this.joined.element);
+      this.mixed.element, this.concat.element, this.joined.element);
   }
 
   /** `plain` is the same attention undisturbed. */
@@ -88,15 +82,14 @@ class AttentionPart {
     this.q.update(head.q, queries, null, told);
     this.k.update(head.k, keys, null, { path: told.path });
     this.v.update(head.v, keys, null, { path: told.path });
-    for (const made of [this.scores, this.masked, this.weights]) {
-      const value = made === this.scores ? head.scores : made === this.masked ? head.masked ?? head.scores : head.weights;
-      made?.update(value, queries, keys, told);
-    }
+    this.scores.update(head.scores, queries, keys, told);
+    this.masked?.update(head.masked ?? head.scores, queries, keys, told);
+    this.weights.update(head.weights, queries, keys, told);
     const usual = plain?.heads[chosen].weights, comparable = usual?.rows === head.weights.rows && usual.cols === head.weights.cols;
     this.difference.element.hidden = !comparable;
     if (comparable) this.difference.update(ops.difference(head.weights, usual), queries, keys, told);
-    this.output.keyName = (key) => keys[key];
-    this.output.update(head.output, queries, null, told);
+    this.mixed.keyName = (key) => keys[key];
+    this.mixed.update(head.output, queries, null, told);
     this.concat.update(attention.concat, queries, null, { current, path });
     this.joined.update(attention.output, queries, null, { current, path });
   }
@@ -109,20 +102,17 @@ export class LayerPart {
     const id = `${stack}-${number + 1}`;
     this.self = new AttentionPart(app, stack, number, "self_attention");
     this.cross = cross ? new AttentionPart(app, stack, number, "cross_attention") : null;
-    this.norms = ["self", ...(cross ? ["cross"] : []), "feed"].map((name) => ({
-      name, residual: picture(app, "residual", "3.1"), norm: picture(app, "norm", "3.1"),
-    }));
-    this.active = picture(app, "active", "3.3", { kind: "signed" });
+    this.norms = ["self", ...(cross ? ["cross"] : []), "feed"].map((name) => ({ name, ...pictures(app, { residual: "3.1", norm: "3.1" }) }));
+    Object.assign(this, pictures(app, { active: "3.3", feedOutput: "3.3" }));
     this.fires = h("p", { class: "fires" });
-    this.feed = picture(app, "feedOutput", "3.3");
-    const [afterSelf, ...later] = this.norms, afterFeed = later.at(-1), afterCross = cross ? later[0] : null;
     const sublayers = { self: "self_attention", cross: "cross_attention", feed: "feed_forward" };
     const addAndNorm = (one) => h("div", { class: "addnorm sub", id: `${id}-${sublayers[one.name]}_norm` }, h("h4", {}, t("addNorm")), one.residual.element, one.norm.element);
     this.skip = h("button", { type: "button", class: "quiet skip-layer", "aria-pressed": "false", onclick: (event) => { event.preventDefault(); app.toggle("layers", this.place); } }, t("skipLayer"));
     this.peek = h("span", { class: "peek", "aria-hidden": "true" });
     this.skipped = h("p", { class: "text", hidden: true }, t("skippedText"));
-    this.content = h("div", { class: "inside" }, this.self.element, addAndNorm(afterSelf), this.cross?.element, afterCross && addAndNorm(afterCross),
-      h("div", { class: "feed sub", id: `${id}-feed_forward` }, h("h4", {}, t("feedTitle")), h("p", { class: "text" }, t("feedText", { d_ff: app.model.config.d_ff })), h("p", { class: "equation" }, t("feedFormula")), this.active.element, this.fires, this.feed.element), addAndNorm(afterFeed));
+    const feed = h("div", { class: "feed sub", id: `${id}-feed_forward` }, h("h4", {}, t("feedTitle")), h("p", { class: "text" }, t("feedText", { d_ff: app.model.config.d_ff })), h("p", { class: "equation" }, t("feedFormula")), this.active.element, this.fires, this.feedOutput.element);
+    const elements = [this.self, this.cross].filter(Boolean).map((one) => one.element).concat(feed);
+    this.content = h("div", { class: "inside" }, elements.map((one, at) => [one, addAndNorm(this.norms[at])]));
     this.details = h("details", { open, class: "layer" }, h("summary", {}, h("span", { class: "number" }, "3.1"), h("h3", {}, t("layerTitle", { stack: t(`stack.${stack}`), layer: number + 1 })), this.peek, this.skip), this.skipped, this.content);
     this.element = h("section", { id, class: "part layerpart", style: "--hue: var(--attention)", "aria-label": t("layerPath", { stack: t(`stack.${stack}`), layer: number + 1 }) }, this.details);
     this.details.addEventListener("toggle", () => this.details.open && this.shown && this.update(...this.shown));
@@ -152,7 +142,7 @@ export class LayerPart {
       norm.update(made.norm, rows, null, { current, path });
     }
     this.active.update(layer.feed.active, rows, null, { current, path });
-    this.feed.update(layer.feed.output, rows, null, { current, path });
+    this.feedOutput.update(layer.feed.output, rows, null, { current, path });
     const row = layer.feed.active.row(current ?? layer.feed.active.rows - 1), firing = row.reduce((count, unit) => count + (unit > 0), 0);
     this.fires.textContent = t("fires", { token: rows[current ?? rows.length - 1], count: firing, all: row.length, share: percent(firing / row.length) });
   }
@@ -162,8 +152,8 @@ export class LayerPart {
 export class OutputPart {
   constructor(app, { title, text, names, choose = null }) {
     Object.assign(this, { app, names, choose });
-    this.logits = picture(app, "logits", "3.4", { columns: (col) => names(col) });
-    this.probabilities = picture(app, "probabilities", "3.4", { kind: "amounts", columns: (col) => names(col) });
+    this.logits = picture(app, "logits", "3.4", { columns: names });
+    this.probabilities = picture(app, "probabilities", "3.4", { kind: "amounts", columns: names });
     this.list = h("ol", { class: "likeliest" });
     this.element = section("output", { paper: "3.4", colour: "softmax", title, text, body: [this.logits.element, this.probabilities.element, h("h4", {}, t("likeliest")), this.list] });
   }

@@ -1,5 +1,5 @@
 // Numbers that remember what they were made from, so that each can be asked for its product.
-import { activations, add, layerNorm, linear, softmax } from "./arithmetic.js";
+import { activations, layerNorm, linear, softmax } from "./arithmetic.js";
 
 /**
  * A matrix, and the operation that made it: `from.op` and its operands, which explain.js tells in words. Weights are
@@ -46,7 +46,7 @@ export const ops = {
     return new Value(new Float32Array(rows * cols), rows, cols, { op: "none" });
   },
   sum(a, b) {
-    return like(a, add(a.data, b.data), { op: "sum", a, b });
+    return like(a, a.data.map((value, at) => value + b.data[at]), { op: "sum", a, b });
   },
   /** x Wᵀ + b by the rows of W from `start` to `end`, as those of one head. */
   linear(x, weight, bias = null, start = 0, end = weight.shape[0]) {
@@ -109,12 +109,8 @@ export const ops = {
   },
   /** One row: the mean of all, or the first. */
   pool(x, how) {
-    const data = new Float32Array(x.cols);
-    for (let c = 0; c < x.cols; c++) {
-      let sum = 0;
-      for (let row = 0; row < x.rows; row++) sum += x.data[row * x.cols + c];
-      data[c] = how === "first" ? x.data[c] : sum / x.rows;
-    }
+    const taken = Array.from({ length: how === "first" ? 1 : x.rows }, (_, row) => x.row(row));
+    const data = taken[0].map((_, c) => taken.reduce((sum, row) => sum + row[c], 0) / taken.length);
     return new Value(data, 1, x.cols, { op: "pool", x, how });
   },
   /** Of a recurrent model: rows that were computed one after the other, with what each was made from. */

@@ -1,7 +1,6 @@
 // The training, replayed: the loss by step, and how one head's attention came about; a moment of it is gone to by a click.
 import { h, t } from "./dom.js";
-import { Picture } from "./picture.js";
-import { section } from "./sections.js";
+import { picture, section } from "./sections.js";
 
 export class TrainingPart {
   constructor(app) {
@@ -36,11 +35,9 @@ export class TrainingPart {
     this.start.disabled = true;
     for (const step of this.moments) {
       const { weights, rows, columns, path } = await app.attentionAt(step);
-      const canvasPicture = new Picture({ title: this.name(step), kind: "weights", shape: "grid", inspector: app.inspector });
-      canvasPicture.section = "3.2.1";
-      canvasPicture.update(weights, rows, columns, { path });
-      const at = this.moments.indexOf(step);
-      made.push(h("div", { class: "frame" }, canvasPicture.element, h("button", { type: "button", class: "quiet", onclick: () => { this.slider.value = at; this.goTo(at); } }, t("goThere"))));
+      const drawn = picture(app, "weights", "3.2.1", { title: this.name(step), kind: "weights", shape: "grid" }), at = this.moments.indexOf(step);
+      drawn.update(weights, rows, columns, { path });
+      made.push(h("div", { class: "frame" }, drawn.element, h("button", { type: "button", class: "quiet", onclick: () => { this.slider.value = at; this.goTo(at); } }, t("goThere"))));
       this.frames.replaceChildren(...made);
     }
     this.start.disabled = false;
