@@ -100,13 +100,8 @@ def row_place(corpus: Dataset, row: int) -> str:
 
 def describe_empty_rows(corpus: Dataset, form: TextForm) -> list[str]:
     """Return a sentence about rows that training would drop as empty, if there are any."""
-    count = 0
-    for table in corpus.with_format("arrow").iter(ROWS_PER_TABLE):
-        empty = pa.array([False] * table.num_rows, pa.bool_())
-        for column in () if form.packed else form.columns:
-            if not column.optional:
-                empty = pc.or_(empty, pc.equal(pc.utf8_trim_whitespace(table[column.name]), ""))
-        count += pc.sum(empty).as_py()
+    names = [column.name for column in form.columns if not (column.optional or form.packed)]
+    count = sum(not all(map(str.strip, row)) for row in zip(*(corpus[name] for name in names), strict=True))
     return [f"{count:,} {form.unit} {form.empty} count too, though training drops such"] if count else []
 
 

@@ -3,7 +3,7 @@
 import os
 import sys
 from collections.abc import Iterator
-from typing import IO
+from contextlib import nullcontext
 
 from vanilla_transformer import compression
 from vanilla_transformer.errors import CorpusError
@@ -40,24 +40,14 @@ def read_pieces(path: str | os.PathLike[str]) -> Iterator[str]:
 
 def decoded_lines(path: str | os.PathLike[str]) -> Iterator[str]:
     """Yield the lines of a UTF-8 file with their line ends; see `read_lines`."""
-    name = "standard input" if path == "-" else os.fspath(path)
-    for number, line in enumerate(byte_lines(path, name), start=1):
-        if number == 1:
-            line = line.removeprefix(BYTE_ORDER_MARK)
-        try:
-            yield line.decode("utf-8")
-        except UnicodeDecodeError as error:
-            raise CorpusError(
-                f"{name}, line {number}: not UTF-8 (byte 0x{line[error.start]:02x} at position {error.start + 1}); "
-                "convert the file to UTF-8 first"
-            ) from error
-
-
-def byte_lines(path: str | os.PathLike[str], name: str) -> Iterator[bytes]:
-    """Yield the raw lines of a file, plain or compressed, that errors call `name`."""
+    name, number = "standard input" if path == "-" else os.fspath(path), 0
     try:
-        with _open(path) as file:
-            yield from file
+        with nullcontext(sys.stdin.buffer) if path == "-" else compression.open_bytes(path) as file:
+            for number, line in enumerate(file, start=1):
+                yield (line if number > 1 else line.removeprefix(BYTE_ORDER_MARK)).decode("utf-8")
+    except UnicodeDecodeError as error:
+        byte = f"byte 0x{error.object[error.start]:02x} at position {error.start + 1}"
+        raise CorpusError(f"{name}, line {number}: not UTF-8 ({byte}); convert the file to UTF-8 first") from error
     except FileNotFoundError as error:
         raise CorpusError(f"{name} does not exist") from error
     except (*compression.DAMAGE, OSError) as error:
@@ -65,10 +55,3 @@ def byte_lines(path: str | os.PathLike[str], name: str) -> Iterator[bytes]:
         if suffix and getattr(error, "errno", None) is None:
             raise CorpusError(f"{name} is not a complete {suffix} file: {error}") from error
         raise CorpusError(f"{name} cannot be read: {getattr(error, 'strerror', None) or error}") from error
-
-
-def _open(path: str | os.PathLike[str]) -> IO[bytes]:
-    if path == "-":
-        # Not sys.stdin: Python closes it at exit, and aborts if a thread is still waiting for a line in its buffer.
-        return open(sys.stdin.fileno(), "rb", closefd=False)
-    return compression.open_bytes(path)
