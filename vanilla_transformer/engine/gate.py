@@ -1,5 +1,7 @@
 """The engine's one gate: whether a call that the library has prepared is the engine's, or the reason why it is not."""
 
+from collections.abc import Iterator
+from itertools import chain
 from numbers import Integral
 from typing import Any, NamedTuple
 
@@ -68,14 +70,8 @@ def declined(call: Call) -> str | None:
     missing = [f"GenerationConfig.{name}" for name in _TENSOR_SETTINGS if not hasattr(call.settings, name)]
     if missing:
         return f"transformers {transformers.__version__}, which has no {' and no '.join(missing)}"
-    return (
-        _unknown_model(call)
-        or unsupported_quantization(call.quantization, call.model.device)
-        or _unknown_settings(call.settings, call.model.config.vocab_size)
-        or _unknown_parts(call)
-        or _unknown_arguments(call)
-        or _unknown_positions(call)
-    )
+    found = chain(_of_model(call), _of_settings(call), _of_parts(call), _of_arguments(call), _of_positions(call))
+    return next((reason for reason in found if reason), None)
 
 
 def decodes_itself(model: Any) -> bool:
@@ -83,91 +79,85 @@ def decodes_itself(model: Any) -> bool:
     return hasattr(model, "start_decoding")
 
 
-def _unknown_model(call: Call) -> str | None:
+def _of_model(call: Call) -> Iterator[str | None]:
     """Asks each model that decodes; inside a block it was asked at the beginning."""
     for model in getattr(call.model, "members", (call.model,)):
-        reason = unknown(model) if opened(model) is None or model.training else None
-        if reason is None and call.quantization is not None and decodes_itself(model):
-            reason = f"a {type(model).__name__}, which has no 8-bit weights"
-        if reason is not None:
-            return reason
-    return None
+        yield unknown(model) if opened(model) is None or model.training else None
+        if call.quantization is not None and decodes_itself(model):
+            yield f"a {type(model).__name__}, which has no 8-bit weights"
+    yield unsupported_quantization(call.quantization, call.model.device)
 
 
-def _unknown_settings(settings: Any, vocabulary: int) -> str | None:
+def _of_settings(call: Call) -> Iterator[str]:
+    settings: Any = call.settings
     if settings.do_sample and settings.num_beams > 1:
-        return "do_sample=True with beams"
+        yield "do_sample=True with beams"
     for name in ("output_scores", "output_logits", "output_attentions", "output_hidden_states"):
         if getattr(settings, name):
-            return f"{name}=True"
+            yield f"{name}=True"
     if settings.cache_implementation not in (None, "dynamic"):
-        return f"cache_implementation={settings.cache_implementation!r}"
+        yield f"cache_implementation={settings.cache_implementation!r}"
     if not settings.use_cache:
-        return "use_cache=False"
+        yield "use_cache=False"
     if any(getattr(settings, name, None) for name in ("low_memory", "is_assistant", "compile_config")):
-        return "low_memory, compile_config or the part of an assistant"
+        yield "low_memory, compile_config or the part of an assistant"
     for name, least in (("max_length", 0), ("num_return_sequences", 1)):
         value = getattr(settings, name)
         # The library fails at these.
         if not isinstance(value, Integral) or value < least:
-            return f"{name}={value}"
+            yield f"{name}={value}"
     if not abs(settings.length_penalty or 0.0) <= LARGEST_PENALTY:
-        return f"length_penalty={settings.length_penalty}"
+        yield f"length_penalty={settings.length_penalty}"
     if settings.num_beams == 1 and settings.return_dict_in_generate:
-        return "a dictionary with the cache of a search without a beam"
-    ends = settings._eos_token_tensor
+        yield "a dictionary with the cache of a search without a beam"
+    ends, vocabulary = settings._eos_token_tensor, call.model.config.vocab_size
     if ends is None:
-        return "no eos_token_id"
-    if settings.num_beams > 1 and max(2, 1 + len(ends)) * settings.num_beams > vocabulary:
-        return f"num_beams={settings.num_beams} in a vocabulary of {vocabulary}"
-    return None
+        yield "no eos_token_id"
+    elif settings.num_beams > 1 and max(2, 1 + len(ends)) * settings.num_beams > vocabulary:
+        yield f"num_beams={settings.num_beams} in a vocabulary of {vocabulary}"
 
 
-def _unknown_parts(call: Call) -> str | None:
+def _of_parts(call: Call) -> Iterator[str]:
     for part in call.logits_processor:
         if type(part) not in _ROWWISE_PROCESSORS:
-            return type(part).__name__
+            yield type(part).__name__
         if isinstance(getattr(part, "prompt_ignore_length", None), torch.Tensor):
-            return "repetition_penalty after prompts with padding, which it counts for each row"
+            yield "repetition_penalty after prompts with padding, which it counts for each row"
     for criterion in call.stopping_criteria:
         if type(criterion) not in _CRITERIA and not hasattr(criterion, "limits"):
-            return type(criterion).__name__
-    return None
+            yield type(criterion).__name__
 
 
-def _unknown_arguments(call: Call) -> str | None:
+def _of_arguments(call: Call) -> Iterator[str]:
     mask = call.kwargs.get("attention_mask")
     if mask is not None and not bool(mask.any(-1).all()):
         # Attention to nothing depends on the implementation.
-        return "a source of padding alone"
+        yield "a source of padding alone"
     for name, value in call.kwargs.items():
         if name not in _ARGUMENTS and value is not None:
-            return name
+            yield name
     for name in ("synced_gpus", "streamer", "output_attentions", "output_hidden_states"):
         if call.kwargs.get(name):
-            return name
+            yield name
     cache = call.kwargs.get("past_key_values")
     made_here = EncoderDecoderCache if call.model.config.is_encoder_decoder else DynamicCache
-    if cache is None or (type(cache) is made_here and cache.get_seq_length() == 0):
-        return None
-    return "past_key_values"
+    if cache is not None and not (type(cache) is made_here and cache.get_seq_length() == 0):
+        yield "past_key_values"
 
 
-def _unknown_positions(call: Call) -> str | None:
+def _of_positions(call: Call) -> Iterator[str]:
     """Refuses explicit positions, except those of a decoder-only model that count its tokens."""
-    positions, prompts = call.kwargs.get("position_ids"), call.prompts
-    if call.model.config.is_encoder_decoder:
-        return None if positions is None else "position_ids"
-    mask = call.kwargs.get("attention_mask")
-    if not prompts.shape[1]:
-        return "prompts without a token"
-    if mask is None:
-        expected = torch.arange(prompts.shape[1], device=prompts.device)[None]
-    else:
-        mask = mask.to(prompts.device)
-        if mask.shape != prompts.shape or not bool(mask.long().diff(dim=1).ge(0).all()):
-            return "padding after a prompt's beginning"
-        expected = (mask.long().cumsum(1) - 1).clamp(min=0)
-    if positions is not None and not bool((positions.to(prompts.device) == expected).all()):
-        return "position_ids"
-    return None
+    positions, prompts, mask = call.kwargs.get("position_ids"), call.prompts, call.kwargs.get("attention_mask")
+    expected: Any = None
+    if not call.model.config.is_encoder_decoder:
+        if not prompts.shape[1]:
+            yield "prompts without a token"
+        if mask is None:
+            expected = torch.arange(prompts.shape[1], device=prompts.device)[None]
+        else:
+            mask = mask.to(prompts.device)
+            if mask.shape != prompts.shape or not bool(mask.long().diff(dim=1).ge(0).all()):
+                yield "padding after a prompt's beginning"
+            expected = (mask.long().cumsum(1) - 1).clamp(min=0)
+    if positions is not None and (expected is None or not bool((positions.to(prompts.device) == expected).all())):
+        yield "position_ids"
