@@ -1,6 +1,5 @@
 """Models, their configurations and their tokenizers, from a directory or the Hub."""
 
-import json
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -9,7 +8,6 @@ from pathlib import Path
 from typing import Any, cast
 
 import torch
-from safetensors import SafetensorError
 from transformers import (
     AutoConfig,
     AutoModelForSeq2SeqLM,
@@ -320,22 +318,11 @@ def _means_a_place_here(path: str) -> bool:
 
 
 def _reason(path: Path, error: BaseException) -> str:
-    """Gives the reason in one line, with the file's name if known, and without advice to run unknown code."""
-    for file in sorted(path.glob("*.json")):
-        try:
-            if not isinstance(json.loads(file.read_text(encoding="utf-8")), dict):
-                return f"{file.name} is not a JSON object"
-        except (ValueError, RecursionError) as broken:
-            return f"{file.name} is not valid JSON: {broken}".rstrip(".")
-        except OSError as broken:
-            return f"{file.name}: {broken.strerror}"
+    """Gives the reason in one line, without a library's advice to run unknown code."""
     if "weights_only" in str(error):
         pickles = [file.name for file in sorted(path.glob("*.bin"))]
         return (
             f"{', '.join(pickles) or 'its file of weights'} is a pickle with more than weights, which could "
             "run any code: ask for the model as safetensors"
         )
-    lines = [line.strip() for line in (str(error).strip() or type(error).__name__).splitlines()]
-    reason = " ".join(lines[: 2 if lines[0].endswith(":") else 1]).rstrip(".")
-    weights = [file.name for file in sorted(path.glob(_WEIGHTS[0]))] if isinstance(error, SafetensorError) else []
-    return ": ".join([", ".join(weights), reason] if weights else [reason])
+    return (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")

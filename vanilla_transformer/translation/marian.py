@@ -5,7 +5,6 @@ cancel.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -38,31 +37,6 @@ _PARTS = {
 _ROWS = ("out_proj.weight", "out_proj.bias", "w_2.weight", "w_2.bias", "_norm.weight", "_norm.bias")
 _EMBEDDINGS = ("shared.weight", "embed_tokens.weight", "lm_head.weight")
 _COLUMNS = ("q_proj.weight", "k_proj.weight", "v_proj.weight", "w_1.weight", *_EMBEDDINGS)
-
-
-@dataclass(frozen=True)
-class Embeddings:
-    """The three matrices of section 3.4, (types, d_model) each; a single tensor where they are tied."""
-
-    source: torch.Tensor
-    target: torch.Tensor
-    output: torch.Tensor
-
-    @property
-    def tied(self) -> bool:
-        """True if the three matrices are one."""
-        return self.source.data_ptr() == self.target.data_ptr() == self.output.data_ptr()
-
-    def scaled(self, factor: float) -> "Embeddings":
-        """Returns the embeddings with the input matrices, but not the output, multiplied by a factor."""
-        return Embeddings(self.source * factor, self.target * factor, self.output)
-
-    def weights(self, vocab_size: int) -> Weights:
-        """Returns the matrices under our names, padded with rows of zeros to `vocab_size`."""
-        named = {"model.shared.weight": self.source, "lm_head.weight": self.output}
-        if not self.tied:
-            named["model.decoder.embed_tokens.weight"] = self.target
-        return {name: _with_zeros(weight, vocab_size) for name, weight in named.items()}
 
 
 def their_name(name: str) -> str:
@@ -111,21 +85,21 @@ def from_marian(marian: MarianMTModel) -> VanillaTransformerForConditionalGenera
     Raises:
         ModelError: The model has a feature that ours cannot express.
     """
-    theirs = marian.config
-    state = marian.state_dict()
-    embeddings = Embeddings(
-        source=marian.model.encoder.embed_tokens.weight,
-        target=marian.model.decoder.embed_tokens.weight,
-        output=marian.lm_head.weight,
-    )
-    if not theirs.scale_embedding:
-        embeddings = embeddings.scaled(theirs.d_model**-0.5)
-    types = embeddings.output.shape[0]
-    vocab_size = max(embeddings.source.shape[0], types)
-    bias = blocked_bias(marian.final_logits_bias.flatten(), types, vocab_size)
-    config = common_config(theirs, vocab_size, tie_word_embeddings=embeddings.tied, output_bias=bias is not None)
+    theirs, state = marian.config, marian.state_dict()
+    source, target = (stack.embed_tokens.weight for stack in (marian.model.encoder, marian.model.decoder))
+    output = marian.lm_head.weight
+    # Section 3.4: the three matrices are one, unless only the two of the inputs are multiplied by a factor.
+    tied = theirs.scale_embedding and source.data_ptr() == target.data_ptr() == output.data_ptr()
+    factor = 1.0 if theirs.scale_embedding else theirs.d_model**-0.5
+    vocab_size = max(len(source), len(output))
+    bias = blocked_bias(marian.final_logits_bias.flatten(), len(output), vocab_size)
+    config = _config(theirs, vocab_size, tie_word_embeddings=tied, output_bias=bias is not None)
     model = VanillaTransformerForConditionalGeneration(config)
-    weights = layer_weights(list(model.state_dict()), state, config.d_ff) | embeddings.weights(vocab_size)
+    weights = layer_weights(list(model.state_dict()), state, config.d_ff)
+    weights["model.shared.weight"] = _with_zeros(source * factor, vocab_size)
+    weights["lm_head.weight"] = _with_zeros(output, vocab_size)
+    if not tied:
+        weights["model.decoder.embed_tokens.weight"] = _with_zeros(target * factor, vocab_size)
     # Marian has all sines first, then all cosines: our dimension 2i is its i, and 2i + 1 is its i + d_model / 2.
     weights = reordered(weights, torch.arange(config.d_model).view(2, -1).T.flatten())
     load(model, weights if bias is None else weights | {"lm_head.bias": bias})
@@ -148,7 +122,7 @@ def fresh(settings: dict[str, Any]) -> GenerationConfig:
     return GenerationConfig(**{name: value for name, value in settings.items() if name not in not_settings})
 
 
-def common_config(theirs: PreTrainedConfig, vocab_size: int, **settings: Any) -> VanillaTransformerConfig:
+def _config(theirs: PreTrainedConfig, vocab_size: int, **settings: Any) -> VanillaTransformerConfig:
     """Returns our configuration of a Marian model.
 
     Raises:

@@ -1,7 +1,7 @@
 """Lines of text in, translations out: one per line, in order, in constant memory."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any
@@ -106,7 +106,10 @@ class LineTranslator:
         ids = {index: of_line for index, (of_line, _) in zip(full, tokens_of_lines, strict=True)}
         too_long = {index for index, (_, is_cut) in zip(full, tokens_of_lines, strict=True) if is_cut}
         all_tokens, tokens, told = sum(map(len, ids.values())), 0, 0
-        with evaluating(self.model), _frozen(self.model) if len(full) > FEW_LINES else nullcontext():
+        with evaluating(self.model), ExitStack() as frozen:
+            if len(full) > FEW_LINES:  # The weights do not change meanwhile.
+                for member in getattr(self.model, "members", (self.model,)):
+                    frozen.enter_context(engine.frozen(member, copy=False))
             batches = list(self._batches(ids))
             parts = [[ids[index] for index in batch] for batch in batches]
             found = run_in_threads(self._generate, parts, self.model.device)
@@ -225,16 +228,6 @@ def beginning(tokenizer: PreTrainedTokenizerBase, text: str, tokens: int) -> str
     while length < len(text) and len(tokenizer(text[:length])["input_ids"]) <= 2 * tokens:
         length *= 2
     return text[:length]
-
-
-@contextmanager
-def _frozen(model: Any) -> Iterator[None]:
-    """Freezes a model, or the members of an ensemble, for a call in which their weights do not change."""
-    with ExitStack() as stack:
-        for member in getattr(model, "members", (model,)):
-            if hasattr(member, "frozen"):
-                stack.enter_context(engine.frozen(member, copy=False))
-        yield
 
 
 @contextmanager
