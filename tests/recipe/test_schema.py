@@ -123,7 +123,6 @@ def test_the_recipe_of_a_saved_model_may_have_settings_that_there_are_not(tmp_pa
         ("bach_tokens: 4096", "'bach_tokens' 'batch_tokens'"),
         ("optimization:\n  max_stops: 3\n", "'max_stops' optimization 'max_steps'"),
         ("max_steps: 3\noptimization:\n  max_steps: 4\n", "max_steps twice"),
-        ("a0: &a0 [x, x]\ntrain: *a0", "*a0"),
         ("- a\n- b\n", "setting"),
         ("", "setting"),
         ("a: [", "YAML"),

@@ -81,23 +81,12 @@ def shipped_recipes() -> dict[str, Traversable]:
 
 
 class _RecipeLoader(yaml.SafeLoader):
-    """Reads each plain value as text, which the type of its setting reads: no number is taken for another.
-
-    Refuses aliases, which could grow without end, and repeated keys, which would lose a value.
-    """
+    """Reads each plain value as text, which the type of its setting reads: no number is taken for another."""
 
     yaml_implicit_resolvers: dict[str, Any] = {}
 
-    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
-        """Refuses an alias."""
-        if self.check_event(yaml.AliasEvent):
-            alias = self.peek_event()
-            problem = f"recipes cannot contain aliases such as *{alias.anchor}: write out its value"
-            raise yaml.MarkedYAMLError(problem=problem, problem_mark=alias.start_mark)
-        return super().compose_node(parent, index)
-
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        """Refuses a repeated key."""
+        """Refuses a repeated key, which would lose a value."""
         seen = set()
         for key, _ in node.value:
             if key.value in seen:

@@ -5,7 +5,6 @@ import logging
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -251,18 +250,17 @@ def check_launch() -> None:
         )
 
 
-def check_same(facts: dict[str, Any]) -> None:
+def check_same(facts: dict[str, object]) -> None:
     """Ends the run if a process of the group does another run, or has other code, than the main one.
 
     Args:
         facts: What must be the same, by name.
     """
-    facts = facts | {"version": __version__, f"package on {socket.gethostname()}": str(Path(__file__).parents[1])}
-    every = gather_object([facts])
+    every = gather_object([facts | {"version of the package": __version__}])
     for rank, theirs in enumerate(every):
-        for name in theirs.keys() & every[0].keys():
+        for name in theirs:
             if theirs[name] != every[0][name]:
                 raise RecipeError(
-                    f"Process {rank} has the {name} {theirs[name]!r}, the main process {every[0][name]!r}: all need "
-                    "the same command, package, text and output directory."
+                    f"Process {rank} has another {name} than the main process: all need the same command, package, "
+                    "text and output directory."
                 )

@@ -6,14 +6,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 from accelerate import Accelerator
 
 from vanilla_transformer.errors import RecipeError
 from vanilla_transformer.evaluation import check_names
 from vanilla_transformer.recipe.defaults import CorpusFacts, check_sizes, device_facts, resolve, with_cells
-from vanilla_transformer.recipe.schema import Recipe, in_words
+from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.tasks import task_for
 from vanilla_transformer.training.checkpoints import Checkpoint, latest_checkpoint
 from vanilla_transformer.training.inputs import Inputs, gather_inputs
@@ -96,7 +95,9 @@ def start_run(recipe: Recipe) -> Iterator[RunContext]:
             raise inputs
         with _errors_in_log(logger):
             accelerator = start_accelerator(store, recipe.run.process_timeout, trackers, run.path)
-            check_same(_facts(inputs, run))
+            texts = [corpus.tokens for corpus in (inputs.train, inputs.dev) if corpus is not None]
+            shared = (run.path / RECIPE).is_file()
+            check_same({"recipe": inputs.recipe.to_yaml(), "text": texts, "output directory": shared})
             resolved = _resolve(inputs.recipe, inputs, accelerator, logger)
             checkpoint = from_main_process(partial(latest_checkpoint, run.checkpoints, logger.info))
             deadline = begun + 60 * (resolved.optimization.max_minutes or math.inf)
@@ -122,14 +123,6 @@ def _open_and_prepare(recipe: Recipe, run: RunDirectory, logger: RunLogger) -> I
         logger.info(f"The disk of {run.path} cannot lock files: make sure that no other process trains there.")
     with _errors_in_log(logger):
         return gather_inputs(recipe, run, logger.info)
-
-
-def _facts(inputs: Inputs, run: RunDirectory) -> dict[str, Any]:
-    """Returns what all processes of a run must have in common."""
-    recipe = {name: in_words(value) for name, value in inputs.recipe.options.items()}
-    corpora = {"train": inputs.train, "dev": inputs.dev}
-    texts = {f"tokens of {name}": corpus.tokens for name, corpus in corpora.items() if corpus is not None}
-    return {**recipe, **texts, "recipe in the output directory": (run.path / RECIPE).is_file()}
 
 
 @contextmanager
