@@ -53,20 +53,8 @@ def test_help_needs_no_extra():
 
 def test_training_and_scoring_do_what_the_commands_do(pairs, capsys):
     sizes = [word for name, value in SIZES.items() for word in (f"--{name.replace('_', '-')}", str(value))]
-    words = [
-        "train",
-        "--train",
-        *pairs,
-        "--dev",
-        *pairs,
-        "--output",
-        "by-command",
-        "--max-steps",
-        "3",
-        "--processes",
-        "1",
-    ]
-    assert main([*words, *sizes]) == 0
+    words = ["train", "--output", "by-command", "--max-steps", "3", "--processes", "1"]
+    assert main([*words, "--train", *pairs, "--dev", *pairs, *sizes]) == 0
     run = train(train=pairs, dev=pairs, output="by-call", max_steps=3, **SIZES)
     assert (run / "model.safetensors").read_bytes() == Path("by-command", "model.safetensors").read_bytes()
     capsys.readouterr()

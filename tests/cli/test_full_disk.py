@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 from faults import small_files
-from small_models import save, single_stack
+from small_models import save
 
 from vanilla_transformer import (
     VanillaTransformerConfig,
@@ -26,32 +26,26 @@ from vanilla_transformer.cli import main
 TEXTS = [f"{one} {two}\n" for one in ("one", "two", "three", "four") for two in ("cats", "dogs", "mice")]
 TRAIN = "--vocab-size 275 --preset tiny --d-model 16 --d-ff 32 --encoder-layers 1 --decoder-layers 1 --metrics chrf"
 STEPS = "--max-steps 2 --save-steps 1 --average-checkpoints 1 --batch-tokens 60"
-# Everything that writes; OUT is the output.
+# Each way to write; OUT is the output.
 COMMANDS = {
     "tokenizer": "tokenizer {text} --vocab-size 275 --output OUT",
     "train": f"train --train {{text}} {{text}} --dev {{text}} {{text}} {TRAIN} {STEPS} --output OUT",
     "translate": "translate {model} {text} --output OUT --batch-tokens 64",
     "translate-gz": "translate {model} {text} --output OUT.gz",
-    "predict": "predict {classifier} {text} --output OUT",
     "evaluate": "evaluate {model} --data {text} {text} --metrics chrf --output OUT",
-    "attend": "attend {model} one --target two --output OUT.html",
     "attend-picture": "attend {model} one --target two --picture OUT.svg",
-    "align": "align {model} {text} {text} --alignment-heads 1:1 --output OUT",
-    "average": "average {model} {model} --output OUT",
-    "convert": "convert {model} OUT",
     "marian": "export {model} OUT --to marian",
     "onnx": "export {model} OUT --to onnx",
-    "ctranslate2": "export {model} OUT --to ctranslate2",
 }
 # These go on where they were, with what is there.
-RESUMED = {"train", "translate", "translate-gz", "predict"}
+RESUMED = {"train", "translate", "translate-gz"}
 # What they write is smaller than any block.
-SMALL = {"translate", "translate-gz", "predict", "evaluate", "align"}
+SMALL = {"translate", "translate-gz", "evaluate"}
 
 
 @pytest.fixture(scope="session")
 def things(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """A text, a model and a classifier; nothing is written to them."""
+    """A text and a model; nothing is written to them."""
     home = tmp_path_factory.mktemp("things")
     (home / "text").write_text("".join(TEXTS))
     tokenizer = VanillaTransformerTokenizer.train(TEXTS, vocab_size=280)
@@ -60,9 +54,7 @@ def things(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     model = VanillaTransformerForConditionalGeneration(VanillaTransformerConfig(vocab_size=len(tokenizer), **sizes))
     model.generation_config.update(max_length_beyond_source=3)
     save(model, tokenizer, home / "model")
-    texts = ["a dog runs in the park", "two men wait for the bus", "telephone"] * 5
-    save(*single_stack("classifier", texts, d_model=32, d_ff=64, num_heads=2), home / "classifier")
-    return {name: str(home / name) for name in ("text", "model", "classifier")}
+    return {name: str(home / name) for name in ("text", "model")}
 
 
 @pytest.fixture(scope="session")
@@ -109,7 +101,7 @@ def walk(command: str, things: dict[str, str], place: Path, full: AbstractContex
 
 
 # The limit shows the same of the others, and needs no root.
-@pytest.mark.parametrize("command", ["train", "translate", "average"])
+@pytest.mark.parametrize("command", ["train", "translate", "marian"])
 def test_a_full_disk_is_told_and_costs_nothing(command, things, disk, capsys):
     place = disk / command
     place.mkdir()

@@ -1,7 +1,6 @@
 """`vanilla-transformer translate` from a file to a file: broken off, resumed, refused, and told how far it is."""
 
 import contextlib
-import functools
 import os
 import shlex
 import subprocess
@@ -24,19 +23,8 @@ LINES = ["a b", "", "c d e", "b", "a", "d " * 20, "a b c", "e"]
 
 
 @pytest.fixture(scope="module")
-def saved(tmp_path_factory):
-    """Saves a random model of other sizes, once for each."""
-
-    @functools.cache
-    def saved(**sizes):
-        return save_translator(tmp_path_factory.mktemp("model"), **POSITIONS, **sizes)
-
-    return saved
-
-
-@pytest.fixture(scope="module")
-def model(saved):
-    return saved()
+def model(tmp_path_factory):
+    return save_translator(tmp_path_factory.mktemp("model"), **POSITIONS)
 
 
 @pytest.fixture

@@ -5,7 +5,6 @@ import shutil
 
 import pytest
 
-from tests.inspection.conftest import model, model_directory, tokenizer  # noqa: F401
 from vanilla_transformer.cli import main
 from vanilla_transformer.inspection import AlignmentHeads, alignments, save_alignment_heads
 
@@ -14,7 +13,7 @@ HEADS = ["--alignment-heads", "output 2:1 3:4"]
 
 
 @pytest.fixture
-def here(tmp_path, monkeypatch, model_directory):  # noqa: F811
+def here(tmp_path, monkeypatch, model_directory):
     monkeypatch.chdir(tmp_path)
     shutil.copytree(model_directory, "model")
     (tmp_path / "in.en").write_text("A dog runs.\n\nTwo men wait for the bus.\n", encoding="utf-8")
@@ -27,7 +26,7 @@ def out(capsys, *words):
     return capsys.readouterr().out.splitlines()
 
 
-def test_pairs_are_aligned_line_by_line(here, capsys, model, tokenizer):  # noqa: F811
+def test_pairs_are_aligned_line_by_line(here, capsys, model, tokenizer):
     lines = out(capsys, "align", "model", "in.en", "in.de", *HEADS)
     texts = [(here / name).read_text(encoding="utf-8").splitlines()[::2] for name in ("in.en", "in.de")]
     expected = alignments(model, tokenizer, *texts, heads=AlignmentHeads(((2, 1), (3, 4)), "output"))
@@ -52,7 +51,7 @@ def test_heads_are_chosen_once_and_kept_with_the_model(here, capsys):
 
 
 @pytest.fixture
-def chosen(here, model):  # noqa: F811
+def chosen(here, model):
     """The model, with heads chosen."""
     save_alignment_heads("model", model, AlignmentHeads(((2, 1), (3, 4)), "output"))
 

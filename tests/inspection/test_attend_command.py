@@ -2,12 +2,11 @@
 
 import pytest
 
-from tests.inspection.conftest import model, model_directory, tokenizer  # noqa: F401
 from vanilla_transformer import VanillaTransformerDecoderConfig, VanillaTransformerDecoderForCausalLM
 from vanilla_transformer.cli import main
 
 
-def test_lines_become_one_page(model_directory, tmp_path):  # noqa: F811
+def test_lines_become_one_page(model_directory, tmp_path):
     (tmp_path / "in.en").write_text("A dog runs.\n\nTwo men wait.\n")
     words = ["--input", str(tmp_path / "in.en"), "--output", str(tmp_path / "page.html")]
     assert main(["attend", model_directory, *words]) == 0
@@ -16,13 +15,13 @@ def test_lines_become_one_page(model_directory, tmp_path):  # noqa: F811
 
 
 @pytest.mark.parametrize("options", [["--head", "all", "--view", "lines"], ["--layer", "mean"]])
-def test_a_picture_alone_or_beside_the_page(model_directory, tmp_path, options):  # noqa: F811
+def test_a_picture_alone_or_beside_the_page(model_directory, tmp_path, options):
     picture = tmp_path / "picture.png"
     assert main(["attend", model_directory, "A dog runs.", "--picture", str(picture), *options]) == 0
     assert picture.read_bytes().startswith(b"\x89PNG") and not (tmp_path / "attention.html").exists()
 
 
-def test_a_model_of_one_stack_has_a_page_and_no_cross_attention(tokenizer, tmp_path, monkeypatch):  # noqa: F811
+def test_a_model_of_one_stack_has_a_page_and_no_cross_attention(tokenizer, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     config = VanillaTransformerDecoderConfig.from_preset("tiny", vocab_size=len(tokenizer))
     VanillaTransformerDecoderForCausalLM(config).save_pretrained("lm")

@@ -14,7 +14,9 @@ from vanilla_transformer.errors import RecipeError
 from vanilla_transformer.options import OptionalText
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+    from transformers import PreTrainedModel
+
+    from vanilla_transformer.inspection.alignment_heads import Choice
 
 # The number of pairs on which heads are chosen, and of pairs that are aligned together.
 _ENOUGH, _TOGETHER = 100, 1000
@@ -55,37 +57,17 @@ class Align:
                 f"{self.source} has {len(sources):,} lines and {self.target} has {len(targets):,}: they must match."
             )
         pairs = list(zip(sources, targets, strict=True))
-        from vanilla_transformer.translation import load_model
+        from vanilla_transformer.inspection import AlignmentHeads, alignments, choose_alignment_heads
+        from vanilla_transformer.translation.loading import load_model
 
         model, tokenizer = load_model(self.model)
         if self.choose_heads:
-            self._choose(model, tokenizer, [pair for pair in pairs if all(map(str.strip, pair))])
-        else:
-            self._align(model, tokenizer, pairs)
-
-    def _choose(
-        self, model: "PreTrainedModel", tokenizer: "PreTrainedTokenizerBase", pairs: list[tuple[str, str]]
-    ) -> None:
-        from vanilla_transformer.inspection import choose_alignment_heads, save_alignment_heads
-
-        if not pairs:
-            raise RecipeError(f"{self.source} has no line with text on both sides.")
-        # At regular intervals, because a file may be sorted by length.
-        count = min(len(pairs), _ENOUGH)
-        chosen = [pairs[number * len(pairs) // count] for number in range(count)]
-        choice = choose_alignment_heads(model, tokenizer, *zip(*chosen, strict=True))
-        print(choice.heads)
-        where = "give them as --alignment-heads, or choose for a model in a directory to keep them"
-        if Path(self.model).is_dir():
-            save_alignment_heads(self.model, model, choice.heads)
-            where = f"kept in {Path(self.model, 'generation_config.json')}"
-        print(f"Agreement {choice.agreement:.2f} on {choice.pairs} pairs; {where}.", file=sys.stderr)
-
-    def _align(
-        self, model: "PreTrainedModel", tokenizer: "PreTrainedTokenizerBase", pairs: list[tuple[str, str]]
-    ) -> None:
-        from vanilla_transformer.inspection import AlignmentHeads, alignments
-
+            full = [pair for pair in pairs if all(map(str.strip, pair))]
+            # At regular intervals, because a file may be sorted by length.
+            count = min(len(full), _ENOUGH)
+            some = [full[number * len(full) // count] for number in range(count)]
+            self._keep(model, choose_alignment_heads(model, tokenizer, [s for s, _ in some], [t for _, t in some]))
+            return
         chosen = self.alignment_heads
         heads = AlignmentHeads.from_text(model, chosen) if chosen else AlignmentHeads.from_model(model)
 
@@ -94,8 +76,17 @@ class Align:
                 some = pairs[start : start + _TOGETHER]
                 full = [pair for pair in some if all(map(str.strip, pair))]
                 found = iter(alignments(model, tokenizer, *zip(*full, strict=True), heads=heads) if full else [])
-                for pair in some:
-                    one = next(found) if all(map(str.strip, pair)) else None
-                    yield "" if one is None else one.pharaoh()
+                yield from (next(found).pharaoh() if all(map(str.strip, pair)) else "" for pair in some)
 
         write_whole(self.output, lines())
+
+    def _keep(self, model: "PreTrainedModel", choice: "Choice") -> None:
+        """Prints the chosen heads, and saves them in a model's directory."""
+        from vanilla_transformer.inspection import save_alignment_heads
+
+        print(choice.heads)
+        where = "give them as --alignment-heads, or choose for a model in a directory to keep them"
+        if Path(self.model).is_dir():
+            save_alignment_heads(self.model, model, choice.heads)
+            where = f"kept in {Path(self.model, 'generation_config.json')}"
+        print(f"Agreement {choice.agreement:.2f} on {choice.pairs} pairs; {where}.", file=sys.stderr)

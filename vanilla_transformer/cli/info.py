@@ -65,13 +65,14 @@ class Info:
             "sizes": {name: getattr(config, name) for name in _SIZES if hasattr(config, name)},
             "parameters": parameters,
             "table_3_millions": MILLIONS_OF_PARAMETERS.get(self.model) if is_preset and two_stacks else None,
-            "training": self._training(config, is_preset),
+            "training": self._training(config),
             "memory": training_memory(parameters["total"]),
             "processor": self._processor(config),
             "run": None if is_preset else read_summary(Path(self.model, "summary.json")),
         }
 
-    def _processor(self, config: "OwnConfig") -> dict[str, Any]:
+    @staticmethod
+    def _processor(config: "OwnConfig") -> dict[str, Any]:
         """Returns the processor's abilities, and the precision that `translate` chooses for this model."""
         import torch
 
@@ -98,12 +99,7 @@ class Info:
             "decoder": package.VanillaTransformerDecoderConfig,
         }[self.family]
         sizes = {} if self.vocab_size is None else {"vocab_size": self.vocab_size}
-        try:
-            return family.from_preset(self.model, **sizes)
-        except ValueError as error:
-            if self.model in family.presets():
-                raise RecipeError(str(error)) from None
-            raise ValueError(f"{str(error).removesuffix('.')}, and there is no directory of that name.") from None
+        return family.from_preset(self.model, **sizes)
 
     def _model_config(self) -> "OwnConfig":
         from vanilla_transformer.translation.loading import load_config
@@ -114,24 +110,21 @@ class Info:
             raise RecipeError("--vocab-size applies to presets only: a model has its own vocabulary.")
         return load_config(self.model)
 
-    def _training(self, config: "OwnConfig", is_preset: bool) -> dict[str, Any]:
+    def _training(self, config: "OwnConfig") -> dict[str, Any]:
         """Returns FLOPs per target token and for the paper's schedule, and those of Table 2."""
         import numpy as np
 
         from vanilla_transformer.cost import training_flops
         from vanilla_transformer.inspection import paper_tables as paper
-        from vanilla_transformer.model.configuration_vanilla_transformer import (
-            VanillaTransformerBaseConfig,
-            VanillaTransformerConfig,
-        )
+        from vanilla_transformer.model.configuration_vanilla_transformer import VanillaTransformerConfig
 
         length = np.array([self.sentence_length])
         per_token = training_flops(config, length, length) / self.sentence_length
-        if not isinstance(config, VanillaTransformerBaseConfig):
-            return {"sentence_length": self.sentence_length, "flops_per_target_token": per_token}
+        token = "target_token" if config.is_encoder_decoder else "token"
+        figures = {"sentence_length": self.sentence_length, f"flops_per_{token}": per_token}
         if not isinstance(config, VanillaTransformerConfig):
-            return {"sentence_length": self.sentence_length, "flops_per_token": per_token}
-        model = self.model if is_preset else paper.table_2_model(config)
+            return figures
+        model = paper.table_2_model(config)
         steps = paper.training_steps(model)
         flops = per_token * paper.STEP_TOKENS * steps
         published = paper.TABLE_2.get(model or "")
@@ -140,11 +133,4 @@ class Info:
             "device_flops": published.flops,
             "share": flops / published.flops,
         }
-        return {
-            "sentence_length": self.sentence_length,
-            "flops_per_target_token": per_token,
-            "steps": steps,
-            "step_tokens": paper.STEP_TOKENS,
-            "flops": flops,
-            "table_2": table_2,
-        }
+        return {**figures, "steps": steps, "step_tokens": paper.STEP_TOKENS, "flops": flops, "table_2": table_2}
