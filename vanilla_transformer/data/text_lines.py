@@ -3,7 +3,6 @@
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import nullcontext
 
 from vanilla_transformer import compression
 from vanilla_transformer.errors import CorpusError
@@ -42,7 +41,9 @@ def decoded_lines(path: str | os.PathLike[str]) -> Iterator[str]:
     """Yield the lines of a UTF-8 file with their line ends; see `read_lines`."""
     name, number = "standard input" if path == "-" else os.fspath(path), 0
     try:
-        with nullcontext(sys.stdin.buffer) if path == "-" else compression.open_bytes(path) as file:
+        # Not sys.stdin: Python closes it at exit, and aborts if a thread is still waiting for a line in its buffer.
+        own = open(sys.stdin.fileno(), "rb", closefd=False) if path == "-" else None  # noqa: SIM115
+        with own or compression.open_bytes(path) as file:
             for number, line in enumerate(file, start=1):
                 yield (line if number > 1 else line.removeprefix(BYTE_ORDER_MARK)).decode("utf-8")
     except UnicodeDecodeError as error:
