@@ -2,9 +2,9 @@
 
     python -m scripts.benchmarks.decode MODEL SOURCE
 
-MODEL is a directory that `vanilla-transformer train` made, SOURCE a file of sentences. Each contestant is a process of
-its own that stays loaded; they take turns, so that other load on the machine affects all of them, and ratios are taken
-within a turn. Prints a table.
+MODEL is a directory that `vanilla-transformer train` made, or a Marian model; SOURCE is a file of sentences. Each
+contestant is a process of its own that stays loaded; they take turns, so that other load on the machine affects all of
+them, and ratios are taken within a turn. Prints a table.
 """
 
 import argparse
@@ -76,10 +76,21 @@ def main() -> None:
 
 
 def export(model_directory: str, work: Path, with_ctranslate2: bool = True) -> None:
-    """Exports the same weights for the other two; settings that Marian cannot express are not measured."""
+    """Exports the same weights for the other two; settings that Marian cannot express are not measured.
+
+    The others read a Marian model as it is, CTranslate2 by its own converter.
+    """
     from vanilla_transformer.export.conversion import as_marian
     from vanilla_transformer.export.to_ctranslate2 import export_ctranslate2
     from vanilla_transformer.translation import load_model
+
+    if json.loads(Path(model_directory, "config.json").read_text(encoding="utf-8"))["model_type"] == "marian":
+        (work / "marian").symlink_to(Path(model_directory).resolve())
+        if with_ctranslate2:
+            from ctranslate2.converters import TransformersConverter
+
+            TransformersConverter(model_directory).convert(str(work / "ctranslate2"))
+        return
 
     model, tokenizer = load_model(model_directory, device="cpu")
     as_marian(model, tokenizer).save(work / "marian")
@@ -328,7 +339,7 @@ class CTranslate2Engine:
 
     def __init__(self, model: str, work: Path, precision: str, device: str, threads: int) -> None:
         import ctranslate2
-        from transformers import AutoTokenizer
+        from transformers import AutoTokenizer, GenerationConfig
 
         self.translator = ctranslate2.Translator(
             str(work / "ctranslate2"),
@@ -338,6 +349,7 @@ class CTranslate2Engine:
             intra_threads=threads,
         )
         self.tokenizer = AutoTokenizer.from_pretrained(work / "marian")
+        self.length_penalty = GenerationConfig.from_pretrained(work / "marian").length_penalty
 
     def decode(self, rows: list[list[int]], beam: int, forced: int | None) -> int:
         """Decodes a batch; returns the number of new tokens."""
@@ -354,7 +366,7 @@ class CTranslate2Engine:
 
     def _run(self, rows: list[list[int]], **settings: Any) -> int:
         texts = [self.tokenizer.convert_ids_to_tokens(row) for row in rows]
-        penalty = 0.6 if settings["beam_size"] > 1 else 1.0
+        penalty = self.length_penalty if settings["beam_size"] > 1 else 1.0
         results = self.translator.translate_batch(texts, length_penalty=penalty, return_end_token=True, **settings)
         found = [self.tokenizer.convert_tokens_to_ids(result.hypotheses[0]) for result in results]
         self.tokenizer.batch_decode(found, skip_special_tokens=True)
