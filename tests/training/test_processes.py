@@ -104,6 +104,15 @@ def test_processes_that_do_not_mean_the_same_run_are_told_so(recipe, tmp_path):
     assert not (tmp_path / "model" / "checkpoints").exists()
 
 
+def test_processes_that_take_the_package_from_different_places_are_told_so(monkeypatch):
+    def gathered(facts):
+        return [facts[0], {name: "/a checkout" if "package on" in name else one for name, one in facts[0].items()}]
+
+    monkeypatch.setattr(processes, "gather_object", gathered)
+    with refused(RecipeError, "Process 1", "package on"):
+        processes.check_same({})
+
+
 def other_text(rank):
     if rank == 1:
         gather = setup.gather_inputs

@@ -5,6 +5,7 @@ import logging
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -256,10 +257,12 @@ def check_same(facts: dict[str, object]) -> None:
     Args:
         facts: What must be the same, by name.
     """
-    every = gather_object([facts | {"version of the package": __version__}])
+    place = {f"package on {socket.gethostname()}": str(Path(__file__).parents[1])}
+    every = gather_object([facts | place | {"version of the package": __version__}])
     for rank, theirs in enumerate(every):
         for name in theirs:
-            if theirs[name] != every[0][name]:
+            # Each machine may have the package in a folder of its own.
+            if theirs[name] != every[0].get(name, theirs[name]):
                 raise RecipeError(
                     f"Process {rank} has another {name} than the main process: all need the same command, package, "
                     "text and output directory."
