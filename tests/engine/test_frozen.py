@@ -3,6 +3,7 @@
 import contextvars
 import copy
 import gc
+import os
 import threading
 import weakref
 from concurrent.futures import ThreadPoolExecutor
@@ -13,6 +14,7 @@ from refusals import refused
 from searches import INPUTS, sentences, sharp
 
 from vanilla_transformer.engine import opened
+from vanilla_transformer.engine.linear import PackedWeights
 from vanilla_transformer.translation.ensemble import EnsembleForConditionalGeneration
 
 ASKED = {**INPUTS, "max_new_tokens": 8}
@@ -117,6 +119,40 @@ def test_other_threads_see_nothing_of_a_block_unless_it_is_handed_on():
     with model.frozen("int8"):
         assert "scores" in in_a_thread(lambda: model.generate(**scores))
     assert torch.equal(in_a_thread(lambda: handed[0].run(model.generate, **ASKED)), changed)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+def test_a_fork_while_a_block_is_packed_can_decode():
+    model = sharp(0)
+    packing, forked = threading.Event(), threading.Event()
+
+    def slow(model, weights):
+        packing.set()
+        forked.wait(20)
+
+    with model.frozen() as held:
+        thread = threading.Thread(target=held._part, args=(slow, PackedWeights(torch.float32)))
+        thread.start()
+        packing.wait(20)
+        child = os.fork()
+        if child == 0:
+            held._part(lambda model, weights: None, PackedWeights(torch.float32))
+            os._exit(7)
+        status = os.waitpid(child, 0)[1] if in_a_thread(lambda: _ended(child)) else None
+        forked.set()
+        thread.join()
+    assert status is not None and os.waitstatus_to_exitcode(status) == 7
+
+
+def _ended(child: int) -> bool:
+    """Waits for a process, and ends it if it hangs."""
+    for _ in range(100):
+        if os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None:
+            return True
+        threading.Event().wait(0.1)
+    os.kill(child, 9)
+    os.waitpid(child, 0)
+    return False
 
 
 @pytest.mark.parametrize("inference", [True, False])
