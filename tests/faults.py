@@ -6,6 +6,7 @@ import resource
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook, register_optimizer_step_pre_hook
@@ -40,12 +41,14 @@ def small_files(size: int) -> Iterator[None]:
 
 
 @contextmanager
-def failing_disk(number: int) -> Iterator[None]:
-    """Lets the system refuse, with this error, to put to disk what has been written to any file."""
+def failing_disk(number: int, folder: Path = Path("/")) -> Iterator[None]:
+    """Lets the system refuse, with this error, to put to disk what has been written to any file of a folder."""
     original = os.fsync
 
     def refuse(descriptor: int) -> None:
-        raise OSError(number, os.strerror(number))
+        if Path(f"/proc/self/fd/{descriptor}").readlink().is_relative_to(folder):
+            raise OSError(number, os.strerror(number))
+        original(descriptor)
 
     os.fsync = refuse
     try:

@@ -136,7 +136,7 @@ def test_without_bfloat16_products_a_gpu_takes_float16_and_a_processor_float32()
         ({"d_model": 7}, "d_model 7 num_heads 4"),
         ({"preset": "base", "num_heads": 5}, "d_model 512 num_heads 5"),
         ({"d_model": 7, "d_k": 2, "d_v": 2}, "d_model 7"),
-        ({"preset": "bsae"}, "'bsae' 'base'"),
+        ({"preset": "bsae"}, "'bsae'"),
         ({"vocab_size": 0}, "vocab_size 0"),
     ],
 )
