@@ -349,7 +349,7 @@ class CTranslate2Engine:
             intra_threads=threads,
         )
         self.tokenizer = AutoTokenizer.from_pretrained(work / "marian")
-        self.length_penalty = GenerationConfig.from_pretrained(work / "marian").length_penalty
+        self.length_penalty = GenerationConfig.from_pretrained(work / "marian").length_penalty or 1.0
 
     def decode(self, rows: list[list[int]], beam: int, forced: int | None) -> int:
         """Decodes a batch; returns the number of new tokens."""
