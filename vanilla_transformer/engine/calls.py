@@ -2,12 +2,18 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 from transformers import (
     EosTokenCriteria,
     MaxLengthCriteria,
+    MinLengthLogitsProcessor,
+    MinNewTokensLengthLogitsProcessor,
+    NoBadWordsLogitsProcessor,
+    SuppressTokensAtBeginLogitsProcessor,
+    SuppressTokensLogitsProcessor,
 )
 from transformers.generation import GenerateBeamDecoderOnlyOutput, GenerateBeamEncoderDecoderOutput
 from transformers.modeling_outputs import BaseModelOutput
@@ -19,9 +25,18 @@ from .encoder import Encoder
 from .frozen import Frozen, opened, refusal
 from .gate import Call, declined, decodes_itself
 from .linear import Weights
-from .search import BeamSearch, Decoding, Hypotheses, Limits, greedy_search, likeliest, sampled
+from .search import BeamSearch, Decoding, Hypotheses, Limits, Processor, greedy_search, likeliest, sampled
 
 logger = logging.get_logger(__name__)
+
+# Processors that rule out the same tokens in all rows; the last one where its words have a single token.
+_SUPPRESSING = (
+    MinLengthLogitsProcessor,
+    MinNewTokensLengthLogitsProcessor,
+    SuppressTokensAtBeginLogitsProcessor,
+    SuppressTokensLogitsProcessor,
+    NoBadWordsLogitsProcessor,
+)
 
 
 @dataclass
@@ -67,7 +82,7 @@ def decode(call: Call) -> Any:
         return None
     width, sample = call.settings.num_beams or 1, call.settings.do_sample
     prompts_NP = call.prompts[::width]
-    limits, process = _limits(call, prompts_NP), call.logits_processor or None
+    limits, process = _limits(call, prompts_NP), _processor(call.logits_processor)
     # Without torch's bookkeeping for gradients, small operations take three quarters of the time.
     with torch.inference_mode(), fitting_threads(call.model, len(prompts_NP)):
         decoding = _start(call, width)
@@ -158,7 +173,7 @@ def _limits(call: Call, prompts_NP: torch.Tensor) -> Limits:
     # The library ranks as many candidates as the settings' end tokens require, whatever else ends a hypothesis.
     known_ends: Any = settings._eos_token_tensor
     # If scores never rise, the returned hypotheses are certain before all W have ended.
-    certain = settings.early_stopping == "never" and not call.logits_processor
+    certain = settings.early_stopping == "never" and all(map(_suppresses, call.logits_processor))
     return Limits(
         end_tokens=torch.cat(end_tokens),
         candidates=max(2, 1 + len(known_ends)) * settings.num_beams,
@@ -174,6 +189,29 @@ def _padding(call: Call) -> Any:
     """Returns the token after the end of a hypothesis; None without padding and end."""
     padding: Any = call.settings._pad_token_tensor
     return call.model.config.pad_token_id if padding is None else int(padding)
+
+
+def _processor(parts: Any) -> Processor | None:
+    """Combines all processors into one that may change scores in place; None if there are none."""
+    parts = [partial(_suppressed, part) if _suppresses(part) else part for part in parts]
+
+    def process(ids_RT: torch.Tensor, scores_RV: torch.Tensor) -> torch.Tensor:
+        for part in parts:
+            scores_RV = part(ids_RT, scores_RV)
+        return scores_RV
+
+    return process if parts else None
+
+
+def _suppresses(processor: Any) -> bool:
+    """Tells whether a processor rules out the same tokens in all rows, whatever was written."""
+    words = getattr(processor, "sequence_bias", ()) if type(processor) is NoBadWordsLogitsProcessor else ()
+    return type(processor) in _SUPPRESSING and all(len(word) == 1 for word in words)
+
+
+def _suppressed(processor: Any, ids_RT: torch.Tensor, scores_RV: torch.Tensor) -> torch.Tensor:
+    """Rules tokens out in place, as the processor does in one row: it copies all scores."""
+    return scores_RV.add_(processor(ids_RT[:1], torch.zeros_like(scores_RV[:1])))
 
 
 def _beam_output(call: Call, prompts_NP: torch.Tensor, found: Hypotheses) -> Any:
