@@ -95,7 +95,11 @@ class Pretrained:
         pieces = []
         for name, lines in zip(("source", "target"), sides, strict=True):
             sentencepiece.SentencePieceTrainer.train(
-                sentence_iterator=iter(lines), model_prefix=str(self.output / name), vocab_size=4000, minloglevel=2
+                sentence_iterator=iter(lines),
+                model_prefix=str(self.output / name),
+                vocab_size=4000,
+                num_threads=1,  # With more, the pieces depend on their number.
+                minloglevel=2,
             )
             model = (self.output / f"{name}.model").rename(self.output / f"{name}.spm")
             learned = sentencepiece.SentencePieceProcessor(model_file=str(model))
@@ -115,7 +119,8 @@ class TimeLimit(TrainerCallback):
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Ends training if the time is over."""
-        control.should_training_stop = time.perf_counter() > self.end
+        if time.perf_counter() > self.end:
+            control.should_training_stop = True
 
 
 def new_model(tokenizer: MarianTokenizer) -> MarianMTModel:
