@@ -4,6 +4,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 import psutil
@@ -87,6 +88,10 @@ def peak_memory(device: torch.device) -> int:
         return torch.cuda.max_memory_allocated(device)
     if sys.platform == "win32":
         return psutil.Process().memory_info().peak_wset
+    status = Path("/proc/self/status")
+    if status.is_file():
+        # On Linux ru_maxrss includes the process's memory before it became this program.
+        return 1024 * int(status.read_text().partition("VmHWM:")[2].split()[0])
     import resource  # Windows has none.
 
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

@@ -133,6 +133,8 @@ class RunDirectory:
             raise RunError(
                 f"Another process is training in {self.path}: wait until it ends, or name another directory."
             ) from None
+        except PermissionError:  # The lock may be another user's, whose run nothing else would protect.
+            raise
         except OSError:  # The disk cannot lock files. If it cannot be written at all, the next file shows it.
             pass
 
