@@ -2,9 +2,9 @@
 
 from functools import singledispatch
 from importlib.util import find_spec
-from typing import Any
 
 import numpy as np
+from transformers import PreTrainedConfig
 
 from vanilla_transformer.model.configuration_vanilla_transformer import (
     VanillaTransformerBaseConfig,
@@ -27,7 +27,7 @@ def tokens_masked(lengths: np.ndarray) -> np.ndarray:
     return np.minimum(np.maximum(np.rint(MASKED_SHARE * inner).astype(np.int64), 1), inner)
 
 
-def numbers_kept_per_token(config: Any) -> int:
+def numbers_kept_per_token(config: PreTrainedConfig) -> int:
     """Returns roughly how many numbers per token the forward pass keeps for the backward pass."""
     stacks = [getattr(config, f"{stack}_layers", getattr(config, "num_layers", 0)) for stack in ("encoder", "decoder")]
     per_layer = 10 * config.d_model + 2 * getattr(config, "d_ff", 0)
@@ -37,7 +37,7 @@ def numbers_kept_per_token(config: Any) -> int:
 
 
 @singledispatch
-def training_flops(config: Any, *lengths: np.ndarray) -> float:
+def training_flops(config: PreTrainedConfig, *lengths: np.ndarray) -> float:
     """Table 2: counts the operations in the matrix products of a training pass over rows of these lengths.
 
     0 where they are unknown: for the configuration of another family, `training_flops.register` takes a function.

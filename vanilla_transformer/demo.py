@@ -69,8 +69,8 @@ def build_page(models: "Sequence[Shown]", *, max_characters: int = 1000) -> "gra
 
 
 def _checked(
-    answer: Callable[..., Any], model: "PreTrainedModel", tokenizer: "PreTrainedTokenizerBase", max_characters: int
-) -> Callable[..., Any]:
+    answer: Callable[..., object], model: "PreTrainedModel", tokenizer: "PreTrainedTokenizerBase", max_characters: int
+) -> Callable[..., object]:
     """Returns a function that answers a text, or refuses it in a sentence."""
     import gradio as gr
 
@@ -126,7 +126,7 @@ def _kind(
         return [[number, one["token_str"], one["score"]] for number, mask in enumerate(masks, 1) for one in mask]
 
     def go_on(text: str, new_tokens: float, temperature: float) -> str:
-        sampling: dict[str, Any] = {"do_sample": temperature > 0}
+        sampling: dict[str, object] = {"do_sample": temperature > 0}
         if temperature:
             sampling |= {"temperature": temperature, "top_k": 0}
         return str(pipe(text, max_new_tokens=int(new_tokens), num_beams=1, **sampling)[0]["generated_text"])

@@ -2,11 +2,10 @@
 
 import hashlib
 import json
-from typing import Any
 
 _BYTES = 16
 
 
-def fingerprint_settings(settings: Any) -> str:
+def fingerprint_settings(settings: object) -> str:
     """Returns the fingerprint of settings that JSON can hold."""
     return hashlib.blake2b(json.dumps(settings).encode(), digest_size=_BYTES).hexdigest()

@@ -2,12 +2,11 @@
 
 import math
 from numbers import Integral, Real
-from typing import Any
 
 from vanilla_transformer.errors import RecipeError
 
 
-def check_number(name: str, value: Any, least: float, most: float = math.inf, *, whole: bool = True) -> None:
+def check_number(name: str, value: object, least: float, most: float = math.inf, *, whole: bool = True) -> None:
     """Refuses a value that is not a number within limits, and whole unless said; None stands for one not given.
 
     Raises:
@@ -22,7 +21,7 @@ def check_number(name: str, value: Any, least: float, most: float = math.inf, *,
         raise RecipeError(f"{name} must be {limits}, not {value}.")
 
 
-def refuse_one_text(name: str, texts: Any) -> None:
+def refuse_one_text(name: str, texts: object) -> None:
     """Refuses a single text instead of several, which would be read as its letters.
 
     Raises:

@@ -33,7 +33,7 @@ def number(kind: type[int] | type[float], least: float, below: float = MAX, *, a
     """Returns the type of a number of that kind, or None: at least `least`, or above it, and below `below`."""
     words = f"{least}{'<' if above else '<='}{kind.__name__.upper()}" + (f"<{below}" if below < MAX else "")
 
-    def is_instance(value: Any) -> bool:
+    def is_instance(value: object) -> bool:
         return value is None or (type(value) is kind and least <= value < below and not (above and value == least))
 
     def read(given: list[str]) -> Any:
@@ -49,7 +49,7 @@ def number(kind: type[int] | type[float], least: float, below: float = MAX, *, a
     return PrimitiveConstructorSpec(1, words, read, is_instance, lambda value: [str(value)])
 
 
-def _are_texts(value: Any) -> bool:
+def _are_texts(value: object) -> bool:
     return value is None or (isinstance(value, tuple) and all(isinstance(text, str) for text in value))
 
 
@@ -86,7 +86,7 @@ def _spec(hint: Any) -> Spec:
     return spec
 
 
-def converted(name: str, value: Any, hint: Any) -> Any:
+def converted(name: str, value: object, hint: object) -> Any:
     """Returns a value in the type of its setting: text and numbers are read as the words of a command line are.
 
     Raises:

@@ -4,7 +4,6 @@ import contextlib
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from typing import Any
 
 from tqdm import tqdm
 
@@ -17,7 +16,7 @@ class ProgressLines(tqdm):
 
     next_line = FIRST_LINE
 
-    def __init__(self, **settings: Any) -> None:
+    def __init__(self, **settings: object) -> None:
         form = "{n_fmt} of {total_fmt}{unit}, {rate_fmt}, {elapsed} elapsed, {remaining} left"
         super().__init__(**settings, delay=FIRST_LINE, miniters=1, leave=False, bar_format=form)
 
@@ -49,7 +48,7 @@ def progress_bar(
         in_the_way: Whether lines are typed or printed at the same terminal.
     """
     # Rate and time left come from the mean since the start.
-    settings: dict[str, Any] = {"unit": f" {unit}", "initial": done, "smoothing": 0}
+    settings: dict[str, object] = {"unit": f" {unit}", "initial": done, "smoothing": 0}
     if sys.stderr.isatty():
         progress = tqdm(**settings, dynamic_ncols=True, disable=in_the_way)
     else:

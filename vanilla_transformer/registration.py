@@ -27,7 +27,7 @@ def register_family(family: type[PreTrainedConfig], models: dict[Any, type[PreTr
     AutoTokenizer.register(family, tokenizer_class=VanillaTransformerTokenizer, exist_ok=True)
 
 
-def is_known(config: Any) -> bool:
+def is_known(config: PreTrainedConfig) -> bool:
     """Tells whether a configuration is of a family of the package, or of a registered one."""
     return isinstance(config, tuple(FAMILIES))
 
@@ -56,10 +56,10 @@ class _PipelinesOfThePackage:
     `pipeline` would ask whether to trust the code beside a model, although the package has the same pipelines.
     """
 
-    def __get__(self, config: PreTrainedConfig | None, owner: type | None = None) -> dict[str, Any]:
+    def __get__(self, config: PreTrainedConfig | None, owner: type | None = None) -> dict[str, object]:
         return {}
 
-    def __set__(self, config: PreTrainedConfig, value: dict[str, Any]) -> None:
+    def __set__(self, config: PreTrainedConfig, value: dict[str, object]) -> None:
         vars(config)["custom_pipelines"] = value
 
 

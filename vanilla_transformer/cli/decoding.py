@@ -128,7 +128,7 @@ class Decoding(BatchedComputing):
     #: and writes it.
     mbr: Annotated[Literal["chrf", "bleu"] | None, arg(metavar="chrf|bleu", help_behavior_hint="")] = None
 
-    def arguments(self, nbest: int | None = None) -> dict[str, Any]:
+    def arguments(self, nbest: int | None = None) -> dict[str, object]:
         """Returns the arguments of `translate_lines`; the model's own settings apply otherwise.
 
         Raises:
@@ -150,7 +150,7 @@ class Decoding(BatchedComputing):
 
         return MinimumBayesRiskTranslator(**vars(translator), utility=self.mbr, kept=kept)
 
-    def settings(self, model: "PreTrainedModel") -> dict[str, Any]:
+    def settings(self, model: "PreTrainedModel") -> dict[str, object]:
         """Returns settings that affect translations but are not in the model: search, and precision if not float32."""
         taken = self.taken(model)
         return self._given("mbr") | ({} if taken == "float32" else {"precision": taken})

@@ -4,7 +4,7 @@ import dataclasses
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from tyro.conf import Positional, arg
 
@@ -93,7 +93,7 @@ class Evaluate:
 
         check_card(Path(self.model))
 
-    def _report(self, evaluation: "Evaluation", settings: dict[str, Any]) -> None:
+    def _report(self, evaluation: "Evaluation", settings: dict[str, object]) -> None:
         """Prints the scores, and writes the predictions if asked for."""
         result = {
             "model": [self.model, *self.models] if self.models else self.model,

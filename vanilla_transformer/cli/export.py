@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from tyro.conf import Positional, arg
 
@@ -12,6 +12,9 @@ from vanilla_transformer.cli.arguments import Model, refuse_full_directory
 from vanilla_transformer.cli.streams import warn
 from vanilla_transformer.errors import RecipeError
 from vanilla_transformer.options import OptionalText
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 
 @dataclass(frozen=True)
@@ -48,7 +51,9 @@ class Export:
             warn(remark)
         print(output)
 
-    def _writer(self) -> tuple[Callable[[Any, Any, Path, str], list[str]], Sequence[str]]:
+    def _writer(
+        self,
+    ) -> "tuple[Callable[[PreTrainedModel, PreTrainedTokenizerBase, Path, str], list[str]], Sequence[str]]":
         """Returns the function that writes the files and returns remarks for the user, and its quantizations."""
         if self.to == "onnx":
             from vanilla_transformer.export import to_onnx
@@ -63,7 +68,7 @@ class Export:
         return export_marian, ("float32",)
 
 
-def _load(path: str) -> tuple[Any, Any]:
+def _load(path: str) -> "tuple[PreTrainedModel, PreTrainedTokenizerBase]":
     """Loads an encoder-decoder and its tokenizer; ValueError if the model is of another type."""
     from vanilla_transformer.model.configuration_vanilla_transformer import VanillaTransformerConfig
     from vanilla_transformer.translation import load_config, load_model

@@ -3,7 +3,7 @@
 import json
 from dataclasses import dataclass
 from functools import partial
-from typing import Annotated, Any
+from typing import Annotated
 
 from vanilla_transformer.cli.arguments import Flag, Model
 from vanilla_transformer.cli.decoding import Computing
@@ -74,7 +74,7 @@ class Generate:
                 values = {"prompt": prompt, "text": text, "tokens": tokens}
                 print(json.dumps(values, ensure_ascii=False) if self.json else "", file=output)
 
-    def _search(self) -> dict[str, Any]:
+    def _search(self) -> dict[str, object]:
         """Returns arguments of `generate` for the search."""
         sampling = self.sampling
         if sampling == SamplingOptions():

@@ -51,7 +51,7 @@ class Info:
         report = self._report()
         write_whole(None, [json.dumps(report)] if self.json else info_page(report))
 
-    def _report(self) -> dict[str, Any]:
+    def _report(self) -> dict[str, object]:
         """Returns all figures by name."""
         is_preset = not Path(self.model).is_dir() and "/" not in self.model
         config = self._preset_config() if is_preset else self._model_config()
@@ -72,7 +72,7 @@ class Info:
         }
 
     @staticmethod
-    def _processor(config: "OwnConfig") -> dict[str, Any]:
+    def _processor(config: "OwnConfig") -> dict[str, object]:
         """Returns the processor's abilities, and the precision that `translate` chooses for this model."""
         import torch
 

@@ -198,7 +198,7 @@ def token_ids(
     return [encoding.ids for encoding in backend.encode_batch_fast(texts)]
 
 
-def reading_backend(tokenizer: Any) -> Tokenizer:
+def reading_backend(tokenizer: PreTrainedTokenizerBase) -> Tokenizer:
     """Return the backend of a fast tokenizer, set to read plain text of any length."""
     tokenizer = plain_text(tokenizer)
     backend: Tokenizer = tokenizer.backend_tokenizer

@@ -12,6 +12,7 @@ from transformers import (
     MinLengthLogitsProcessor,
     MinNewTokensLengthLogitsProcessor,
     NoBadWordsLogitsProcessor,
+    PreTrainedModel,
     SuppressTokensAtBeginLogitsProcessor,
     SuppressTokensLogitsProcessor,
 )
@@ -143,7 +144,7 @@ def _start(call: Call, width: int) -> Any:
         return start_decoding(model, once, mask_NS, call.quantization)
 
 
-def _decoder(model: Any, quantization: str | None) -> Decoder:
+def _decoder(model: PreTrainedModel, quantization: str | None) -> Decoder:
     """Returns the decoder for one call, in the type in which the library's search would compute."""
     frozen = opened(model)
     dtype = computing_dtype(model.dtype, model.device)
@@ -203,7 +204,7 @@ def _processor(parts: Any) -> Processor | None:
     return process if parts else None
 
 
-def _suppresses(processor: Any) -> bool:
+def _suppresses(processor: object) -> bool:
     """Tells whether a processor rules out the same tokens in all rows, whatever was written."""
     words = getattr(processor, "sequence_bias", ()) if type(processor) is NoBadWordsLogitsProcessor else ()
     return type(processor) in _SUPPRESSING and all(len(word) == 1 for word in words)

@@ -8,10 +8,9 @@ Shapes in names: N sentences · W hypotheses of a sentence · R = N·W rows · S
 D d_model · H heads, Nh = N·H · K d_k (keys) or d_v (values) · V vocabulary.
 """
 
-from typing import Any
-
 import torch
 from torch.nn import functional as F
+from transformers import PreTrainedModel
 
 from .linear import Layer, Weights
 
@@ -31,7 +30,7 @@ class Decoder:
         weights: Makes the linear layers.
     """
 
-    def __init__(self, model: Any, weights: Weights) -> None:
+    def __init__(self, model: PreTrainedModel, weights: Weights) -> None:
         decoder = getattr(model.model, "decoder", model.model)  # A decoder-only model is one.
         attention = decoder.layers[0].self_attention
         self.dtype = weights.activations

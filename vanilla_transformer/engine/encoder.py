@@ -3,10 +3,9 @@
 Shapes in names: N sentences · S source · R = N·S rows · D d_model · H heads · K d_k (keys) or d_v (values).
 """
 
-from typing import Any
-
 import torch
 from torch.nn import functional as F
+from transformers import PreTrainedModel
 
 from .linear import Layer, Weights
 
@@ -19,7 +18,7 @@ class Encoder:
         weights: Makes the linear layers.
     """
 
-    def __init__(self, model: Any, weights: Weights) -> None:
+    def __init__(self, model: PreTrainedModel, weights: Weights) -> None:
         encoder = model.model.encoder
         attention = encoder.layers[0].self_attention
         self.dtype, self.num_heads = weights.activations, len(attention.q_proj.weight) // attention.d_k

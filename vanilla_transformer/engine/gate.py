@@ -13,6 +13,7 @@ from transformers import (
     EosTokenCriteria,
     GenerationConfig,
     MaxLengthCriteria,
+    PreTrainedModel,
     StoppingCriteriaList,
 )
 
@@ -74,7 +75,7 @@ def declined(call: Call) -> str | None:
     return next((reason for reason in found if reason), None)
 
 
-def decodes_itself(model: Any) -> bool:
+def decodes_itself(model: PreTrainedModel) -> bool:
     """Tells whether a model has a `start_decoding` of its own: one of another family, or an ensemble."""
     return hasattr(model, "start_decoding")
 

@@ -19,6 +19,7 @@ import torch
 import transformers
 from torch import nn
 from torch.nn.modules import module as torch_module
+from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
@@ -121,7 +122,7 @@ def activations(by: str) -> dict[str, Any]:
     return {name: operator for name, operator in found.items() if operator}
 
 
-def changed_settings(settings: Mapping[str, Any], followed: Collection[str] = ()) -> list[str]:
+def changed_settings(settings: Mapping[str, object], followed: Collection[str] = ()) -> list[str]:
     """Returns the settings of `generate` with an effect, except those that a search follows."""
     return [
         name
@@ -130,7 +131,7 @@ def changed_settings(settings: Mapping[str, Any], followed: Collection[str] = ()
     ]
 
 
-def unknown_to_export(model: Any, activations: Collection[str]) -> str | None:
+def unknown_to_export(model: PreTrainedModel, activations: Collection[str]) -> str | None:
     """Describes the first part of a model that is not on the lists, or an activation that is not among these."""
     name = getattr(model.config, "activation_function", None)
     if name is not None and name not in activations:
@@ -138,7 +139,7 @@ def unknown_to_export(model: Any, activations: Collection[str]) -> str | None:
     return unknown(model, may_train=True)
 
 
-def unknown(model: Any, may_train: bool = False) -> str | None:
+def unknown(model: PreTrainedModel, may_train: bool = False) -> str | None:
     """Describes the first part of a model that is not on the lists; None if all of it is known.
 
     Args:
@@ -181,7 +182,7 @@ def unknown(model: Any, may_train: bool = False) -> str | None:
     return None
 
 
-def _built(model: Any) -> nn.Module:
+def _built(model: PreTrainedModel) -> nn.Module:
     """Returns what the class of a model builds of its configuration, without weights."""
     key = type(model), tuple((name, repr(value)) for name, value in sorted(vars(model.config).items()))
     if key not in _BUILT:
@@ -216,7 +217,7 @@ def _difference(place: str, module: nn.Module, built: nn.Module, methods: frozen
     return None
 
 
-def _unknown_field(config: Any) -> str | None:
+def _unknown_field(config: PreTrainedConfig) -> str | None:
     for name, value in vars(config).items():
         if name not in FIELDS and not name.startswith("_"):
             return f"the configuration field {name} = {value!r}"

@@ -18,7 +18,7 @@ class LoadableMetric(evaluate.Metric):
     the value in percent under the metric's name, and its `signature`.
     """
 
-    def __init__(self, name: str, **settings: Any) -> None:
+    def __init__(self, name: str, **settings: object) -> None:
         check_names([name])
         self._metric = name
         # It is part of a path.

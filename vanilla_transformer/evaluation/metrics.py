@@ -139,7 +139,7 @@ def _hint(name: str, metrics: Mapping[str, Metric]) -> str:
 
 def score(
     names: Iterable[str],
-    predictions: Sequence[Any],
+    predictions: Sequence[object],
     references: References,
     metrics: Mapping[str, Metric] = METRICS,
 ) -> list[Score]:

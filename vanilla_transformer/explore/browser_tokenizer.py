@@ -6,6 +6,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from transformers import PreTrainedTokenizerBase
+
 from vanilla_transformer.errors import ModelError
 from vanilla_transformer.export.vocabulary_files import save_tokenizer
 
@@ -31,7 +33,7 @@ _TOKENIZER_PARTS = {
 }
 
 
-def tokenizer_parts(tokenizer: Any) -> dict[str, Any]:
+def tokenizer_parts(tokenizer: PreTrainedTokenizerBase) -> dict[str, object]:
     """Returns the tokenizer.json in the form that tokenizers.js needs.
 
     Raises:
@@ -71,7 +73,7 @@ def _kinds(part: dict[str, Any] | None) -> Iterator[str]:
             yield from _kinds(one)
 
 
-def tokenizer_config(tokenizer: Any, parts: dict[str, Any]) -> dict[str, Any]:
+def tokenizer_config(tokenizer: PreTrainedTokenizerBase, parts: dict[str, Any]) -> dict[str, object]:
     """Returns the tokenizer_config.json that goes with these parts."""
     added = {token["content"] for token in parts["added_tokens"]}
     names = {name: str(token) for name, token in tokenizer.special_tokens_map.items() if isinstance(token, str)}

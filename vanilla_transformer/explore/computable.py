@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from transformers import PreTrainedModel
+from transformers import PreTrainedConfig, PreTrainedModel
 
 from vanilla_transformer.engine.known import activations, unknown_to_export
 from vanilla_transformer.errors import ModelError
@@ -45,7 +45,7 @@ def family(model: PreTrainedModel) -> str:
     if found is None:
         known = ", ".join(kind.__name__ for kind in FAMILIES)
         raise ModelError(f"The page cannot compute a {type(model).__name__}, only {known}.")
-    config: Any = model.config
+    config: PreTrainedConfig = model.config
     if found == "classifier" and (config.problem_type == "regression" or config.num_labels == 1):
         raise ModelError("The model gives a text a number (regression), but the page shows classes.")
     if reason := unknown_to_export(model, activations("page")):
@@ -59,7 +59,7 @@ def family(model: PreTrainedModel) -> str:
     return found
 
 
-def fields(config: Any) -> dict[str, Any]:
+def fields(config: Any) -> dict[str, object]:
     """Returns the fields of a configuration that the equations need."""
     labels = [str(config.id2label[number]) for number in range(config.num_labels)]
     return {name: getattr(config, name) for name in _FIELDS if hasattr(config, name)} | {

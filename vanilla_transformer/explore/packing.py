@@ -4,7 +4,7 @@ import json
 import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -117,7 +117,7 @@ def weights_of(moment: Moment, places: Mapping[str, Tensor]) -> dict[str, torch.
     return whole if fits else None
 
 
-def learning_curve(run: Path) -> list[dict[str, Any]]:
+def learning_curve(run: Path) -> list[dict[str, object]]:
     """Returns the losses in the run's log, on training and dev data, by step."""
     file = run / "metrics.jsonl"
     curve = []

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 import yaml
 from huggingface_hub import RepoCard
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from vanilla_transformer.engine.known import changed_settings
 from vanilla_transformer.errors import ModelError
@@ -159,7 +159,7 @@ def push_page(folder: Path, model: Path, name: str, *, private: bool = False, me
     return push_space(folder, f"{name}-explore", private=private, message=message)
 
 
-def _write_json(path: Path, content: Mapping[str, Any]) -> None:
+def _write_json(path: Path, content: Mapping[str, object]) -> None:
     path.write_text(json.dumps(content, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
 
 
@@ -169,7 +169,7 @@ def _some_text(tokenizer: PreTrainedTokenizerBase) -> str:
     return "hello" if readable else str(tokenizer.decode([len(tokenizer) - 1]))
 
 
-def _tokens(tokenizer: PreTrainedTokenizerBase, config: Any) -> dict[str, Any]:
+def _tokens(tokenizer: PreTrainedTokenizerBase, config: PreTrainedConfig) -> dict[str, object]:
     ends = config.eos_token_id if isinstance(config.eos_token_id, list) else [config.eos_token_id]
     return {
         "start": getattr(config, "decoder_start_token_id", None),
@@ -213,7 +213,7 @@ def _search(model: Any, settings: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _check(model: Any, tokenizer: Any, text: str) -> dict[str, Any]:
+def _check(model: Any, tokenizer: PreTrainedTokenizerBase, text: str) -> dict[str, object]:
     """Returns the model's values for the first example, with which the page proves that it computes the same."""
     inputs = tokenizer(text, return_tensors="pt").to(model.device)
     inputs = {key: inputs[key] for key in ("input_ids", "attention_mask")}

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import PreTrainedTokenizerFast
+from transformers import PreTrainedModel, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from vanilla_transformer.errors import ModelError
 from vanilla_transformer.export.marian import to_marian
@@ -46,7 +46,7 @@ def convert(source: str | Path) -> Converted:
         raise ModelError(
             f"{source} is a {config.model_type} model, which cannot be converted; supported types: {MARIAN}, {OURS}."
         )
-    model: Any = load_weights_and_config(source, torch.float32)
+    model: PreTrainedModel = load_weights_and_config(source, torch.float32)
     tokenizer = _tokenizer(source)
     remarks = [] if tokenizer is not None else [f"{source} has no tokenizer, so the converted model has none either."]
     if config.model_type == OURS:
@@ -54,7 +54,7 @@ def convert(source: str | Path) -> Converted:
     return Converted(model, tokenizer, [*remarks, *training_settings_lost(config)])
 
 
-def as_marian(model: Any, tokenizer: Any | None, remarks: list[str] | None = None) -> Converted:
+def as_marian(model: Any, tokenizer: PreTrainedTokenizerBase | None, remarks: list[str] | None = None) -> Converted:
     """Converts our model to a Marian model, which transformers loads without this package.
 
     Marian's `generate` has neither Google's length penalty nor a length limit per sentence: it gets the library's
@@ -78,14 +78,16 @@ def as_marian(model: Any, tokenizer: Any | None, remarks: list[str] | None = Non
     return Converted(marian, _without_our_class(tokenizer), remarks)
 
 
-def export_marian(model: Any, tokenizer: Any, output: Path, quantization: str = "float32") -> list[str]:
+def export_marian(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, output: Path, quantization: str = "float32"
+) -> list[str]:
     """Writes a Marian model, always in float32, and returns remarks for the user."""
     converted = as_marian(model, tokenizer)
     converted.save(output)
     return converted.remarks
 
 
-def _without_our_class(tokenizer: Any | None) -> Any | None:
+def _without_our_class(tokenizer: PreTrainedTokenizerBase | None) -> Any | None:
     """Returns the tokenizer in a class that loads without this package; other classes are unchanged."""
     if not isinstance(tokenizer, PreTrainedTokenizerFast):
         return tokenizer

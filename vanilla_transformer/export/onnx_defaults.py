@@ -57,7 +57,7 @@ class Defaults:
         config, given = model.config, model.generation_config.to_diff_dict()
         refuse_settings(given, Path(model.name_or_path), _FOLLOWED)
 
-        def setting(name: str, otherwise: Any) -> Any:
+        def setting(name: str, otherwise: object) -> Any:
             value = given.get(name)
             return otherwise if value is None else value
 
@@ -99,5 +99,5 @@ def refuse_settings(settings: dict[str, Any], directory: Path, followed: Collect
         )
 
 
-def _tokens(given: Any) -> tuple[int, ...]:
+def _tokens(given: object) -> tuple[int, ...]:
     return tuple(torch.as_tensor(given).flatten().tolist())

@@ -36,7 +36,7 @@ class Graph:
         self.constants: list[Any] = []
         self._kept: dict[Any, str] = {}
 
-    def input(self, name: str, shape: list[Any] | None, kind: str = "FLOAT", default: Any = None) -> str:
+    def input(self, name: str, shape: list[object] | None, kind: str = "FLOAT", default: object = None) -> str:
         """Adds an input of each run, with its default; in a loop's body, an input of each iteration."""
         name = self.prefix + name
         self.inputs.append(self._described(name, shape, kind))
@@ -69,7 +69,7 @@ class Graph:
         self.nodes.append(self.onnx.helper.make_node(operator, list(inputs), names, **attributes))
         return names[0] if outputs == 1 else names
 
-    def own_node(self, operator: str, *inputs: str, outputs: int = 1, **attributes: Any) -> Any:
+    def own_node(self, operator: str, *inputs: str, outputs: int = 1, **attributes: object) -> Any:
         """Adds one node of ONNX Runtime's own operators."""
         return self.node(operator, *inputs, outputs=outputs, domain=OWN_OPERATORS, **attributes)
 
@@ -106,7 +106,7 @@ class Graph:
     def _described(self, name: str, shape: list[Any] | None, kind: str) -> Any:
         return self.onnx.helper.make_tensor_value_info(name, getattr(self.onnx.TensorProto, kind), shape)
 
-    def once(self, key: Any, write: Callable[[], str]) -> str:
+    def once(self, key: object, write: Callable[[], str]) -> str:
         """Returns the name of a part that is written on first use."""
         if key not in self._kept:
             self._kept[key] = write()
@@ -262,7 +262,7 @@ def rounded_rows(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     return (weight / scales[:, None]).round().to(torch.int8), scales
 
 
-def _in_float32(value: Any) -> torch.Tensor:
+def _in_float32(value: object) -> torch.Tensor:
     """Returns integers and booleans in their own type, and floats in float32, whatever torch's default is."""
     numbers = value if isinstance(value, list | tuple) else [value]
     return torch.as_tensor(value, dtype=torch.float32 if any(isinstance(one, float) for one in numbers) else None)

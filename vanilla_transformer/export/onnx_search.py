@@ -10,6 +10,7 @@ hypotheses · D d_model · V vocabulary.
 from typing import Any
 
 import torch
+from transformers import PreTrainedModel
 
 from vanilla_transformer.engine.search import IMPOSSIBLE
 from vanilla_transformer.export.onnx_defaults import Defaults
@@ -27,7 +28,7 @@ class SearchGraph(LayerGraph):
         quantization: None, or "int8" for 8-bit matrices.
     """
 
-    def __init__(self, model: Any, defaults: Defaults, quantization: str | None = None) -> None:
+    def __init__(self, model: PreTrainedModel, defaults: Defaults, quantization: str | None = None) -> None:
         super().__init__(model.config, quantization)
         self.defaults, self.lm_head = defaults, model.lm_head
         self.encoder, self.decoder = model.model.encoder, model.model.decoder

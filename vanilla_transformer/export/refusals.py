@@ -1,7 +1,8 @@
 """Refusal of models that a format cannot express."""
 
 from collections.abc import Collection
-from typing import Any
+
+from transformers import PreTrainedModel
 
 from vanilla_transformer.engine.known import unknown_to_export
 from vanilla_transformer.errors import ModelError
@@ -17,7 +18,7 @@ def refuse_other_widths(config: VanillaTransformerConfig, system: str) -> None:
         )
 
 
-def refuse_unexportable(model: Any, activations: Collection[str]) -> None:
+def refuse_unexportable(model: PreTrainedModel, activations: Collection[str]) -> None:
     """Raises ModelError if an export with these activation functions would drop a part of the model."""
     if reason := unknown_to_export(model, activations):
         raise ModelError(f"The model cannot be exported, because no export supports {reason}.")

@@ -8,6 +8,7 @@ from ctranslate2.converters import utils
 from ctranslate2.converters.converter import Converter
 from ctranslate2.specs import common_spec, model_spec, transformer_spec
 from torch import nn
+from transformers import PreTrainedTokenizerBase
 
 from vanilla_transformer.engine.known import activations
 from vanilla_transformer.errors import ModelError
@@ -104,7 +105,9 @@ class _Made(Converter):
         return self._spec
 
 
-def export_ctranslate2(model: Any, tokenizer: Any, output: Path, quantization: str = "float32") -> list[str]:
+def export_ctranslate2(
+    model: Any, tokenizer: PreTrainedTokenizerBase, output: Path, quantization: str = "float32"
+) -> list[str]:
     """Writes a directory that `ctranslate2.Translator` loads, with the tokenizer and a README.
 
     Args:
@@ -139,7 +142,7 @@ def export_ctranslate2(model: Any, tokenizer: Any, output: Path, quantization: s
     return []
 
 
-def _readme(model: Any, tokenizer: Any, target: list[str], alone: bool, quantization: str) -> str:
+def _readme(model: Any, tokenizer: PreTrainedTokenizerBase, target: list[str], alone: bool, quantization: str) -> str:
     """Explains how to run the export, with the settings with which the model decodes."""
     settings = model.generation_config
     options = f"beam_size={settings.num_beams or 1}, length_penalty={settings.length_penalty or 0}"

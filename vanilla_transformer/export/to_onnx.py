@@ -1,9 +1,9 @@
 """Export of our models to ONNX Runtime: `translate.onnx` maps the tokens of sentences to those of translations."""
 
 from pathlib import Path
-from typing import Any
 
 import torch
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from vanilla_transformer.errors import ModelError
 from vanilla_transformer.export.onnx_defaults import Defaults
@@ -60,7 +60,9 @@ print(tokenizer.decode(sequences[0, 0, : lengths[0, 0]]), scores[0, 0])
 """
 
 
-def export_onnx(model: Any, tokenizer: Any, output: Path, quantization: str = "float32") -> list[str]:
+def export_onnx(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, output: Path, quantization: str = "float32"
+) -> list[str]:
     """Writes `translate.onnx`, the tokenizer, settings and a README.
 
     Args:

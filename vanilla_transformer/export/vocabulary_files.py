@@ -1,12 +1,13 @@
 """A tokenizer's vocabulary by id, and its files, for systems without a tokenizer of their own."""
 
 from pathlib import Path
-from typing import Any
+
+from transformers import PreTrainedTokenizerBase
 
 from vanilla_transformer.errors import ModelError
 
 
-def vocabularies(tokenizer: Any, vocab_size: int) -> tuple[list[str], list[str]]:
+def vocabularies(tokenizer: PreTrainedTokenizerBase, vocab_size: int) -> tuple[list[str], list[str]]:
     """Returns source and target vocabulary in the order of the ids; unused ids get a placeholder.
 
     Raises:
@@ -27,7 +28,7 @@ def _by_id(tokens: dict[int, str], vocab_size: int) -> list[str]:
     return [tokens.get(index, f"<unused-{index}>") for index in range(vocab_size)]
 
 
-def save_tokenizer(tokenizer: Any, output: Path) -> bool:
+def save_tokenizer(tokenizer: PreTrainedTokenizerBase, output: Path) -> bool:
     """Writes the tokenizer's files; returns True if one is `tokenizer.json`, which the package `tokenizers` reads."""
     tokenizer.save_pretrained(output)
     return (output / "tokenizer.json").is_file()

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
 import torch
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from vanilla_transformer.errors import ModelError
 from vanilla_transformer.inspection.recording import eager_attention, encode, first_token
@@ -81,7 +81,7 @@ def every_head(model: PreTrainedModel) -> tuple[tuple[int, int], ...]:
     Raises:
         ModelError: There is none.
     """
-    config: Any = model.config
+    config: PreTrainedConfig = model.config
     if isinstance(config, RecurrentEncoderDecoderConfig) and config.attention != "none":
         return ((1, 1),)
     if isinstance(config, RecurrentEncoderDecoderConfig) or not config.is_encoder_decoder:

@@ -48,7 +48,7 @@ def _table(title: str, values: Mapping[str, Any], *, of_total: bool = False) -> 
             yield f"  {name:<28}{_shown(value):>13}{share}"
 
 
-def _shown(value: Any) -> str:
+def _shown(value: object) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, int):

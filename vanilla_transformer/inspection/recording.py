@@ -6,7 +6,7 @@ Shapes in names: Q query positions · L key positions · H heads · N layers.
 import base64
 import json
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from importlib.resources import files
@@ -143,7 +143,7 @@ def attention(
             read_and_written = [first_token(model), *labels]
         read = torch.tensor([read_and_written[:-1]], device=model.device)
         outputs = model(**inputs, decoder_input_ids=read, output_attentions=True, use_cache=False)
-    weights: dict[Kind, Any] = {
+    weights: dict[Kind, Sequence[torch.Tensor] | None] = {
         "encoder": outputs.encoder_attentions,
         "decoder": outputs.decoder_attentions,
         "cross": outputs.cross_attentions,
@@ -172,7 +172,7 @@ def _of_one_stack(
     return Attention(source=pieces, read=nothing, written=nothing, weights=_found({"encoder": weights}))
 
 
-def _found(weights: dict[Kind, Any]) -> dict[Kind, torch.Tensor]:
+def _found(weights: Mapping[Kind, Sequence[torch.Tensor] | None]) -> dict[Kind, torch.Tensor]:
     """Returns the kinds of attention that the model has, each (layers, heads, query positions, key positions)."""
     found: dict[Kind, torch.Tensor] = {
         kind: torch.cat(list(layers)).float().cpu() for kind, layers in weights.items() if layers
@@ -256,7 +256,7 @@ def attention_page(attentions: Sequence[Attention], title: str = "Attention") ->
     return template.replace("{{data}}", data.replace("<", "\\u003c"))
 
 
-def _sentence(attention: Attention) -> dict[str, Any]:
+def _sentence(attention: Attention) -> dict[str, object]:
     return {
         "text": " ".join((attention.source or attention.read).words),
         "sides": {name: _side(getattr(attention, name)) for name in ("source", "read", "written")},
@@ -266,13 +266,13 @@ def _sentence(attention: Attention) -> dict[str, Any]:
     }
 
 
-def _side(pieces: Pieces) -> dict[str, Any]:
+def _side(pieces: Pieces) -> dict[str, object]:
     words = pieces.as_words()
     word_of = pieces.word_of if words is not pieces else tuple(range(len(pieces)))
     return {"pieces": pieces.texts, "words": words.texts, "wordOf": word_of}
 
 
-def _packed(weights_NHQL: torch.Tensor) -> dict[str, Any]:
+def _packed(weights_NHQL: torch.Tensor) -> dict[str, object]:
     """Packs weights as multiples of 1/65,535 in base64, a fifth of the size of decimal text."""
     shares = (weights_NHQL * _FULL).round().to(torch.int32).numpy().astype("<u2")
     return {"shape": list(weights_NHQL.shape), "numbers": base64.b64encode(shares.tobytes()).decode("ascii")}

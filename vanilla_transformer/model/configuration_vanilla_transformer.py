@@ -7,7 +7,7 @@ from transformers import PreTrainedConfig
 
 # Table 3, one entry per row: the differences from `base`. `small` and `tiny` are ours, for corpora that the paper's
 # sizes would only memorise.
-_PRESETS: dict[str, dict[str, Any]] = {
+_PRESETS: dict[str, dict[str, object]] = {
     "tiny": {"d_model": 128, "d_ff": 512, "num_heads": 4, "encoder_layers": 4, "decoder_layers": 4},
     "small": {"d_model": 256, "d_ff": 1024, "num_heads": 4, "encoder_layers": 4, "decoder_layers": 4},
     "base": {},
@@ -92,7 +92,7 @@ class VanillaTransformerBaseConfig(PreTrainedConfig):
     bos_token_id: int | None = 1
     eos_token_id: int | list[int] | None = 2
 
-    def __post_init__(self, **kwargs: Any) -> None:
+    def __post_init__(self, **kwargs: object) -> None:
         if None in (self.d_k, self.d_v) and self.d_model % self.num_heads:
             raise ValueError(
                 f"d_model {self.d_model} is not a multiple of num_heads {self.num_heads}: give d_k and d_v, or "
@@ -144,7 +144,7 @@ class VanillaTransformerConfig(VanillaTransformerBaseConfig):
     use_cache: bool = True
     decoder_start_token_id: int | None = 1
 
-    def __post_init__(self, **kwargs: Any) -> None:
+    def __post_init__(self, **kwargs: object) -> None:
         # A saved configuration may give the order of its targets; computed in another, they would be nonsense.
         if kwargs.pop("target_direction", "left-to-right") != "left-to-right":
             raise ValueError("The model writes its targets from right to left, which is not supported.")
@@ -194,7 +194,7 @@ class VanillaTransformerDecoderConfig(VanillaTransformerBaseConfig):
     documents: Literal["lines", "packed"] = "lines"
     use_cache: bool = True
 
-    def __post_init__(self, **kwargs: Any) -> None:
+    def __post_init__(self, **kwargs: object) -> None:
         if kwargs.get("add_cross_attention"):
             raise ValueError("add_cross_attention is not for a decoder alone: an encoder-decoder attends to a source.")
         super().__post_init__(**kwargs)

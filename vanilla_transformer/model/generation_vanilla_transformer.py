@@ -76,7 +76,7 @@ class SourceLengthLimit(StoppingCriteria):
     def __init__(self, limits: torch.Tensor, prompt_length: int) -> None:
         self.limits, self.prompt_length = limits, prompt_length
 
-    def __call__(self, input_ids: torch.LongTensor, scores: torch.FloatTensor, **kwargs: Any) -> torch.Tensor:
+    def __call__(self, input_ids: torch.LongTensor, scores: torch.FloatTensor, **kwargs: object) -> torch.Tensor:
         """Marks the rows that have reached their sentence's limit; the rows of one sentence are adjacent."""
         limits = self.limits.to(input_ids.device).repeat_interleave(input_ids.shape[0] // len(self.limits))
         return input_ids.shape[1] - self.prompt_length >= limits
@@ -135,7 +135,7 @@ class _Asked:
     As in the library's `generate`, None as an argument is a value; None in a configuration means not set.
     """
 
-    def __init__(self, kwargs: dict[str, Any], given: GenerationConfig | None, own: GenerationConfig) -> None:
+    def __init__(self, kwargs: dict[str, object], given: GenerationConfig | None, own: GenerationConfig) -> None:
         for name, value in _OWN_SETTINGS.items():
             if not hasattr(own, name):
                 setattr(own, name, value)  # The library refuses a call's setting that its configuration does not know.
@@ -150,7 +150,7 @@ class _Asked:
         value = self.said(name)
         return getattr(self.own, name, None) if value is None and name not in self.kwargs else value
 
-    def search(self) -> dict[str, Any]:
+    def search(self) -> dict[str, object]:
         """Returns the settings of the beam and its penalty that the call implies.
 
         Without a beam there are none, because the library would warn of them. Where Google's penalty has no exponent,
@@ -167,7 +167,7 @@ class _Asked:
             meant |= {name: value for name, value in _PAPER_BEAM.items() if self.effective(name) is None}
         return meant | self.penalty(meant.get("length_penalty"))
 
-    def penalty(self, exponent: float | None = None) -> dict[str, Any]:
+    def penalty(self, exponent: float | None = None) -> dict[str, object]:
         """Returns the exponent, by default the call's, as a `GoogleLengthPenalty`; nothing for the library's penalty.
 
         Raises:
@@ -216,7 +216,7 @@ class _EngineMixin(GenerationMixin):
     config: Any
     device: torch.device
 
-    def frozen(self, quantization: Literal["int8"] | None = None) -> AbstractContextManager[Any]:
+    def frozen(self, quantization: Literal["int8"] | None = None) -> AbstractContextManager[object]:
         """Returns a `with` in which the weights are held fixed, so that `generate` decodes at full speed.
 
         Inside, calls decode with the weights at its beginning, packed or quantized once, on first use. Those
@@ -246,8 +246,8 @@ class _EngineMixin(GenerationMixin):
             _SEARCHES.reset(token)
 
     def _with_settings(
-        self, settings: dict[str, Any], generation_config: GenerationConfig | None, kwargs: dict[str, Any]
-    ) -> tuple[GenerationConfig | None, dict[str, Any]]:
+        self, settings: dict[str, object], generation_config: GenerationConfig | None, kwargs: dict[str, object]
+    ) -> tuple[GenerationConfig | None, dict[str, object]]:
         """Returns the call's configuration and arguments, with the given settings in place of its own."""
         quantization = _Asked(kwargs, generation_config, self.generation_config).effective("quantization")
         if quantization is not None:
@@ -298,7 +298,7 @@ class _EngineMixin(GenerationMixin):
         return found
 
 
-def _normalised(name: str, value: Any) -> Any:
+def _normalised(name: str, value: object) -> Any:
     """Returns an argument of `generate` in the one form that all ways of searching take."""
     if name == "encoder_outputs" and isinstance(value, tuple):
         return BaseModelOutput(last_hidden_state=value[0])
@@ -434,14 +434,16 @@ class PaperGenerationMixin(_EngineMixin):
         prepared = super().prepare_inputs_for_generation(*args, **kwargs)  # type: ignore[misc]
         return prepared if mask is None else {**prepared, "decoder_attention_mask": mask.to(self.device)}
 
-    def adjust_generation_fn(self, generation_config: GenerationConfig | None, *args: Any, **kwargs: Any) -> None:
+    def adjust_generation_fn(
+        self, generation_config: GenerationConfig | None, *args: object, **kwargs: object
+    ) -> None:
         """Loads the search settings; a checkpoint without a file of them gets the paper's."""
         super().adjust_generation_fn(generation_config, *args, **kwargs)  # type: ignore[misc]
         # The library derives its own from the model's configuration: one beam and 20 tokens.
         if generation_config is None and getattr(self.generation_config, "_from_model_config", False):
             self.generation_config = paper_generation_config(self.config)
 
-    def save_pretrained(self, save_directory: str | os.PathLike[str], *args: Any, **kwargs: Any) -> None:
+    def save_pretrained(self, save_directory: str | os.PathLike[str], *args: object, **kwargs: object) -> None:
         """Saves as the library does, with search settings that it accepts."""
         chosen = self.generation_config
         self.generation_config = savable(chosen)

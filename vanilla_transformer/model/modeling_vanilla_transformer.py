@@ -63,7 +63,7 @@ def scaled_dot_product_attention(
     attention_mask: torch.Tensor | None,
     scaling: float | None = None,
     dropout: float = 0.0,
-    **kwargs: Any,
+    **kwargs: object,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Section 3.2.1, Eq. 1: softmax(QKᵀ / √d_k) V, written out; `attn_implementation="eager"` uses it.
 
@@ -115,7 +115,7 @@ class MultiHeadAttention(nn.Module):
         attention_mask: torch.Tensor | None = None,
         key_value_states: torch.Tensor | None = None,
         past_key_values: Cache | None = None,
-        **kwargs: Any,
+        **kwargs: object,
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Maps (batch, positions, d_model) to the same shape, and attention weights where the backend has them.
 
@@ -264,7 +264,7 @@ class EncoderLayer(GradientCheckpointingLayer):
         self.dropout = Dropout(config.dropout)
 
     def forward(
-        self, hidden_states: torch.Tensor, attention_mask: torch.Tensor | None = None, **kwargs: Any
+        self, hidden_states: torch.Tensor, attention_mask: torch.Tensor | None = None, **kwargs: object
     ) -> torch.Tensor:
         """Maps (batch, source length, d_model) to the same shape."""
         x = hidden_states
@@ -297,7 +297,7 @@ class DecoderLayer(GradientCheckpointingLayer):
         encoder_hidden_states: torch.Tensor | None = None,
         encoder_attention_mask: torch.Tensor | None = None,
         past_key_values: Cache | None = None,
-        **kwargs: Any,
+        **kwargs: object,
     ) -> torch.Tensor:
         """Maps (batch, target length, d_model) to the same shape; a decoder without a source skips cross-attention."""
         x = hidden_states
@@ -373,7 +373,7 @@ class HubModel(PreTrainedModel):
         return float(self.config.label_smoothing) if self.training else 0.0
 
 
-def _class_name(place: Any) -> str:
+def _class_name(place: object) -> str:
     """Returns the class in an entry of a configuration's `auto_map`, which are names of files and classes."""
     return str(place).rpartition(".")[2]
 
@@ -450,7 +450,7 @@ class Stack(VanillaTransformerPreTrainedModel):
         self._modules.pop("embed_tokens", None)
         self._shared = (embedding,)
 
-    def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
+    def _save_to_state_dict(self, destination: dict[str, object], prefix: str, keep_vars: bool) -> None:
         """Saves a shared embedding with a stack that is saved alone, and with a decoder that an adapter has untied."""
         super()._save_to_state_dict(destination, prefix, keep_vars)
         is_untied = isinstance(self, Decoder) and not self.config.tie_word_embeddings
@@ -489,7 +489,7 @@ class Stack(VanillaTransformerPreTrainedModel):
         return self.dropout(embeddings_BTD + encodings.to(embeddings_BTD.dtype))
 
 
-def refuse_positions(kwargs: dict[str, Any]) -> None:
+def refuse_positions(kwargs: dict[str, object]) -> None:
     """Refuses a caller's positions, which would have no effect.
 
     Raises:
@@ -523,7 +523,7 @@ class Encoder(Stack):
         input_ids: torch.Tensor | None = None,
         attention_mask: torch.Tensor | None = None,
         inputs_embeds: torch.Tensor | None = None,
-        **kwargs: Any,
+        **kwargs: object,
     ) -> BaseModelOutput:
         """Maps token ids (batch, source length) to states (batch, source length, d_model)."""
         refuse_positions(kwargs)
@@ -564,7 +564,7 @@ class Decoder(Stack):
         past_key_values: Cache | None = None,
         inputs_embeds: torch.Tensor | None = None,
         use_cache: bool | None = None,
-        **kwargs: Any,
+        **kwargs: object,
     ) -> BaseModelOutputWithPastAndCrossAttentions:
         """Maps token ids (batch, target length) to states (batch, target length, d_model)."""
         refuse_positions(kwargs)
@@ -731,7 +731,7 @@ class LanguageModelHead(HubModel):
         labels: torch.Tensor,
         num_items_in_batch: torch.Tensor | int | None,
         shift_labels: torch.Tensor | None = None,
-        **kwargs: Any,
+        **kwargs: object,
     ) -> torch.Tensor:
         hidden_BTD, labels = self._aligned(hidden_BTD, labels, shift_labels)
         weight, bias = self.lm_head.weight, self.lm_head.bias
@@ -763,7 +763,7 @@ class EncoderDecoderHead(LanguageModelHead):
         decoder_input_ids: torch.Tensor | None = None,
         decoder_attention_mask: torch.Tensor | None = None,
         encoder_outputs: BaseModelOutput | tuple[torch.Tensor, ...] | None = None,
-        past_key_values: Any = None,
+        past_key_values: EncoderDecoderCache | None = None,
         inputs_embeds: torch.Tensor | None = None,
         decoder_inputs_embeds: torch.Tensor | None = None,
         labels: torch.Tensor | None = None,
@@ -771,7 +771,7 @@ class EncoderDecoderHead(LanguageModelHead):
         logits_to_keep: int | torch.Tensor = 0,
         num_items_in_batch: torch.Tensor | int | None = None,
         skip_logits: bool = False,
-        **kwargs: Any,
+        **kwargs: object,
     ) -> Seq2SeqLMOutput:
         """The model's `forward`, with logits (batch, target length, vocabulary) and a loss.
 
@@ -894,7 +894,7 @@ class VanillaTransformerModel(_EncoderDecoder):
         inputs_embeds: torch.Tensor | None = None,
         decoder_inputs_embeds: torch.Tensor | None = None,
         use_cache: bool | None = None,
-        **kwargs: Any,
+        **kwargs: object,
     ) -> Seq2SeqModelOutput:
         """Maps source and shifted target to the decoder's last states, (batch, target length, d_model).
 
@@ -984,7 +984,7 @@ class VanillaTransformerEncoderForMaskedLM(LanguageModelHead, VanillaTransformer
         num_items_in_batch: torch.Tensor | int | None = None,
         skip_logits: bool = False,
         label_positions: torch.Tensor | None = None,
-        **kwargs: Any,
+        **kwargs: object,
     ) -> MaskedLMOutput:
         """`Encoder.forward`, with logits (batch, length, vocabulary) and a loss.
 
@@ -1059,7 +1059,7 @@ class _Classifier(VanillaTransformerPreTrainedModel):
         inputs_embeds: torch.Tensor | None = None,
         labels: torch.Tensor | None = None,
         num_items_in_batch: torch.Tensor | int | None = None,
-        **kwargs: Any,
+        **kwargs: object,
     ) -> ModelOutput:
         """`Encoder.forward`, with the logits of each label and a loss.
 
@@ -1144,7 +1144,7 @@ class VanillaTransformerDecoderModel(Stack):
         past_key_values: Cache | None = None,
         inputs_embeds: torch.Tensor | None = None,
         use_cache: bool | None = None,
-        **kwargs: Any,
+        **kwargs: object,
     ) -> BaseModelOutputWithPast:
         """Maps token ids (batch, length) to the last states, (batch, length, d_model).
 

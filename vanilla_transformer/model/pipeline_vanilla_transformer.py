@@ -27,7 +27,7 @@ class VanillaTransformerText2TextGenerationPipeline(Pipeline):
         super().__init__(*args, **kwargs)
         self.model.eval()
 
-    def __call__(self, inputs: Any, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, inputs: object, *args: object, **kwargs: object) -> Any:
         """Generates from one text, from several, or from a stream of them.
 
         Args:
@@ -128,7 +128,7 @@ PIPELINES: dict[str, type[VanillaTransformerText2TextGenerationPipeline]] = {
 }
 
 
-def custom_pipelines() -> dict[str, dict[str, Any]]:
+def custom_pipelines() -> dict[str, dict[str, object]]:
     """Returns the entry of a saved configuration by which `pipeline` finds this file beside a model."""
     file = __name__.rpartition(".")[2]
     return {

@@ -113,7 +113,7 @@ class VanillaTransformerTokenizer(PreTrainedTokenizerFast):
         token_ids: int | list[int],
         skip_special_tokens: bool = False,
         clean_up_tokenization_spaces: bool | None = None,
-        **kwargs: Any,
+        **kwargs: object,
     ) -> str:
         if skip_special_tokens and self.split_special_tokens and self.extra_special_tokens:
             ids, special = [token_ids] if isinstance(token_ids, int) else token_ids, set(self.all_special_ids)
@@ -159,7 +159,7 @@ def with_same_pieces(tokenizer: Tokenizer, added: Mapping[int, AddedToken]) -> T
     return reader
 
 
-def cased(normalizer: Any) -> Any:
+def cased(normalizer: object) -> Any:
     """Returns the normalizer without lower-casing, for targets and for text already in lower case."""
     if not isinstance(normalizer, normalizers.Sequence):
         return normalizer
@@ -185,7 +185,7 @@ def _has_space_before_text(tokenizer: Tokenizer) -> bool:
     return cased(tokenizer.normalizer) is not None
 
 
-def _spaced(words: Any) -> Any:
+def _spaced(words: object) -> Any:
     """Puts a space before each word but the first, in a list of words or of lists."""
     if not isinstance(words, list | tuple):
         return words

@@ -48,7 +48,7 @@ def _corpora(*, several: bool) -> PrimitiveConstructorSpec[Corpora]:
         corpora = parse_corpora(words)
         return corpora if several or not words else (only_corpus(corpora),)
 
-    def is_instance(value: Any) -> bool:
+    def is_instance(value: object) -> bool:
         return isinstance(value, tuple) and all(isinstance(corpus, CorpusSpec) for corpus in value)
 
     return PrimitiveConstructorSpec("*", "[CORPUS [CORPUS ...]]", read, is_instance, to_words)

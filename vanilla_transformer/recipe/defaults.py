@@ -8,6 +8,7 @@ from typing import Any, Literal, Protocol
 import numpy as np
 import torch
 from huggingface_hub.errors import StrictDataclassError
+from transformers import PreTrainedConfig
 
 from vanilla_transformer.cost import numbers_kept_per_token, training_flops
 from vanilla_transformer.data.columns import TextForm
@@ -29,7 +30,7 @@ class Architecture(Protocol):
         """The Auto class of `transformers` that loads its models."""
 
     @property
-    def metrics(self) -> Mapping[str, Any]:
+    def metrics(self) -> Mapping[str, object]:
         """What its models can be scored by, and whether they are `by_default`."""
 
     def config(self, recipe: Recipe) -> Any:
@@ -250,7 +251,7 @@ def _size_preset(task: Architecture, rows: int) -> SizePreset:
 
 def _choose_model(
     recipe: Recipe, task: Architecture, corpus: CorpusFacts, device: DeviceFacts
-) -> tuple[dict[str, Any], str]:
+) -> tuple[dict[str, object], str]:
     sizes = _size_preset(task, corpus.pairs)
     preset = recipe.model.preset or (sizes.cpu_preset if device.kind == "cpu" else sizes.preset)
     # The paper's presets state their dropout; for our small ones it depends on the size of the data.
@@ -262,7 +263,7 @@ def _choose_model(
     return {"preset": preset, **chosen}, sentence
 
 
-def _describe(config: Any) -> str:
+def _describe(config: PreTrainedConfig) -> str:
     """Describes layers, width and dropout, as in "6+6 layers of width 512 with dropout 0.1"."""
     cell, width = getattr(config, "cell", None), f"width {config.d_model}"
     if cell is not None:
@@ -273,7 +274,7 @@ def _describe(config: Any) -> str:
     return f"{layers} layers of {width} with dropout {config.dropout:g}" if layers else width
 
 
-def _choose_precision(recipe: Recipe, device: DeviceFacts) -> tuple[dict[str, Any], str]:
+def _choose_precision(recipe: Recipe, device: DeviceFacts) -> tuple[dict[str, object], str]:
     wide = device.kind != "cpu" or (recipe.model.d_model or 0) >= CPU_BFLOAT16_FROM_WIDTH
     precision: Literal["float32", "bfloat16", "float16"] = "bfloat16" if device.bfloat16 and wide else "float32"
     reason = "this device computes in it" if precision == "bfloat16" else "bfloat16 would not be faster here"
@@ -288,7 +289,7 @@ def _batch_tokens(task: Architecture, corpus: CorpusFacts) -> int:
 
 def _choose_batches(
     recipe: Recipe, task: Architecture, device: DeviceFacts, batch_tokens: int
-) -> tuple[dict[str, Any], str]:
+) -> tuple[dict[str, object], str]:
     bytes_per_token = 4 * numbers_kept_per_token(task.config(recipe))
     fitting = int(device.memory * MEMORY_SHARE_OF_A_BATCH / bytes_per_token)
     most = min(MAX_TOKENS_IN_A_BATCH["cpu" if device.kind == "cpu" else "accelerator"], max(fitting, 1))
@@ -354,7 +355,7 @@ def _paper_warmup(steps: int) -> tuple[int, float]:
     return warmup, min(1.0, float(f"{math.sqrt(warmup / MIN_WARMUP):.2g}"))
 
 
-def _choose_recurrent(recipe: Recipe) -> tuple[dict[str, Any], str]:
+def _choose_recurrent(recipe: Recipe) -> tuple[dict[str, object], str]:
     rate, norm = recipe.optimization.learning_rate or RECURRENT_LEARNING_RATE, recipe.optimization.max_grad_norm
     norm = RECURRENT_MAX_GRAD_NORM if norm is None else norm
     clipped = f"gradients clipped to {norm:g}" if norm else "gradients never clipped"
@@ -362,7 +363,7 @@ def _choose_recurrent(recipe: Recipe) -> tuple[dict[str, Any], str]:
     return {"learning_rate": rate, "max_grad_norm": norm}, sentence
 
 
-def _choose_fine_tuning(recipe: Recipe) -> tuple[dict[str, Any], str]:
+def _choose_fine_tuning(recipe: Recipe) -> tuple[dict[str, object], str]:
     # The rate at which Eq. 3 arrives in section 5.2.
     assert recipe.model.d_model is not None
     scale = recipe.optimization.learning_rate_scale or 1

@@ -6,7 +6,6 @@ import re
 from collections.abc import Mapping
 from importlib.resources.abc import Traversable
 from pathlib import Path
-from typing import Any
 
 import yaml
 
@@ -40,7 +39,7 @@ def load_recipe(name_or_path: str | Path, *, lenient: bool = False) -> Recipe:
         raise RecipeError(f"{file}: {error}") from None
 
 
-def named_recipe(name_or_path: str | Path, options: Mapping[str, Any]) -> Recipe:
+def named_recipe(name_or_path: str | Path, options: Mapping[str, object]) -> Recipe:
     """Returns the named recipe to train by, overridden by these options.
 
     If they replace its data or tokenizer, its settings for those are dropped; the model goes to a directory of its
@@ -83,9 +82,9 @@ def shipped_recipes() -> dict[str, Traversable]:
 class _RecipeLoader(yaml.SafeLoader):
     """Reads each plain value as text, which the type of its setting reads: no number is taken for another."""
 
-    yaml_implicit_resolvers: dict[str, Any] = {}
+    yaml_implicit_resolvers: dict[str, object] = {}
 
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[object, object]:
         """Refuses a repeated key, which would lose a value."""
         seen = set()
         for key, _ in node.value:
@@ -99,7 +98,7 @@ _RecipeLoader.add_implicit_resolver("tag:yaml.org,2002:null", re.compile(r"(~|nu
 _RecipeLoader.add_implicit_resolver("tag:yaml.org,2002:bool", re.compile(r"(true|false)\Z"), ["t", "f"])
 
 
-def _read_yaml(file: Traversable) -> dict[str, Any]:
+def _read_yaml(file: Traversable) -> dict[str, object]:
     try:
         values = yaml.load(file.read_text(encoding="utf-8"), _RecipeLoader)
     except OSError as error:

@@ -53,7 +53,7 @@ class Recipe:
         object.__setattr__(self, "task", converted("task", self.task, str))
 
     @classmethod
-    def of(cls, **settings: Any) -> Self:
+    def of(cls, **settings: object) -> Self:
         """Returns a recipe with these settings.
 
         Raises:
@@ -61,7 +61,7 @@ class Recipe:
         """
         return cls().with_options(**settings)
 
-    def with_options(self, **settings: Any) -> Self:
+    def with_options(self, **settings: object) -> Self:
         """Returns the recipe overridden by these settings; a block may be a mapping of its own.
 
         Raises:
@@ -83,7 +83,7 @@ class Recipe:
         return {name: value for name, value in vars(self).items() if isinstance(value, Block)}
 
     @property
-    def options(self) -> dict[str, Any]:
+    def options(self) -> dict[str, object]:
         """Returns all settings by name."""
         return {"task": self.task} | {
             name: value for block in self.blocks.values() for name, value in vars(block).items()
@@ -111,7 +111,7 @@ class Recipe:
 
         Blocks that not every recipe uses are left out if they equal their defaults.
         """
-        plain: dict[str, Any] = {"task": self.task}
+        plain: dict[str, object] = {"task": self.task}
         for name, block in self.blocks.items():
             settings = {
                 field.name: _plain(value)
@@ -129,7 +129,7 @@ class Recipe:
 _ALWAYS = ("data", "tokenizer", "model", "optimization", "evaluation", "decoding", "run")
 
 
-def placed(settings: Mapping[str, Any], *, lenient: bool = False) -> Iterator[tuple[str, str, Any]]:
+def placed(settings: Mapping[str, object], *, lenient: bool = False) -> Iterator[tuple[str, str, object]]:
     """Yields the block, "" for the recipe itself, the name and the value of each setting.
 
     Args:
@@ -160,13 +160,13 @@ def places() -> dict[str, str]:
     return {field.name: name for name, block in Recipe().blocks.items() for field in dataclasses.fields(block)}
 
 
-def in_words(value: Any) -> str:
+def in_words(value: object) -> str:
     """Returns the value of an option as written on the command line."""
     plain = _plain(value)
     return " ".join(map(str, plain)) if isinstance(plain, list) else str(plain)
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> Any:
     """Returns a value as YAML has it; corpora as words."""
     if not isinstance(value, tuple):
         return value

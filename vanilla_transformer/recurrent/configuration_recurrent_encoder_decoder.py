@@ -63,7 +63,7 @@ class RecurrentEncoderDecoderConfig(PreTrainedConfig):
     eos_token_id: int | list[int] | None = 2
     decoder_start_token_id: int | None = 1
 
-    def __post_init__(self, **kwargs: Any) -> None:
+    def __post_init__(self, **kwargs: object) -> None:
         if self.bidirectional and self.d_model % 2:
             raise ValueError(f"Each direction has half of the width: d_model must be even, not {self.d_model}.")
         if self.attention_window is not None and not self.attention.startswith("luong"):

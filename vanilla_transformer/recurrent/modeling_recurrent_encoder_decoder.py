@@ -95,7 +95,7 @@ class _StepByStep:
     That code has to run inside the layer's call: before it, the weights may be elsewhere (`cpu_offload`).
     """
 
-    def forward(self, *args: Any, steps: Callable[[], Any] | None = None) -> Any:
+    def forward(self, *args: object, steps: Callable[[], object] | None = None) -> Any:
         return super().forward(*args) if steps is None else steps()  # type: ignore[misc]
 
 
@@ -132,7 +132,7 @@ class RecurrentEncoder(RecurrentPreTrainedModel):
         input_ids: torch.Tensor | None = None,
         attention_mask: torch.Tensor | None = None,
         inputs_embeds: torch.Tensor | None = None,
-        **kwargs: Any,
+        **kwargs: object,
     ) -> RecurrentEncoderOutput:
         """Maps source tokens (batch, source length) to each token's states and the last state of each layer.
 
@@ -156,7 +156,9 @@ class RecurrentEncoder(RecurrentPreTrainedModel):
             cell=None if cell is None else self._side_by_side(cell),
         )
 
-    def _without_padding(self, embedded_BSD: torch.Tensor, mask_BS: torch.Tensor) -> tuple[torch.Tensor, Any]:
+    def _without_padding(
+        self, embedded_BSD: torch.Tensor, mask_BS: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor | tuple[torch.Tensor, torch.Tensor]]:
         """Runs over the words of each row: moves padding behind them, leaves it out, and puts it back."""
         order_BS = mask_BS.long().argsort(dim=-1, descending=True, stable=True)
         lengths = mask_BS.sum(-1).clamp(min=1).cpu()
@@ -205,7 +207,7 @@ class RecurrentDecoder(RecurrentPreTrainedModel):
         encoder_attention_mask: torch.Tensor | None = None,
         past_key_values: RecurrentState | None = None,
         inputs_embeds: torch.Tensor | None = None,
-        **kwargs: Any,
+        **kwargs: object,
     ) -> tuple[torch.Tensor, torch.Tensor | None, RecurrentState]:
         """Maps shifted target tokens (batch, target length) to the input of the output projection.
 
@@ -395,7 +397,7 @@ class RecurrentEncoderDecoderModel(RecurrentPreTrainedModel):
         decoder_inputs_embeds: torch.Tensor | None = None,
         use_cache: bool | None = None,
         output_attentions: bool | None = None,
-        **kwargs: Any,
+        **kwargs: object,
     ) -> Seq2SeqModelOutput:
         """Maps source and shifted target to the decoder's last states, (batch, target length, d_model).
 

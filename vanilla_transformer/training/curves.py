@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -10,7 +9,7 @@ from matplotlib.figure import Figure
 from vanilla_transformer.atomic_files import atomic_replace
 
 
-def plot_learning_curves(records: Sequence[dict[str, Any]], file: Path, unit: str) -> None:
+def plot_learning_curves(records: Sequence[dict[str, object]], file: Path, unit: str) -> None:
     """Plots training loss, loss on `dev` and learning rate over the steps from the records of a metrics.jsonl.
 
     `unit` is the unit of the losses, such as nats per target token.
@@ -32,7 +31,7 @@ def save_figure(figure: Figure, file: Path, dpi: int = 150) -> None:
         figure.savefig(temporary, dpi=dpi)
 
 
-def _plot(axes: Axes, records: Sequence[dict[str, Any]], field: str, label: str) -> None:
+def _plot(axes: Axes, records: Sequence[dict[str, object]], field: str, label: str) -> None:
     points = [(record["step"], record[field]) for record in records if field in record]
     if points:
         steps, values = zip(*points, strict=True)

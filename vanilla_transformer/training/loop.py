@@ -10,7 +10,6 @@ from dataclasses import replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 import torch
 from accelerate import Accelerator
@@ -69,7 +68,7 @@ SECONDS_OF_MEASURING = 6
 STEPS_AHEAD = 2
 
 
-def train(recipe: Recipe | str | Path | None = None, *, dry_run: bool = False, **settings: Any) -> TrainedRun:
+def train(recipe: Recipe | str | Path | None = None, *, dry_run: bool = False, **settings: object) -> TrainedRun:
     """Trains from raw text to a model directory.
 
     `train("cmudict", max_steps=300)` is `vanilla-transformer train cmudict --max-steps 300`, in this process only. A

@@ -78,7 +78,7 @@ def card_for_hub(directory: Path, repo_id: str) -> str:
     return _rendered(directory, _parsed(directory)[1], repo_id) if is_unmodified(text) else text
 
 
-def add_scores(directory: Path, corpus: CorpusSpec, scores: Sequence["Score"], settings: Mapping[str, Any]) -> None:
+def add_scores(directory: Path, corpus: CorpusSpec, scores: Sequence["Score"], settings: Mapping[str, object]) -> None:
     """Adds scores to the metadata of a card, replacing earlier ones of the same data, metric and settings.
 
     Args:
@@ -232,7 +232,7 @@ def _result(
     score: "Score",
     *,
     split: str | None = None,
-    settings: Mapping[str, Any] | None = None,
+    settings: Mapping[str, object] | None = None,
 ) -> EvalResult:
     name, part = _name(corpus), corpus.parts[0]
     return EvalResult(
@@ -248,7 +248,7 @@ def _result(
     )
 
 
-def _identity(result: EvalResult) -> tuple[str, str, Any]:
+def _identity(result: EvalResult) -> tuple[str, str, object]:
     """Returns data, metric and decoding settings of a result; a card written by others may hold anything there."""
     arguments: Any = result.metric_args
     if isinstance(arguments, dict):
@@ -261,7 +261,7 @@ def _cell(text: str) -> str:
     return "<br>".join(html.escape(text, quote=False).replace("|", "&#124;").splitlines())
 
 
-def _json(file: Path) -> dict[str, Any]:
+def _json(file: Path) -> dict[str, object]:
     return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
 
 

@@ -234,7 +234,7 @@ def start_accelerator(
 
 def from_main_process(work: Callable[[], Result]) -> Result:
     """Returns the result of `work` on the main process of a group, sent to all others."""
-    results: list[Any] = [work() if is_main_process() else None]
+    results: list[object] = [work() if is_main_process() else None]
     return broadcast_object_list(results)[0]
 
 

@@ -72,7 +72,7 @@ class EnsembleForConditionalGeneration(PaperGenerationMixin, PreTrainedModel):
         attention_mask: torch.Tensor | None = None,
         decoder_input_ids: torch.Tensor | None = None,
         labels: torch.Tensor | None = None,
-        **kwargs: Any,
+        **kwargs: object,
     ) -> Seq2SeqLMOutput:
         """Returns log-probabilities of the token after each target token, (batch, target length, vocabulary).
 
@@ -87,11 +87,11 @@ class EnsembleForConditionalGeneration(PaperGenerationMixin, PreTrainedModel):
         logits = [member(**given, use_cache=False).logits for member in self.members]
         return Seq2SeqLMOutput(logits=torch.log_softmax(mean_logits(logits).float(), -1))
 
-    def frozen(self, quantization: Literal["int8"] | None = None) -> contextlib.AbstractContextManager[Any]:
+    def frozen(self, quantization: Literal["int8"] | None = None) -> contextlib.AbstractContextManager[object]:
         """Freezes all members, like `frozen` of a single model."""
         return _FrozenMembers(list(self.members), quantization)
 
-    def save_pretrained(self, *args: Any, **kwargs: Any) -> NoReturn:
+    def save_pretrained(self, *args: object, **kwargs: object) -> NoReturn:
         """Refuses to save, because an ensemble is nothing but its members."""
         raise ValueError("An ensemble cannot be saved: save its members, and name them all to use it again.")
 
@@ -106,8 +106,12 @@ class EnsembleForConditionalGeneration(PaperGenerationMixin, PreTrainedModel):
         return _Together(decodings)
 
     def _maybe_prepare_encoder_kwargs_for_generation(
-        self, inputs_tensor: torch.Tensor, model_kwargs: dict[str, Any], model_input_name: str | None, settings: Any
-    ) -> dict[str, Any]:
+        self,
+        inputs_tensor: torch.Tensor,
+        model_kwargs: dict[str, object],
+        model_input_name: str | None,
+        settings: object,
+    ) -> dict[str, object]:
         if model_input_name not in (None, "input_ids") or model_kwargs.get("encoder_outputs") is not None:
             raise ValueError(
                 "An ensemble takes input_ids only: embeddings and encoder outputs belong to a single model."
@@ -215,5 +219,5 @@ def _check(members: list[Any]) -> None:
             raise ValueError(f"Models 1 and {number} cannot decode together: {difference}.")
 
 
-def _has_learned_positions(model: Any) -> bool:
+def _has_learned_positions(model: PreTrainedModel) -> bool:
     return getattr(model.config, "positional_encoding", None) == "learned"

@@ -4,7 +4,6 @@ import queue
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from vanilla_transformer.limits import check_number, refuse_one_text
 
@@ -66,7 +65,7 @@ class Translation:
 NO_TRANSLATION = (Hypothesis("", 0.0, 0),)
 
 
-def check_lines(lines: Sequence[Any]) -> None:
+def check_lines(lines: Sequence[object]) -> None:
     """Refuses a single text instead of lines, and lines that are not text.
 
     Raises:
@@ -86,7 +85,7 @@ def check_search(
     num_return_sequences: int | None = None,
     length_penalty: float | None = None,
     max_length_beyond_source: int | None = None,
-    **others: Any,
+    **others: object,
 ) -> None:
     """Refuses invalid settings of `translate_lines`; `others` are left to `generate`.
 

@@ -13,6 +13,7 @@ from transformers import (
     AutoModelForSeq2SeqLM,
     AutoTokenizer,
     GenerationConfig,
+    PreTrainedConfig,
     PreTrainedModel,
     PreTrainedTokenizerBase,
     PreTrainedTokenizerFast,
@@ -61,7 +62,7 @@ def load_model(
     with _not_found(path, "config.json"):
         if Path(path, "generation_config.json").is_file():
             GenerationConfig.from_pretrained(path)  # The model silently ignores one that cannot be read.
-    model: Any = load_weights_and_config(path, dtype or torch.float32, translates=translates)
+    model: PreTrainedModel = load_weights_and_config(path, dtype or torch.float32, translates=translates)
     tokenizer = load_tokenizer(path)
     if is_known(model.config) and model.config.is_encoder_decoder:
         problem = _search_problem(model.generation_config, model.config.vocab_size, len(tokenizer))
@@ -247,7 +248,7 @@ def without_progress_bars() -> Iterator[None]:
 
 
 def load_reported(
-    loader: Any, path: str | Path, config: Any, dtype: torch.dtype, *, bars: bool = False
+    loader: Any, path: str | Path, config: PreTrainedConfig, dtype: torch.dtype, *, bars: bool = False
 ) -> tuple[PreTrainedModel, dict[str, Any]]:
     """Loads a model with the library's report of weights that are missing, left over or of another shape.
 

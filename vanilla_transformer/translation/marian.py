@@ -116,7 +116,7 @@ def _its_search(marian: MarianMTModel) -> GenerationConfig:
     return fresh({**settings, "length_penalty_type": "huggingface"})
 
 
-def fresh(settings: dict[str, Any]) -> GenerationConfig:
+def fresh(settings: dict[str, object]) -> GenerationConfig:
     """Makes a generation config that keeps our own keys when saved; one from a model config would lose them."""
     not_settings = ("_from_model_config", "transformers_version")
     return GenerationConfig(**{name: value for name, value in settings.items() if name not in not_settings})

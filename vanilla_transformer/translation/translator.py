@@ -165,7 +165,7 @@ def translate_lines(
     scores: bool = False,
     progress: Callable[[int], object] | None = None,
     device: str | torch.device | None = None,
-    **generate_kwargs: Any,
+    **generate_kwargs: object,
 ) -> Iterator[Translation]:
     """Translates each line, in order, like `model.generate`; its own settings apply unless overridden.
 
