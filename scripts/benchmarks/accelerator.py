@@ -14,14 +14,12 @@ import tempfile
 import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import torch
 
 from scripts.benchmarks.made_up import save_model, write_text
 
-LIBRARIES = ("torch", "transformers", "accelerate", "tokenizers", "ctranslate2", "numpy")
 TRAINING = ("ours", "marian-best")
 DECODING = (("ours-float16", "marian-float16"), ("ours-float32", "marian-float32"), ("ctranslate2-float16",))
 VOCABULARY, PAIRS, WORDS = 37_000, 30_000, 40_000
@@ -43,20 +41,14 @@ def main(words: Sequence[str] | None = None) -> None:
 
 
 def heading() -> str:
-    """Returns the date, the commit, the device and the versions."""
+    """Returns the device, the date and the commit; the measurements name their versions."""
     commit = subprocess.run(["git", "log", "-1", "--format=%h"], capture_output=True, text=True).stdout.strip()
     if torch.cuda.is_available():
         names = [torch.cuda.get_device_name(number) for number in range(torch.cuda.device_count())]
         device = f"{len(names)} × {names[0]}, CUDA {torch.version.cuda}"
     else:
         device = f"no CUDA, so the device is {torch.accelerator.current_accelerator() or 'the processor'}"
-    found = []
-    for name in LIBRARIES:
-        try:
-            found.append(f"{name} {version(name)}")
-        except PackageNotFoundError:
-            found.append(f"no {name}")
-    return f"# {device}\n\n{datetime.now(UTC):%Y-%m-%d}, commit {commit or 'unknown'}, {', '.join(found)}"
+    return f"# {device}\n\n{datetime.now(UTC):%Y-%m-%d}, commit {commit or 'unknown'}"
 
 
 def output_of(command: Sequence[str], directory: Path, seconds: int) -> str:

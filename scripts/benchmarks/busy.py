@@ -1,7 +1,7 @@
 """Measures the speed of training and decoding, alone and beside busy programs, for several thread settings.
 
-    python -m scripts.benchmarks.busy            # the whole grid: hours
-    python -m scripts.benchmarks.busy --quick    # the small model, alone and beside one neighbour: minutes
+    python -m scripts.benchmarks.busy    # the whole grid: hours
+    python -m scripts.benchmarks.busy --workloads "train small" --neighbours 0 1 --rounds 1 --seconds 15    # minutes
 
 A neighbour is an endless loop in a session of its own, like a program in another terminal: Linux divides the cores
 among sessions first. The variants take turns within a round, and the median of the rounds counts.
@@ -11,7 +11,6 @@ import argparse
 import contextlib
 import json
 import os
-import signal
 import statistics
 import subprocess
 import sys
@@ -22,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from scripts.benchmarks.made_up import save_model, write_text
+from scripts.turns import spread
 from vanilla_transformer.cores import usable_cores
 
 ROOT = Path(__file__).parents[2]
@@ -49,44 +49,33 @@ FLAGS = ("avx2", "avx512f", "avx512_vnni", "avx512_bf16", "amx_tile")
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Prints a table of medians, with the processor and its flags."""
+    """Prints medians, with the processor and its flags."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="small model, no or one neighbour, one short round")
-    parser.add_argument("--workloads", nargs="+", choices=WORKLOADS, default=None)
-    parser.add_argument("--neighbours", nargs="+", type=int, default=None)
-    parser.add_argument("--rounds", type=int, default=None)
-    parser.add_argument("--seconds", type=float, default=None, help="of each measurement, after its start")
+    parser.add_argument("--workloads", nargs="+", choices=WORKLOADS, default=WORKLOADS)
+    parser.add_argument("--neighbours", nargs="+", type=int, default=[0, 1, 2, 5])
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=60, help="of each measurement of training, after its start")
     arguments = parser.parse_args(argv)
-    quick = arguments.quick
-    workloads = arguments.workloads or [name for name in WORKLOADS if not quick or "base" not in name]
-    counts = [0, 1] if quick else [0, 1, 2, 5]
-    counts = counts if arguments.neighbours is None else arguments.neighbours
-    rounds, seconds = arguments.rounds or (1 if quick else 5), arguments.seconds or (15.0 if quick else 60.0)
-    print(f"{processor()}; {rounds} rounds of {seconds:.0f} s; tokens/s\n")
+    rounds, seconds = arguments.rounds, arguments.seconds
+    print(f"{processor()}; {rounds} rounds; tokens/s\n")
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         write_text(folder, pairs=4000, words=2000, length=12)
-        training = [workload for workload in workloads if workload.startswith("train")]
-        for size in [workload.split()[1] for workload in workloads if workload not in training]:
-            model = save_model(folder, **SIZES[size])
-            for count in counts:
+        for workload in arguments.workloads:
+            deed, size = workload.split()
+            model = save_model(folder, **SIZES[size]) if deed == "decode" else None
+            for count in arguments.neighbours:
                 with neighbours(count):
-                    print(
-                        f"## decode {size}, {count} neighbours\n{decode(model, folder / 'text.a', rounds)}",
-                        flush=True,
-                    )
-        if not training:
-            return
-        print(f"| | neighbours | {' | '.join(VARIANTS)} |\n|---|---|{'---|' * len(VARIANTS)}")
-        for workload in training:
-            for count in counts:
-                found: dict[str, list[float]] = {variant: [] for variant in VARIANTS}
-                with neighbours(count):
+                    if model is not None:
+                        print(f"## {workload}, {count} neighbours")
+                        print(decode(model, folder / "text.a", rounds), flush=True)
+                        continue
+                    found: dict[str, list[float]] = {variant: [] for variant in VARIANTS}
                     for _ in range(rounds):
                         for variant, (variables, processes) in VARIANTS.items():
                             found[variant].append(train(workload, environment(variables), processes, folder, seconds))
-                cells = [described(values) for values in found.values()]
-                print(f"| {workload} | {count} | {' | '.join(cells)} |", flush=True)
+                speeds = [f"{variant}: {spread(values, 1)}" for variant, values in found.items()]
+                print(f"{workload}, {count} neighbours: {'; '.join(speeds)}", flush=True)
 
 
 def processor() -> str:
@@ -101,12 +90,6 @@ def processor() -> str:
     return f"{model}, {usable_cores()} cores, {' '.join(flag for flag in FLAGS if flag in there)}"
 
 
-def described(values: list[float]) -> str:
-    """Formats the median and the range."""
-    spread = f" ({min(values):,.1f} to {max(values):,.1f})" if len(values) > 1 else ""
-    return f"{statistics.median(values):,.1f}{spread}"
-
-
 @contextlib.contextmanager
 def neighbours(count: int) -> Iterator[None]:
     """Runs this many busy programs within the block, each in a session of its own."""
@@ -117,22 +100,6 @@ def neighbours(count: int) -> Iterator[None]:
         for loop in loops:
             loop.kill()
             loop.wait()
-
-
-def command(workload: str, folder: Path, output: Path, processes: int) -> list[str]:
-    """Returns a training command that does not end by itself."""
-    options = {
-        **(SMALL if workload == "train small" else BASE),
-        "output": output,
-        "vocab-size": 2000,
-        "max-steps": 10**6,
-        "save-steps": 10**6,
-        "log-steps": 5 if workload == "train small" else 1,
-        **({"processes": processes} if processes else {}),
-    }
-    text = ["--train", str(folder / "text.a"), str(folder / "text.b")]
-    words = [word for name, value in options.items() for word in (f"--{name}", str(value))]
-    return [sys.executable, "-m", "vanilla_transformer", "train", *text, *words]
 
 
 def environment(variables: dict[str, str]) -> dict[str, str]:
@@ -151,8 +118,18 @@ def decode(model: Path, text: Path, rounds: int) -> str:
 
 def train(workload: str, variables: dict[str, str], processes: int, folder: Path, seconds: float) -> float:
     """Measures target tokens per second, without the first lines of the log; 0 if five steps are not done in time."""
+    options = {
+        **(SMALL if workload == "train small" else BASE),
+        "vocab-size": 2000,
+        "max-steps": 10**6,
+        "save-steps": 10**6,
+        "log-steps": 5 if workload == "train small" else 1,
+        "processes": processes,
+    }
+    words = [sys.executable, "-m", "vanilla_transformer", "train", "--train", f"{folder}/text.a", f"{folder}/text.b"]
+    words += [word for name, value in options.items() for word in (f"--{name}", str(value))]
     with tempfile.TemporaryDirectory(dir=folder) as name:
-        words = command(workload, folder, Path(name, "model"), processes)
+        words += ["--output", f"{name}/model"]
         with open(Path(name, "said"), "w") as said:
             run = subprocess.Popen(words, stdout=said, stderr=said, env=variables)
         try:
@@ -166,7 +143,7 @@ def train(workload: str, variables: dict[str, str], processes: int, folder: Path
             time.sleep(seconds)
             found = records(metrics)[first:]
         finally:
-            run.send_signal(signal.SIGKILL)
+            run.kill()
             run.wait()
     return statistics.median(found) if found else 0.0
 

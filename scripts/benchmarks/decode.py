@@ -10,15 +10,16 @@ them, and ratios are taken within a turn. Prints a table.
 import argparse
 import json
 import statistics
-import subprocess
-import sys
 import tempfile
 import time
-from dataclasses import asdict, dataclass
+from contextlib import ExitStack
+from dataclasses import dataclass
 from itertools import islice
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+from scripts.turns import Contest, cells, say, spread
 from vanilla_transformer.data.text_lines import read_lines
 
 # The command line's default on a CPU, used for all three.
@@ -27,6 +28,7 @@ OURS = ("ours-float32", "ours-bfloat16", "ours-int8")
 CONTESTANTS = (*OURS, "marian-float32", "marian-bfloat16", "ctranslate2-float32", "ctranslate2-int8")
 # Of accelerators.
 HALF_PRECISION = ("ours-float16", "marian-float16", "ctranslate2-float16")
+Turn = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -55,23 +57,17 @@ def cases(arguments: argparse.Namespace) -> list[Case]:
 def main() -> None:
     """Writes the exports, starts the contestants, lets them take turns and prints the table."""
     arguments = _arguments()
-    if arguments.worker is not None:
-        Worker(arguments).serve()
-        return
-    with tempfile.TemporaryDirectory() as work:
-        with_ctranslate2 = any(name.startswith("ctranslate2") for name in arguments.contestants)
-        export(arguments.model, Path(work), with_ctranslate2)
+    with tempfile.TemporaryDirectory() as directory, ExitStack() as stack:
+        work = Path(directory)
+        export(arguments.model, work, any(name.startswith("ctranslate2") for name in arguments.contestants))
         chosen = [case for case in cases(arguments) if all(part in case.name for part in arguments.case)]
-        command = [sys.executable, __file__, arguments.model, arguments.source, "--lines", str(arguments.lines)]
-        command += ["--threads", str(arguments.threads), "--device", arguments.device]
-        command += ["--early-stopping"] * arguments.early_stopping
-        contestants = {
-            name: Contestant(name, [*command, "--work", work, "--worker", name]) for name in arguments.contestants
-        }
-        for contestant in contestants.values():
-            contestant.answer()  # Several load their models side by side.
-        measured = take_turns(contestants, chosen, arguments.repeats)
-        memory = {name: contestant.ask(None) for name, contestant in contestants.items()}
+        contests = [Contest(name, take_part, arguments, work) for name in arguments.contestants]
+        for contest in contests:
+            stack.callback(contest.end)
+        for contest in contests:
+            succeeded(contest, contest.answer())  # Several load their models side by side.
+        measured = take_turns(contests, chosen, arguments.repeats)
+        memory = {contest.name: succeeded(contest, contest.ask(None)) for contest in contests}
     print(table(measured, memory))
 
 
@@ -98,125 +94,84 @@ def export(model_directory: str, work: Path, with_ctranslate2: bool = True) -> N
         export_ctranslate2(model, tokenizer, work / "ctranslate2")
 
 
-class Contestant:
-    """A process that decodes on request."""
-
-    def __init__(self, name: str, command: list[str]) -> None:
-        self.name = name
-        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-
-    def ask(self, case: Case | None) -> dict[str, Any]:
-        """Returns a measurement: seconds, target tokens, and the median seconds per call.
-
-        Without a case the process ends, and returns its peak memory and its versions.
-        """
-        assert self.process.stdin is not None
-        self.process.stdin.write(json.dumps(asdict(case) if case else {}) + "\n")
-        self.process.stdin.flush()
-        return self.answer()
-
-    def answer(self) -> dict[str, Any]:
-        """Returns the next answer; the first says that the model is loaded."""
-        assert self.process.stdout is not None
-        for line in self.process.stdout:
-            if line.startswith("{"):
-                return json.loads(line)
-        raise SystemExit(f"{self.name} ended before its turn was over: what it said stands above.")
+def succeeded(contest: Contest, answer: Turn) -> Turn:
+    """Returns the answer of a contestant, unless it failed."""
+    if "failed" in answer:
+        raise SystemExit(f"{contest.name} {answer['failed']}: what it said stands above.")
+    return answer
 
 
-def take_turns(
-    contestants: dict[str, Contestant], chosen: list[Case], repeats: int
-) -> dict[str, dict[str, list[dict[str, Any]]]]:
+def take_turns(contests: list[Contest], chosen: list[Case], repeats: int) -> dict[str, dict[str, list[Turn]]]:
     """Returns the measurements of all turns for each case and contestant, without a first turn that warms up."""
-    measured: dict[str, dict[str, list[dict[str, Any]]]] = {}
+    measured = {}
     for case in chosen:
-        turns = {name: [] for name in contestants}  # type: dict[str, list[dict[str, Any]]]
+        turns: dict[str, list[Turn]] = {contest.name: [] for contest in contests}
         for turn in range(repeats + 1):
-            for name, contestant in contestants.items():
-                found = contestant.ask(case)
+            for contest in contests:
+                found = succeeded(contest, contest.ask(case))
                 if turn or not repeats:
-                    turns[name].append(found)
-            print(f"{case.name}: turn {turn} of {repeats}", file=sys.stderr)
+                    turns[contest.name].append(found)
+            say(f"{case.name}: turn {turn} of {repeats}")
         measured[case.name] = turns
     return measured
 
 
-def table(measured: dict[str, dict[str, list[dict[str, Any]]]], memory: dict[str, dict[str, Any]]) -> str:
-    """Formats medians over the turns, and our speed-up as median, minimum and maximum of the ratios."""
+def table(measured: dict[str, dict[str, list[Turn]]], memory: dict[str, Turn]) -> str:
+    """Formats medians over the turns, and our speed-up: their seconds over ours, turn by turn."""
     lines = []
     for case, turns in measured.items():
-        lines += [f"\n### {case}\n"]
-        theirs = [name for name in turns if name not in OURS]
         ours = [name for name in turns if name in OURS]
-        lines += ["| | tokens/s | seconds a call | " + " | ".join(f"{name} is faster by" for name in ours) + " |"]
-        lines += ["|---" * (3 + len(ours)) + "|"]
+        theirs = [name for name in turns if name not in OURS]
+        head = ["", "tokens/s", "seconds a call", *(f"{name} is faster by" for name in ours)]
+        lines += [f"\n### {case}\n", cells(head), cells(["---"] * len(head))]
         for name in [*ours, *theirs]:
             rate = statistics.median(turn["tokens"] / turn["seconds"] for turn in turns[name])
             call = statistics.median(turn["call"] for turn in turns[name])
-            ratios = [ratio(turns[name], turns[one]) if name in theirs else "" for one in ours]
-            lines.append(f"| {name} | {rate:,.0f} | {call:.3f} | {' | '.join(ratios)} |")
+            pairs = [list(zip(turns[name], turns[one], strict=True)) for one in ours if name in theirs]
+            ratios = [spread([their["seconds"] / our["seconds"] for their, our in pair], 2) for pair in pairs]
+            lines.append(cells([name, f"{rate:,.0f}", f"{call:.3f}", *(ratios or [""] * len(ours))]))
     lines += ["\n### Memory\n", "| | peak, all cases | versions |", "|---|---|---|"]
     lines += [f"| {name} | {one['peak'] / 1e9:.2f} GB | {one['versions']} |" for name, one in memory.items()]
     return "\n".join(lines)
 
 
-def ratio(theirs: list[dict[str, Any]], ours: list[dict[str, Any]]) -> str:
-    """Formats their seconds over ours for the same sentences, turn by turn."""
-    ratios = sorted(one["seconds"] / other["seconds"] for one, other in zip(theirs, ours, strict=True))
-    return f"{statistics.median(ratios):.2f} ({ratios[0]:.2f} to {ratios[-1]:.2f})"
+def take_part(name: str, arguments: argparse.Namespace, work: Path, connection: Connection) -> None:
+    """Runs a contestant's process: measures case by case, and in the end its peak memory and its versions."""
+    import torch
 
-
-class Worker:
-    """A contestant in its own process."""
-
-    def __init__(self, arguments: argparse.Namespace) -> None:
-        import torch
-
-        torch.set_num_threads(arguments.threads)
-        name, self.precision = arguments.worker.split("-")
-        self.device = arguments.device
-        lines = (line.strip() for line in read_lines(arguments.source))
-        self.lines = list(islice(filter(None, lines), arguments.lines))
-        if len(self.lines) < arguments.lines:
-            raise SystemExit(f"{arguments.source} has {len(self.lines):,} lines of text: give fewer as --lines.")
-        work = Path(arguments.work)
-        engines: dict[str, Any] = {"ours": OurEngine, "marian": MarianEngine, "ctranslate2": CTranslate2Engine}
-        self.engine = engines[name](arguments.model, work, self.precision, arguments.device, arguments.threads)
-        self.rows = [self.engine.tokenizer(line)["input_ids"] for line in self.lines]
-        if arguments.early_stopping and name != "ctranslate2":
-            self.engine.settings["early_stopping"] = True
-
-    def serve(self) -> None:
-        """Answers each line on standard input with one on standard output."""
-        print(json.dumps({"ready": True}), flush=True)
-        for line in sys.stdin:
-            question = json.loads(line)
-            if not question:
-                print(json.dumps({"peak": self._peak(), "versions": self.engine.versions()}), flush=True)
-                return
-            print(json.dumps(self._measure(Case(**question))), flush=True)
-
-    def _measure(self, case: Case) -> dict[str, Any]:
-        if not case.sentences:
-            start = time.perf_counter()
-            tokens = self.engine.translate(self.lines)
-            seconds = time.perf_counter() - start
-            return {"seconds": seconds, "tokens": tokens, "call": seconds}
-        calls, tokens = [], 0
-        for call in range(case.calls):
-            rows = self.rows[call * case.sentences : (call + 1) * case.sentences]
-            start = time.perf_counter()
-            tokens += self.engine.decode(rows, case.beam, case.forced)
-            calls.append(time.perf_counter() - start)
-        return {"seconds": sum(calls), "tokens": tokens, "call": statistics.median(calls)}
-
-    def _peak(self) -> int:
-        import torch
-
-        if self.device.startswith("cuda"):
-            return torch.cuda.max_memory_allocated()
+    torch.set_num_threads(arguments.threads)
+    kind, precision = name.split("-")
+    lines = list(islice(filter(None, map(str.strip, read_lines(arguments.source))), arguments.lines))
+    if len(lines) < arguments.lines:
+        raise SystemExit(f"{arguments.source} has {len(lines):,} lines of text: give fewer as --lines.")
+    engines: dict[str, Any] = {"ours": OurEngine, "marian": MarianEngine, "ctranslate2": CTranslate2Engine}
+    engine = engines[kind](arguments.model, work, precision, arguments.device, arguments.threads)
+    rows = [engine.tokenizer(line)["input_ids"] for line in lines]
+    if arguments.early_stopping and kind != "ctranslate2":
+        engine.settings["early_stopping"] = True
+    connection.send({})
+    while (case := connection.recv()) is not None:
+        connection.send(measure(engine, lines, rows, case))
+    if arguments.device.startswith("cuda"):
+        peak = torch.cuda.max_memory_allocated()
+    else:
         status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
-        return int(status["VmHWM"].split()[0]) * 1024
+        peak = int(status["VmHWM"].split()[0]) * 1024
+    connection.send({"peak": peak, "versions": engine.versions()})
+
+
+def measure(engine: Any, lines: list[str], rows: list[list[int]], case: Case) -> Turn:
+    """Decodes a case; returns the seconds, the target tokens and the median seconds of a call."""
+    calls, tokens = [], 0
+    for call in range(case.calls):
+        start = time.perf_counter()
+        if case.sentences:
+            batch = rows[call * case.sentences : (call + 1) * case.sentences]
+            tokens += engine.decode(batch, case.beam, case.forced)
+        else:
+            tokens += engine.translate(lines)
+        calls.append(time.perf_counter() - start)
+    return {"seconds": sum(calls), "tokens": tokens, "call": statistics.median(calls)}
 
 
 class _TorchEngine:
@@ -397,8 +352,6 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--repeats", type=int, default=5, help="turns after one that warms up; with 0 that one counts")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--work", help=argparse.SUPPRESS)
-    parser.add_argument("--worker", help=argparse.SUPPRESS)
     return parser.parse_args()
 
 

@@ -11,13 +11,10 @@ model learns from continuous text in blocks, an encoder-only one from a text per
 
 import argparse
 import dataclasses
-import multiprocessing
 import statistics
 import tempfile
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack, suppress
-from multiprocessing.connection import Connection
-from multiprocessing.context import SpawnProcess
+from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +31,8 @@ from scripts.benchmarks.training_contestants import (
     Job,
     take_part,
 )
-from scripts.experiments.runs import cells, command, say
+from scripts.experiments.runs import command
+from scripts.turns import Contest, cells, say, spread
 from vanilla_transformer.data.sources import parse_corpora
 from vanilla_transformer.recipe.defaults import device_facts
 from vanilla_transformer.recipe.schema import Recipe
@@ -44,13 +42,6 @@ from vanilla_transformer.training.summary import format_flops_per_second
 
 SIZES = ("d_model", "d_ff", "num_heads", "encoder_layers", "decoder_layers")
 Turn = dict[str, Any]
-SECONDS_TO_LEAVE = 5
-# Spawned processes begin empty, so that the memory of each is its own.
-PROCESSES = multiprocessing.get_context("spawn")
-
-
-class BenchmarkError(ValueError):
-    """A measurement that cannot be made, explained in one sentence."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,44 +52,6 @@ class Results:
     failures: dict[str, str]
 
 
-class Contest:
-    """A process that trains on request."""
-
-    def __init__(self, name: str, job: Job, longest_wait: float) -> None:
-        self.name, self.longest_wait = name, longest_wait
-        self.connection: Connection
-        self.connection, theirs = PROCESSES.Pipe()
-        self.process: SpawnProcess = PROCESSES.Process(target=take_part, args=(name, job, theirs))
-        self.process.start()
-        theirs.close()
-
-    def answer(self) -> Turn:
-        """Returns the process's next answer, or a failure if it gives none."""
-        if not self.connection.poll(self.longest_wait):
-            self.end()
-            return {"failed": f"no answer in {self.longest_wait:,.0f} seconds"}
-        try:
-            answer: Turn = self.connection.recv()
-            return answer
-        except EOFError:
-            self.process.join()
-            return {"failed": f"ended with the code {self.process.exitcode}"}
-
-    def take_turn(self, steps: int) -> Turn:
-        """Makes it take some steps, and returns the measurement."""
-        with suppress(BrokenPipeError):  # The answer explains why.
-            self.connection.send(steps)
-        return self.answer()
-
-    def end(self) -> None:
-        """Ends the process, in order if it waits for a turn, otherwise by a kill."""
-        with suppress(OSError):
-            self.connection.send(0)
-        self.process.join(SECONDS_TO_LEAVE)
-        self.process.kill()
-        self.process.join()
-
-
 def measure(
     names: Sequence[str],
     job: Job,
@@ -106,51 +59,33 @@ def measure(
     steps: int,
     warmup_steps: int,
     repeats: int,
-    longest_wait: float,
-    tell: Callable[[str], None],
 ) -> Results:
     """Lets the contestants take turns; each round begins with another one."""
     failures: dict[str, str] = {}
     turns: dict[str, list[Turn]] = {name: [] for name in (PEAK, *names)}
-
-    def asked(contest: Contest, answer: Turn) -> Turn | None:
-        if "failed" not in answer:
-            return answer
-        failures[contest.name] = answer["failed"]
-        turns[contest.name] = []
-        tell(f"{contest.name} failed: {answer['failed']}")
-        return None
-
     with ExitStack() as stack:
-        contests = []
-        for name in (PEAK, *names):
-            contests.append(Contest(name, job, longest_wait))
-            stack.callback(contests[-1].end)
+        contests = [Contest(name, take_part, job) for name in turns]
+        for contest in contests:
+            stack.callback(contest.end)
         for number in range(-1, repeats):
             for contest in [*contests[number % len(contests) :], *contests[: number % len(contests)]]:
                 if contest.name in failures:
                     continue
-                if number < 0:
-                    # Warm-up takes turns too: one contestant's compiler must not slow down the others.
-                    if asked(contest, contest.answer()) is not None:
-                        asked(contest, contest.take_turn(warmup_steps))
-                    continue
-                turn = asked(contest, contest.take_turn(steps))
-                if turn is not None:
+                # The first round warms up, in turns too: one contestant's compiler must not slow down the others.
+                ready = contest.answer() if number < 0 else {}
+                turn = contest.ask(warmup_steps if number < 0 else steps) | ready
+                if "failed" in turn:
+                    failures[contest.name], turns[contest.name] = turn["failed"], []
+                    say(f"{contest.name} failed: {turn['failed']}")
+                elif number >= 0:
                     turns[contest.name].append(turn)
                     if contest.name != PEAK:
-                        tell(f"round {number + 1} of {repeats}, {contest.name}: {_rate(turn):,.0f} tokens/s")
+                        say(f"round {number + 1} of {repeats}, {contest.name}: {_rate(turn):,.0f} tokens/s")
     return Results(turns, failures)
 
 
 def _rate(turn: Turn) -> float:
     return float(turn["tokens"] / turn["seconds"])
-
-
-def _spread(values: Sequence[float], decimals: int) -> str:
-    """Formats the median, and minimum and maximum over the rounds."""
-    middle, least, most = (f"{value:,.{decimals}f}" for value in (statistics.median(values), min(values), max(values)))
-    return f"{middle} ({least} to {most})"
 
 
 def table(results: Results) -> str:
@@ -167,8 +102,8 @@ def table(results: Results) -> str:
         ratios = [mine / rate for mine, rate in zip(ours, rates, strict=True)] if ours and name != OURS else []
         figures = (
             CONTESTANTS[name].words,
-            _spread(rates, 0),
-            _spread(ratios, 2) if ratios else "",
+            spread(rates, 0),
+            spread(ratios, 2) if ratios else "",
             f"{statistics.fmean(turn['padding'] for turn in turns):.1%}",
             f"{sum(turn['between'] * turn['seconds'] for turn in turns) / seconds:.1%}",
             f"{sum(turn['flops'] for turn in turns) / seconds / peak:.1%}",
@@ -231,7 +166,6 @@ def _arguments(words: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--steps", type=int, default=5, help="in a turn")
     parser.add_argument("--warmup-steps", type=int, default=3)
     parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--longest-wait", type=float, default=1800, help="seconds until a contestant has failed")
     parser.add_argument("--contestants", nargs="+", choices=list(CONTESTANTS), help="by default all for the task")
     arguments = parser.parse_args(words)
     files = 2 if arguments.task == "translation" else 1
@@ -242,9 +176,6 @@ def _arguments(words: Sequence[str] | None) -> argparse.Namespace:
     arguments.contestants = arguments.contestants or able
     if others := [name for name in arguments.contestants if name not in able]:
         parser.error(f"{', '.join(others)} is not for {arguments.task}: choose from {', '.join(able)}")
-    for name in ("threads", "steps", "warmup_steps", "repeats"):
-        if getattr(arguments, name) < 1:
-            parser.error(f"--{name.replace('_', '-')} must be at least 1")
     return arguments
 
 
@@ -261,21 +192,17 @@ def main(words: Sequence[str] | None = None) -> None:
                 steps=arguments.steps,
                 warmup_steps=arguments.warmup_steps,
                 repeats=arguments.repeats,
-                longest_wait=arguments.longest_wait,
-                tell=say,
             )
         if not any(results.turns[name] for name in arguments.contestants):
-            raise BenchmarkError(f"nothing was measured: {'; '.join(results.failures.values())}")
-        print(_page(results, job))
-
-
-def _page(results: Results, job: Job) -> str:
-    turns = results.turns[PEAK]
-    peak = max((turn["peak"] for turn in turns), default=float("nan"))
-    how = f"{format_flops_per_second(peak)} in {job.recipe.optimization.precision}"
-    on = f"{turns[0]['device']}, peak {how} ({turns[0]['source']})" if turns else "?"
-    versions = f"torch {torch.__version__}, transformers {transformers.__version__}, {job.threads} threads"
-    return f"{on}, {versions}\n\n{table(results)}"
+            raise ValueError(f"nothing was measured: {'; '.join(results.failures.values())}")
+        peak = next(iter(results.turns[PEAK]), None)
+        if peak is not None:
+            speed = (
+                f"{format_flops_per_second(peak['peak'])} in {job.recipe.optimization.precision} ({peak['source']})"
+            )
+            print(f"{peak['device']}, peak {speed}", end=", ")
+        print(f"torch {torch.__version__}, transformers {transformers.__version__}, {job.threads} threads\n")
+        print(table(results))
 
 
 if __name__ == "__main__":

@@ -96,7 +96,7 @@ class Turns:
             self.between += time.perf_counter() - self.end_of_step
             self.connection.send(self._figures() if self.left == 0 else {})
             self.left = self.connection.recv()
-            if self.left == 0:
+            if self.left is None:
                 raise SystemExit
             self.lengths, self.all_tokens, self.between = [], 0, 0.0
             self.start = self.end_of_step = time.perf_counter()
@@ -183,8 +183,27 @@ def train_ours(job: Job, turns: Turns) -> None:
 
 def train_marian(job: Job, turns: Turns, best: bool = False, **settings: Any) -> None:
     """Trains a `MarianMTModel` of the same sizes with `Seq2SeqTrainer`, on random batches of as many pairs as ours."""
-    corpus = job.corpus()
-    model = MarianMTModel(_marian_config(turns.config, _longest(corpus)))
+    config = turns.config
+    model = MarianMTModel(
+        MarianConfig(
+            vocab_size=config.vocab_size,
+            d_model=config.d_model,
+            encoder_layers=config.encoder_layers,
+            decoder_layers=config.decoder_layers,
+            encoder_ffn_dim=config.d_ff,
+            decoder_ffn_dim=config.d_ff,
+            encoder_attention_heads=config.num_heads,
+            decoder_attention_heads=config.num_heads,
+            dropout=config.dropout,
+            activation_function="relu",
+            scale_embedding=True,
+            max_position_embeddings=_longest(job.corpus()) + 1,
+            pad_token_id=config.pad_token_id,
+            bos_token_id=config.bos_token_id,
+            eos_token_id=config.eos_token_id,
+            decoder_start_token_id=config.decoder_start_token_id,
+        )
+    )
     collator = DataCollatorForSeq2Seq(job.tokenizer(), model=model)
     smoothing = {"label_smoothing_factor": turns.config.label_smoothing}
     _train_by(Seq2SeqTrainer, Seq2SeqTrainingArguments, model, collator, job, turns, best, **smoothing, **settings)
@@ -276,28 +295,6 @@ def _train_by(
         data_collator=collator,
         callbacks=[Callback()],
     ).train()
-
-
-def _marian_config(config: VanillaTransformerConfig, longest: int) -> MarianConfig:
-    assert config.decoder_start_token_id is not None
-    return MarianConfig(
-        vocab_size=config.vocab_size,
-        d_model=config.d_model,
-        encoder_layers=config.encoder_layers,
-        decoder_layers=config.decoder_layers,
-        encoder_ffn_dim=config.d_ff,
-        decoder_ffn_dim=config.d_ff,
-        encoder_attention_heads=config.num_heads,
-        decoder_attention_heads=config.num_heads,
-        dropout=config.dropout,
-        activation_function="relu",
-        scale_embedding=True,
-        max_position_embeddings=longest + 1,
-        pad_token_id=config.pad_token_id,
-        bos_token_id=config.bos_token_id,
-        eos_token_id=config.eos_token_id,
-        decoder_start_token_id=config.decoder_start_token_id,
-    )
 
 
 def _longest(corpus: PreparedCorpus) -> int:

@@ -24,7 +24,8 @@ from typing import Any
 
 import torch
 
-from scripts.experiments.runs import ExperimentError, cells, command
+from scripts.experiments.runs import ExperimentError, command
+from scripts.turns import cells
 from vanilla_transformer.data.text_lines import read_lines
 from vanilla_transformer.inspection import Attention, attention, plot_attention
 from vanilla_transformer.translation import load_model
@@ -67,17 +68,12 @@ def are_words(read: Attention) -> torch.Tensor:
     return torch.tensor([any(map(str.isalpha, text)) and not text.startswith("<") for text in read.source.texts])
 
 
-def apart(read: Attention) -> torch.Tensor:
-    """Returns the distance between any two words, (Q, L)."""
-    places = torch.arange(len(read.source))
-    return (places[:, None] - places[None]).abs()
-
-
 def steadiest(all_read: Sequence[Attention], far: int, pronouns: set[str] | None = None) -> Pick:
     """Chooses the head that attends most to words at least `far` away, from all words or pronouns, and where."""
     found: list[tuple[int, int, torch.Tensor]] = []  # Sentence, place, and how far its weights stand out, (N, H, L).
     for number, read in enumerate(all_read):
-        out_NHQL = standing_out(read).masked_fill(apart(read) < far, -1)
+        places = torch.arange(len(read.source))
+        out_NHQL = standing_out(read).masked_fill((places[:, None] - places[None]).abs() < far, -1)
         for place, text in enumerate(read.source.texts):
             if (pronouns is None or text.lower() in pronouns) and out_NHQL[:, :, place].max() > -1:
                 found.append((number, place, out_NHQL[:, :, place]))

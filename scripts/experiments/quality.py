@@ -9,7 +9,8 @@ from typing import Literal
 
 import numpy as np
 
-from scripts.experiments.runs import Experiment, ExperimentError, Options, Run, Spread, cells, command, write
+from scripts.experiments.runs import Experiment, ExperimentError, Options, Run, Spread, command, write
+from scripts.turns import cells
 from vanilla_transformer.data.batching import Step, StepPlan
 from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.training import prefetch

@@ -28,10 +28,10 @@ from scripts.experiments.runs import (
     Options,
     Run,
     Spread,
-    cells,
     command,
     write,
 )
+from scripts.turns import cells
 from vanilla_transformer.recipe.reading import load_recipe
 from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.tasks import task_for
@@ -266,7 +266,7 @@ def markdown(results: dict[str, list[Result]], diverged: Sequence[str], minutes:
         size = [f"{of[0].parameters:,}", of[0].d_model, len(of), f"{_mean(of, 'steps'):,.0f}"]
         speed = [f"{_mean(of, field):,.0f}" for field in ("train_tokens_per_second", "decode_tokens_per_second")]
         losses = Spread.from_values([result.dev_loss for result in of])
-        row = [ARCHITECTURES[name][0], *size, f"{_mean(of, 'epochs'):.1f}", losses, *map(_short, (*scores, *parts))]
+        row = [ARCHITECTURES[name][0], *size, f"{_mean(of, 'epochs'):.1f}", losses, *scores, *parts]
         lines.append(cells([*row, *speed]))
     budget = "the recipe's steps" if minutes is None else f"{minutes:g} minutes of processor time"
     lines += [
@@ -282,12 +282,6 @@ def markdown(results: dict[str, list[Result]], diverged: Sequence[str], minutes:
 
 def _mean(results: Sequence[Result], field: str) -> float:
     return sum(getattr(result, field) for result in results) / len(results)
-
-
-def _short(spread: Spread | None) -> str:
-    if spread is None:
-        return ""
-    return f"{spread.mean:.2f}" + ("" if spread.deviation is None else f" ± {spread.deviation:.2f}")
 
 
 def _draw(experiment: Experiment, results: dict[str, list[Result]], records: dict[str, list[dict[str, Any]]]) -> None:

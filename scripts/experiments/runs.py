@@ -20,6 +20,7 @@ from typing import Annotated, Any, Self
 import tyro
 from tyro.conf import OmitArgPrefixes, Positional, arg
 
+from scripts.turns import say
 from vanilla_transformer.errors import DivergenceError
 from vanilla_transformer.recipe.reading import load_recipe
 from vanilla_transformer.recipe.schema import Recipe
@@ -259,16 +260,6 @@ def _train(recipe: Recipe, log: Path, jobs: int, before: Callable[[], object] | 
     except (OSError, ValueError, RuntimeError) as error:
         print(" ".join(str(error).split()))
         sys.exit(1)
-
-
-def say(sentence: str) -> None:
-    """Prints progress to standard error."""
-    print(sentence, file=sys.stderr, flush=True)
-
-
-def cells(values: Sequence[object]) -> str:
-    """Formats a line of a Markdown table."""
-    return f"| {' | '.join(map(str, values))} |"
 
 
 def write(file: Path, text: str) -> None:

@@ -15,11 +15,10 @@ from scripts.experiments.runs import (
     Options,
     Run,
     Spread,
-    cells,
     command,
-    say,
     write,
 )
+from scripts.turns import cells, say
 from vanilla_transformer.recipe.reading import load_recipe
 from vanilla_transformer.recipe.schema import Recipe
 
@@ -90,11 +89,6 @@ class Result:
     parameters: int | None
     figures: dict[str, Spread | None]
     seeds: list[dict[str, Any]]
-
-    @property
-    def diverged(self) -> int:
-        """Number of seeds whose loss became NaN or infinite."""
-        return sum(seed["diverged"] for seed in self.seeds)
 
 
 def main(words: Sequence[str]) -> None:
@@ -192,13 +186,9 @@ def _result(experiment: Experiment, row: str, runs: Sequence[Run]) -> Result:
     recipe = load_recipe(experiment.model(runs[0]) / "recipe.yaml")
     names = ["perplexity", *(recipe.evaluation.metrics or ())]
     figures = {name: Spread.from_values([seed[name] for seed in seeds if name in seed]) for name in names}
-    here = _in_words({field: recipe[field] for field in FIELDS if row == "base" or field in _changed(row)})
+    here = _in_words({field: recipe[field] for field in FIELDS if row == "base" or field in _published_changes(row)})
     parameters = next((seed["parameters"] for seed in seeds if "parameters" in seed), None)
     return Result(row, here, parameters, figures, seeds)
-
-
-def _changed(row: str) -> set[str]:
-    return set(_published_changes(row))
 
 
 def _in_words(values: dict[str, Any]) -> str:
@@ -218,7 +208,8 @@ def markdown(results: Sequence[Result], base: Recipe) -> str:
     for result in results:
         paper = TABLE[result.row]
         changes = {field: theirs for field, (_, theirs) in _published_changes(result.row).items()}
-        seeds = f"{len(result.seeds)}" + (f", {result.diverged} diverged" if result.diverged else "")
+        diverged = sum(seed["diverged"] for seed in result.seeds)
+        seeds = f"{len(result.seeds)}" + (f", {diverged} diverged" if diverged else "")
         figures = ["" if figure is None else str(figure) for figure in result.figures.values()]
         size = "" if result.parameters is None else f"{result.parameters:,}"
         published = [_in_words(changes) or "base", f"{paper.perplexity:.2f}", paper.bleu, paper.parameters or ""]

@@ -27,23 +27,20 @@ def pairs(tmp_path_factory):
 @pytest.fixture
 def options(pairs, tmp_path):
     """Options of an experiment with a tiny model on these pairs, which writes to the folder `table`."""
-    settings = {
-        **SIZES,
-        "batch_tokens": 100,
-        "batches_per_step": 2,
-        "max_steps": 3,
-        "warmup_steps": 4,
-        "save_steps": 2,
-    }
+    rest = {"batch_tokens": 100, "batches_per_step": 2, "max_steps": 3, "warmup_steps": 4, "save_steps": 2}
+    settings = {**SIZES, **rest, "eval_steps": 1, "output": tmp_path / "table", "metrics": "chrf"}
     words = [word for name, value in settings.items() for word in (f"--{name.replace('_', '-')}", str(value))]
-    return [
-        *pairs[0],
-        *pairs[1],
-        *words,
-        "--eval-steps",
-        "1",
-        "--output",
-        str(tmp_path / "table"),
-        "--metrics",
-        "chrf",
-    ]
+    return [*pairs[0], *pairs[1], *words]
+
+
+class Parent:
+    """Asks for the given numbers of steps, one after another, and keeps the answers."""
+
+    def __init__(self, *steps):
+        self.steps, self.answers = list(steps), []
+
+    def recv(self):
+        return self.steps.pop(0)
+
+    def send(self, answer):
+        self.answers.append(answer)

@@ -27,14 +27,5 @@ def test_each_cell_is_measured_beside_its_neighbours_in_turn(monkeypatch, capsys
     busy.main(["--workloads", "train small", "--neighbours", "0", "2", "--rounds", "3"])
     processes = [count for _, count in busy.VARIANTS.values()]
     assert asked == [("train small", one, count) for count in (0, 2) for _ in range(3) for one in processes]
-    assert "| train small | 0 | 4.0 (1.0 to 7.0) | 5.0 (2.0 to 8.0) | 6.0 (3.0 to 9.0) |" in capsys.readouterr().out
+    assert "one process: 5.0 (2.0 to 8.0)" in capsys.readouterr().out
     assert not loops()
-
-
-def test_decoders_are_compared_beside_neighbours(monkeypatch, capsys):
-    monkeypatch.setitem(busy.SIZES, "base", {**busy.SIZES["small"], "d_model": 32})
-    monkeypatch.setattr(busy, "DECODERS", ("ours-float32", "ours-int8"))
-    busy.main(["--workloads", "decode base", "--neighbours", "1", "--rounds", "0"])
-    said = capsys.readouterr().out
-    assert "## decode base, 1 neighbours" in said
-    assert said.count("| ours-float32 |") == said.count("| ours-int8 |") == 3  # Two cases, and the memory.

@@ -8,25 +8,13 @@ from refusals import refused
 from small_models import save_translator
 
 from scripts.benchmarks import decode as bench
+from tests.scripts.conftest import Parent
 
 
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory) -> Path:
     """A random model with a tokenizer."""
     return save_translator(tmp_path_factory.mktemp("saved"))
-
-
-def turn(seconds: float, tokens: int = 100) -> dict:
-    return {"seconds": seconds, "tokens": tokens, "call": seconds}
-
-
-def test_table_has_a_row_per_contestant_and_ratios_to_the_others():
-    turns = {"ours-int8": [turn(1.0)], "ours-float32": [turn(2.0)], "marian-float32": [turn(8.0)]}
-    memory = {name: {"peak": 2_000_000_000, "versions": "some"} for name in turns}
-    lines = bench.table({"a case": turns}, memory).splitlines()
-    assert "| ours-int8 | 100 | 1.000 |  |  |" in lines
-    assert "| marian-float32 | 12 | 8.000 | 8.00 (8.00 to 8.00) | 4.00 (4.00 to 4.00) |" in lines
-    assert "| ours-int8 | 2.00 GB | some |" in lines
 
 
 @pytest.mark.parametrize("precision", ["float32", "bfloat16", "int8"])
@@ -42,11 +30,23 @@ def test_ours_decodes_with_frozen_weights_and_says_so(saved, tmp_path, precision
             decode()
 
 
-@pytest.mark.parametrize("contestant", ["OurEngine", "MarianEngine", "CTranslate2Engine"])
-def test_every_contestant_decodes_to_the_length_asked_for(saved, tmp_path, contestant):
+def test_the_table_says_how_contestants_stand_and_with_which_weights_ours_decoded(saved, tmp_path, monkeypatch):
+    """Each takes its part here instead of in a process of its own."""
+    (tmp_path / "text").write_text("a b\nb\na\n")
+    words = f"bench {saved} {tmp_path}/text --lines 3 --sentences 2 --singles 1 --forced 6 --threads 1"
+    monkeypatch.setattr("sys.argv", words.split())
+    arguments = bench._arguments()
     bench.export(str(saved), tmp_path)
-    engine = getattr(bench, contestant)(str(saved), tmp_path, "float32", "cpu", 1)
-    rows = engine.tokenizer(["a b", "b"])["input_ids"]
-    assert engine.decode(rows, 4, 6) == engine.decode(rows, 1, 6) == 2 * 6
-    assert 2 <= engine.translate(["a b", "b"]) <= 2 * (max(map(len, rows)) + 50)
-    assert engine.versions()
+    cases, memory = bench.cases(arguments), {}
+    measured = {case.name: {} for case in cases}
+    for name in ("ours-int8", "marian-float32", "ctranslate2-float32"):
+        parent = Parent(*cases, None)
+        bench.take_part(name, arguments, tmp_path, parent)
+        _, *turns, memory[name] = parent.answers
+        for case, turn in zip(cases, turns, strict=True):
+            measured[case.name][name] = [turn]
+            assert turn["tokens"] == 6 * case.sentences or not case.forced
+    said = bench.table(measured, memory)
+    assert said.count("ours-int8 is faster by") == 7 and said.count("frozen int8 weights") == 1
+    first = measured[cases[0].name]
+    assert f"| {first['marian-float32'][0]['seconds'] / first['ours-int8'][0]['seconds']:.2f} |" in said

@@ -4,11 +4,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
-from scripts.push_to_hub import main as push
 from vanilla_transformer import evaluate
-from vanilla_transformer.errors import PushError
 
 SCRIPTS = Path(__file__).parents[2] / "scripts"
 RECIPE = """
@@ -33,8 +29,3 @@ def test_a_model_is_trained_and_scored(tmp_path, pairs):
     expected = evaluate(model, (source, target), num_beams=1)
     assert scores == [str(score) for score in expected.scores.values()]
     assert predictions.read_text().split("\n")[:-1] == list(expected.predictions)
-
-
-def test_what_is_no_model_is_not_pushed(tmp_path):
-    with pytest.raises(PushError):
-        push([str(tmp_path), "someone/name"])

@@ -14,10 +14,6 @@ from vanilla_transformer.recipe.defaults import MODEL_FIELDS
 from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.tasks import get_task
 
-BASE = {"vocab_size": 270, "d_model": 128, "d_ff": 512, "num_heads": 4, "encoder_layers": 3, "decoder_layers": 3}
-REST = {"d_k": 32, "d_v": 32, "dropout": 0.1, "label_smoothing": 0.1, "positional_encoding": "sinusoidal"}
-SMALL = Recipe.of(**BASE, **REST)
-
 
 def settled_recipe(config):
     return Recipe.of(**{field: getattr(config, field) for field in MODEL_FIELDS if hasattr(config, field)})
@@ -35,21 +31,6 @@ def test_around_the_papers_base_the_rows_are_the_papers():
             theirs = VanillaTransformerConfig.from_preset(f"table3-{row}")
             for field in filter(partial(hasattr, theirs), MODEL_FIELDS):
                 assert getattr(ours, field) == pytest.approx(getattr(theirs, field)), (row, field)
-
-
-ROWS = {
-    "A-h1": {"num_heads": 1, "d_k": 128, "d_v": 128},
-    "A-h32": {"num_heads": 16, "d_k": 8, "d_v": 8},
-    "B-dk16": {"d_k": 8},
-    "C-n2": {"encoder_layers": 1, "decoder_layers": 1},
-    "C-d256": {"d_model": 64, "d_k": 16, "d_v": 16},
-    "D-dropout0.0": {"dropout": 0.0},
-    "E": {"positional_encoding": "learned"},
-}
-
-
-def test_rows_change_a_small_base_by_the_papers_factors():
-    assert {row: table3.scaled(row, SMALL) for row in ROWS} == ROWS
 
 
 def test_table_holds_what_the_runs_measured_and_no_run_is_made_twice(options, tmp_path, capsys):
