@@ -10,7 +10,7 @@ from faults import standard_streams
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vanilla_transformer.cli.streams import count_lines
+from vanilla_transformer.cli.files import count_lines
 from vanilla_transformer.data.text_lines import read_lines
 from vanilla_transformer.progress import ProgressLines, progress_bar
 

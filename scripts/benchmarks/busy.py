@@ -22,7 +22,7 @@ from typing import Any
 
 from scripts.benchmarks.made_up import save_model, write_text
 from scripts.turns import spread
-from vanilla_transformer.cores import usable_cores
+from vanilla_transformer.machine import usable_cores
 
 ROOT = Path(__file__).parents[2]
 # libgomp's default spin count: a variable that is set keeps this package from choosing its own.

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from refusals import refused
 
-from vanilla_transformer.cli.line_files import answer_lines
+from vanilla_transformer.cli.files import answer_lines
 from vanilla_transformer.errors import CorpusError, RecipeError
 from vanilla_transformer.translation import Hypothesis, Translation
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 from tyro.conf import Positional, arg
 
 from vanilla_transformer.cli.arguments import Flag, Model, OptionalPath
-from vanilla_transformer.cli.streams import check_new_file, read_input, write_whole
+from vanilla_transformer.cli.files import check_new_file, read_input, write_whole
 from vanilla_transformer.errors import RecipeError
 from vanilla_transformer.options import OptionalText
 

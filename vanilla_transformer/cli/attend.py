@@ -1,6 +1,5 @@
 """`vanilla-transformer attend`: attention weights as an HTML page or a picture."""
 
-import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -9,7 +8,7 @@ from tyro.conf import Positional, arg
 
 from vanilla_transformer.atomic_files import atomic_write_text
 from vanilla_transformer.cli.arguments import Model, OptionalPath
-from vanilla_transformer.cli.streams import check_new_file, read_input, warn
+from vanilla_transformer.cli.files import check_new_file, read_input
 from vanilla_transformer.errors import RecipeError
 from vanilla_transformer.options import OptionalText
 
@@ -93,11 +92,8 @@ class Attend:
 
         seen = seen.words()
         kind = self.kind or list(seen.weights)[-1]
-        with warnings.catch_warnings(record=True) as caught:
-            if self.head == "all":
-                figure = plot_heads(seen, kind, self.layer, self.view)
-            else:
-                figure = plot_attention(seen, kind, self.layer, self.head, self.view)
-            save_figure(figure, picture)
-        for message in {str(warning.message) for warning in caught if "missing from font" in str(warning.message)}:
-            warn(f"{picture}: {message} On the HTML page a browser may have one.")
+        if self.head == "all":
+            figure = plot_heads(seen, kind, self.layer, self.view)
+        else:
+            figure = plot_attention(seen, kind, self.layer, self.head, self.view)
+        save_figure(figure, picture)

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 from tyro.conf import Positional, arg
 
 from vanilla_transformer.atomic_files import atomic_directory
-from vanilla_transformer.cli.arguments import refuse_full_directory
-from vanilla_transformer.cli.streams import warn
-from vanilla_transformer.errors import RecipeError, RunError
+from vanilla_transformer.cli.files import check_new_directory, warn
+from vanilla_transformer.errors import RecipeError
 from vanilla_transformer.options import OptionalCount
 from vanilla_transformer.recipe.reading import load_recipe
 
@@ -35,28 +34,23 @@ class Average:
 
     def run(self) -> None:
         """Averages, saves the model and prints its directory."""
-        from vanilla_transformer.training.averaging import WEIGHTS, home_of, load_average
-        from vanilla_transformer.training.checkpoints import read_checkpoint
-        from vanilla_transformer.translation import load_tokenizer
-        from vanilla_transformer.translation.loading import check_numbers
+        from vanilla_transformer.training.averaging import home_of, load_average
+        from vanilla_transformer.translation.loading import check_numbers, load_tokenizer
 
-        refuse_full_directory(self.output)
-        checkpoints = self._checkpoints()
+        check_new_directory(self.output)
+        if not self.models:
+            raise RecipeError("Give a run, or at least one checkpoint.")
         if not self.models[0].exists():
             raise FileNotFoundError(2, "No such directory", str(self.models[0]))
-        home = home_of(self.models[0])
-        for place in checkpoints:
-            checkpoint = read_checkpoint(place.parent if place.is_file() else place)
-            if checkpoint is not None and (damage := checkpoint.damage(WEIGHTS)):
-                raise RunError(f"{place} is damaged, {damage}: leave it out and name the others.")
-        model = _model(home)
+        checkpoints, home = self._checkpoints(), home_of(self.models[0])
+        model, mean = _model(home), f"The mean of {', '.join(map(str, checkpoints))}"
         load_average(model, checkpoints)
-        check_numbers(f"The mean of {', '.join(map(str, checkpoints))}", model.named_parameters())
+        check_numbers(mean, model.named_parameters())
         tokenizer = load_tokenizer(home)
         with atomic_directory(self.output) as place:
             model.save_pretrained(place)
             tokenizer.save_pretrained(place)
-        print(f"The mean of {', '.join(map(str, checkpoints))}.", file=sys.stderr)
+        print(f"{mean}.", file=sys.stderr)
         print(self.output)
 
     def _checkpoints(self) -> list[Path]:
@@ -64,8 +58,6 @@ class Average:
         from vanilla_transformer.training.run_directory import RunDirectory
         from vanilla_transformer.training.summary import read_summary
 
-        if not self.models:
-            raise RecipeError("Give a run, or at least one checkpoint.")
         run = RunDirectory(self.models[0])
         if len(self.models) > 1 or not run.checkpoints.is_dir():
             if self.last is not None:

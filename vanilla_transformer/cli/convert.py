@@ -7,8 +7,7 @@ from typing import Annotated
 from tyro.conf import Positional, arg
 
 from vanilla_transformer.atomic_files import atomic_directory
-from vanilla_transformer.cli.arguments import refuse_full_directory
-from vanilla_transformer.cli.streams import warn
+from vanilla_transformer.cli.files import check_new_directory, warn
 
 
 @dataclass(frozen=True)
@@ -25,7 +24,7 @@ class Convert:
 
     def run(self) -> None:
         """Converts the model and prints its directory."""
-        refuse_full_directory(self.output)
+        check_new_directory(self.output)
         from vanilla_transformer.export.conversion import convert
 
         converted = convert(self.source)

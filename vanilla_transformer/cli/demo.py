@@ -6,7 +6,7 @@ from typing import Annotated
 
 from tyro.conf import Positional, arg
 
-from vanilla_transformer.cli.decoding import Computing
+from vanilla_transformer.cli.arguments import Computing
 from vanilla_transformer.errors import RecipeError
 from vanilla_transformer.options import number
 

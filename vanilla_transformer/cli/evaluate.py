@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 from tyro.conf import Positional, arg
 
-from vanilla_transformer.cli.arguments import Flag, Model, OptionalPath
-from vanilla_transformer.cli.decoding import Decoding, load_models
-from vanilla_transformer.cli.streams import check_output, warn, write_whole
+from vanilla_transformer.cli.arguments import Decoding, Flag, Model, OptionalPath, load_models
+from vanilla_transformer.cli.files import check_output, warn, write_whole
 from vanilla_transformer.data.sources import only_corpus, parse_corpora, split_off
 from vanilla_transformer.errors import RecipeError
 from vanilla_transformer.options import OptionalCount
@@ -55,9 +54,9 @@ class Evaluate:
         from vanilla_transformer.tasks import choose_metrics, count_texts, task_of_model, with_columns_of_model
 
         spec = only_corpus(parse_corpora(self.data))
-        check_output(self.output, [Path(split_off(part)[0]) for part in spec.parts], (self.model, *self.models))
-        check_output(None)
-        self._check_card()
+        check_output(self.output, [Path(split_off(part)[0]) for part in spec.parts])
+        if self.card:
+            self._check_card()
         settings = self.decoding.arguments() | ({} if self.stride is None else {"stride": self.stride})
         task = task_of_model(self.model)
         translates = task.auto_class == "AutoModelForSeq2SeqLM"
@@ -67,8 +66,6 @@ class Evaluate:
         corpus = read_corpus(with_columns_of_model(spec, self.model, task.form), form=task.form)
         for sentence in describe_empty_rows(corpus, task.form):
             warn(f"{sentence}.")
-        if translates and len(corpus) and list(corpus["source"]) == list(corpus["target"]):
-            warn("source and target of the corpus are identical, so the scores only measure copying.")
         model, tokenizer = load_models((self.model, *self.models), self.decoding, translates=False)
         self.decoding.announce(model)
         if self.decoding.mbr:
@@ -83,8 +80,6 @@ class Evaluate:
 
     def _check_card(self) -> None:
         """Finds out whether scores can be added to the model card, before they are computed."""
-        if not self.card:
-            return
         if self.models or self.decoding.mbr:
             raise RecipeError("--card is for a single model and its own search, without --mbr.")
         if not Path(self.model).is_dir():

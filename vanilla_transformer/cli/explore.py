@@ -6,8 +6,8 @@ from typing import Annotated
 
 from tyro.conf import arg
 
-from vanilla_transformer.cli.arguments import Model, OptionalPath, refuse_full_directory
-from vanilla_transformer.cli.streams import warn
+from vanilla_transformer.cli.arguments import Model, OptionalPath
+from vanilla_transformer.cli.files import check_new_directory, warn
 from vanilla_transformer.errors import RecipeError
 from vanilla_transformer.options import OptionalText
 
@@ -38,7 +38,7 @@ class Explore:
         if self.training is not None and not (self.training / "checkpoints").is_dir():
             raise RecipeError(f"--training {self.training} has no folder checkpoints: name the directory of a run.")
         output = self.output or Path(f"{Path(self.model).name}-explore")
-        refuse_full_directory(output)
+        check_new_directory(output)
         from vanilla_transformer.explore.static_site import write_model_page
 
         write_model_page(

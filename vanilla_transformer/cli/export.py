@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from tyro.conf import Positional, arg
 
 from vanilla_transformer.atomic_files import atomic_directory
-from vanilla_transformer.cli.arguments import Model, refuse_full_directory
-from vanilla_transformer.cli.streams import warn
+from vanilla_transformer.cli.arguments import Model
+from vanilla_transformer.cli.files import check_new_directory, warn
 from vanilla_transformer.errors import RecipeError
 from vanilla_transformer.options import OptionalText
 
@@ -37,7 +37,7 @@ class Export:
     def run(self) -> None:
         """Exports the model and prints the directory."""
         output = self.output or Path(f"{Path(self.model).name}-{self.to}")
-        refuse_full_directory(output)
+        check_new_directory(output)
         write, quantizations = self._writer()
         quantization = self.quantization or "float32"
         if quantization not in quantizations:

@@ -1,15 +1,18 @@
 """`vanilla-transformer generate`: continuations of prompts, shown as they are written."""
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
-from vanilla_transformer.cli.arguments import Flag, Model
-from vanilla_transformer.cli.decoding import Computing
-from vanilla_transformer.cli.streams import open_output, read_input
+from vanilla_transformer.cli.arguments import Computing, Flag, Model
+from vanilla_transformer.cli.files import open_output, read_input
 from vanilla_transformer.errors import ModelError, RecipeError
 from vanilla_transformer.options import HINT, Count, OptionalCount, OptionalPositive, number
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 
 @dataclass(frozen=True)
@@ -62,14 +65,11 @@ class Generate:
             raise ModelError(f"{self.model} is a model for {task.name}: give it to `{command}`, not to `generate`.")
         model, tokenizer = self.computing.load(self.model, translates=False)
         self.computing.announce(model)
-        from vanilla_transformer.cli.text_writer import continue_text
-
         with open_output(None) as output:
-            show = None if self.json else partial(print, end="", file=output, flush=True)
+            show = (lambda text: None) if self.json else partial(print, end="", file=output, flush=True)
             for number, prompt in enumerate(lines):
                 torch.manual_seed(1 if self.sampling.seed is None else self.sampling.seed)
-                if show is not None:
-                    show("\n" * (number > 0) + prompt)
+                show("\n" * (number > 0) + prompt)
                 text, tokens = continue_text(model, tokenizer, prompt, self.max_new_tokens, search, show)
                 values = {"prompt": prompt, "text": text, "tokens": tokens}
                 print(json.dumps(values, ensure_ascii=False) if self.json else "", file=output)
@@ -84,3 +84,55 @@ class Generate:
         temperature = 1.0 if sampling.temperature is None else sampling.temperature
         probabilities = {"top_k": sampling.top_k or 0, "top_p": sampling.top_p, "temperature": temperature}
         return {"do_sample": True, "num_beams": 1, **probabilities}
+
+
+def continue_text(
+    model: "PreTrainedModel",
+    tokenizer: "PreTrainedTokenizerBase",
+    prompt: str,
+    max_new_tokens: int,
+    search: dict[str, Any],
+    show: Callable[[str], object],
+) -> tuple[str, int]:
+    """Returns the text with which a language model continues a prompt, and its number of tokens.
+
+    The text may outgrow the block length of the model's training: when a block is full it continues from the second
+    half of what it has read, because later positions would be new to it.
+
+    Args:
+        search: Settings of `generate`, such as `num_beams` or `do_sample`.
+        show: Called with each piece of the text as soon as its words are complete.
+    """
+    import torch
+    from transformers import TextStreamer
+
+    class Stream(TextStreamer):
+        """The library's streamer, over several calls of `generate` that write one text."""
+
+        def end(self) -> None:
+            self.next_tokens_are_prompt = True
+
+        def on_finalized_text(self, text: str, stream_end: bool = False) -> None:
+            show(text)
+
+    # A tokenizer that puts nothing before a text has no token for an empty one.
+    ids: list[int] = tokenizer(prompt)["input_ids"] or [model.config.bos_token_id]
+    stream = None if search["num_beams"] > 1 else Stream(tokenizer, skip_prompt=True, skip_special_tokens=True)
+    block, end = int(model.config.max_position_embeddings), model.generation_config.eos_token_id
+    written: list[int] = []
+    while len(written) < max_new_tokens and written[-1:] != [end]:
+        if len(ids) >= block:
+            ids = ids[-max(1, block // 2) :]
+        inputs = torch.tensor([ids], device=model.device)
+        most = min(max_new_tokens - len(written), block - len(ids))
+        found: Any = model.generate(  # type: ignore[operator]
+            inputs, attention_mask=torch.ones_like(inputs), max_new_tokens=most, streamer=stream, **search
+        )
+        written += found[0, len(ids) :].tolist()
+        ids = found[0].tolist()
+    text = str(tokenizer.decode(written, skip_special_tokens=True))
+    if stream is None:
+        show(text)
+    else:
+        TextStreamer.end(stream)
+    return text, len(written)

@@ -1,6 +1,5 @@
 """Parses the command line, runs the command, and turns errors into one sentence."""
 
-import logging
 import os
 import sys
 import traceback
@@ -24,12 +23,11 @@ from vanilla_transformer.cli.generate import Generate
 from vanilla_transformer.cli.info import Info
 from vanilla_transformer.cli.predict import Predict
 from vanilla_transformer.cli.push import Push
-from vanilla_transformer.cli.streams import named_in_errors, occupy_closed_streams, write_whole
 from vanilla_transformer.cli.tokenizer import Tokenizer
 from vanilla_transformer.cli.train import Train
 from vanilla_transformer.cli.translate import Translate
-from vanilla_transformer.cores import SPINS, TRAINING_SPINS, prepare_threads
 from vanilla_transformer.errors import RecipeError
+from vanilla_transformer.machine import SPINS, TRAINING_SPINS, prepare_threads
 
 # torch, transformers and datasets take seconds to load: a command imports them only when it runs, so that help and
 # usage errors are instant.
@@ -44,6 +42,8 @@ _KINDS = (
     *(Train, Translate, Predict, Evaluate, Generate, Demo, Explore, Info, Attend, Align, Average, Tokenizer),
     *(Push, Export, Convert),
 )
+QUIET = {"TRANSFORMERS_VERBOSITY": "error", "HF_HUB_VERBOSITY": "error", "DATASETS_VERBOSITY": "critical"}
+WITHOUT_BARS = {"HF_HUB_DISABLE_PROGRESS_BARS": "1", "HF_DATASETS_DISABLE_PROGRESS_BARS": "1"}
 COMMANDS: dict[str, type] = {kind.__name__.lower(): kind for kind in _KINDS}
 # The extra that installs a package; `train` installs the others.
 _EXTRAS = {"gradio": "demo", **dict.fromkeys(("ctranslate2", "onnx", "onnxruntime", "sentencepiece"), "export")}
@@ -51,7 +51,11 @@ _EXTRAS = {"gradio": "demo", **dict.fromkeys(("ctranslate2", "onnx", "onnxruntim
 
 def main(words: list[str]) -> int:
     """Runs the command and returns the exit code: 1 for an error, 2 for a usage error."""
-    occupy_closed_streams()
+    # In place of streams that a shell has closed (`<&-`): the next files opened would get their numbers, and output of
+    # libraries. Nothing can be written to a standard output that was closed.
+    for name, mode in (("stdin", "r"), ("stdout", "r"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115  open until the process ends
     prepare_threads(TRAINING_SPINS if words[:1] == ["train"] else SPINS)
     code = 0
     try:
@@ -59,17 +63,14 @@ def main(words: list[str]) -> int:
             _run([word for word in words if word != "--debug"])
         except SystemExit as done:  # Help was printed, or a word was wrong.
             code = done.code if isinstance(done.code, int) else 1
-        with named_in_errors("Standard output"):
-            sys.stdout.flush()
+        sys.stdout.flush()
         return code
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:
         _discard_output()  # The reader has closed the pipe.
         return 141
-    except BaseException as error:
-        if not isinstance(error, Exception) and not _is_panic(error):
-            raise
+    except BaseException as error:  # A panic of a library written in Rust is no Exception.
         if "--debug" in words:
             traceback.print_exc()
         print(f"{PROGRAM}: error: {error_message(error)}", file=sys.stderr)
@@ -79,16 +80,17 @@ def main(words: list[str]) -> int:
 
 def _run(words: list[str]) -> None:
     if words == ["--version"]:
-        write_whole(None, [f"{PROGRAM} {__version__}"])
+        print(f"{PROGRAM} {__version__}")
         return
-    with named_in_errors("Standard output"):
-        command = parse(words)
+    command = parse(words)
     if not isinstance(command, Train) and int(os.environ.get("WORLD_SIZE", "1")) > 1:
         raise RecipeError(
             "Only `train` shares its work among the processes of a launcher such as torchrun: start this command by "
             "itself, or for several devices once for each, with a part of the text and --device."
         )
-    quieten_libraries()
+    # Keeps the libraries' messages off standard error; their own environment variables bring them back.
+    for name, value in QUIET.items() if sys.stderr.isatty() else (QUIET | WITHOUT_BARS).items():
+        os.environ.setdefault(name, value)
     command.run()
 
 
@@ -98,20 +100,21 @@ def parse(words: list[str]) -> Any:
     Raises:
         RecipeError: There is no such recipe to train by, or an option came before it.
     """
-    train = Train.from_words(words[1:] if words[:1] == ["train"] else [])
+    name = words[0] if words else None
+    train = Train.from_words(words[1:]) if name == "train" else None
     kinds = []
-    for name, kind in COMMANDS.items():
-        default: dict[str, Any] = {"default": train} if name == "train" else {}
+    for command, kind in COMMANDS.items():
         # The list of all commands has a line of each.
-        brief = None if name in words[:1] else (kind.__doc__ or "").partition("\n")[0]
-        kinds.append(Annotated[kind, subcommand(name, description=brief, **default)])
+        brief = None if command == name else (kind.__doc__ or "").partition("\n")[0]
+        default: dict[str, Any] = {"default": train} if command == name == "train" else {}
+        kinds.append(Annotated[kind, subcommand(command, description=brief, **default)])
     commands: Any = reduce(or_, kinds)
-    command: Any = tyro.cli(
+    parsed: Any = tyro.cli(
         commands, args=words, prog=PROGRAM, description=f"{DESCRIPTION}\n\n{ADVICE}", config=(OmitArgPrefixes,)
     )
-    if isinstance(command, Train) and command.name != train.name:
-        raise RecipeError(f"The recipe must come before all options: `train {command.name} --option value ...`.")
-    return command
+    if train is not None and parsed.name != train.name:
+        raise RecipeError(f"The recipe must come before all options: `train {parsed.name} --option value ...`.")
+    return parsed
 
 
 def _discard_output() -> None:
@@ -122,35 +125,16 @@ def _discard_output() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def quieten_libraries() -> None:
-    """Keeps the libraries' messages off standard error; their own environment variables bring them back."""
-    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
-    os.environ.setdefault("HF_HUB_VERBOSITY", "error")
-    os.environ.setdefault("DATASETS_VERBOSITY", "critical")
-    logging.getLogger("matplotlib").setLevel(logging.ERROR)  # It warns when it cannot write its cache.
-    if not sys.stderr.isatty():
-        os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
-        os.environ.setdefault("HF_DATASETS_DISABLE_PROGRESS_BARS", "1")
-
-
-def _is_panic(error: BaseException) -> bool:
-    """Tells whether a library written in Rust, such as tokenizers, has panicked: its error is no Exception."""
-    return type(error).__name__ == "PanicException"
-
-
 def error_message(error: BaseException) -> str:
     """Returns one line on what failed and what to do about it."""
     message = " ".join(str(error).split())
-    if _is_panic(error):
-        return f"The tokenizer failed on a text ({message}): a pattern in its tokenizer.json is too complex."
     if isinstance(error, ModuleNotFoundError):
         extra = _EXTRAS.get(error.name or "", "train")
         return f"The package {error.name} is not installed: run `pip install 'vanilla-transformer[{extra}]'`."
     if isinstance(error, ImportError):
         return f"{message}: `pip check` names packages that do not suit each other."
     if isinstance(error, OSError) and error.strerror:
-        reason = error.strerror.rstrip(".")
-        return f"{error.filename}: {reason}." if error.filename else f"{reason}."
+        return f"{error.filename}: {error.strerror}." if error.filename else f"{error.strerror}."
     # transformers says so of a configuration's field.
     is_of_a_field = type(error).__name__.startswith("StrictDataclass")
     if isinstance(error, OSError | ValueError) or is_of_a_field:

@@ -8,7 +8,7 @@ from typing import Annotated
 from tyro.conf import Positional, arg
 
 from vanilla_transformer.cli.arguments import Flag
-from vanilla_transformer.cli.streams import warn
+from vanilla_transformer.cli.files import warn
 from vanilla_transformer.errors import RecipeError
 from vanilla_transformer.options import OptionalText
 

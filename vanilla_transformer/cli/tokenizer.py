@@ -9,8 +9,8 @@ from typing import Annotated, Literal
 from tyro.conf import Positional, arg
 
 from vanilla_transformer.atomic_files import atomic_directory
-from vanilla_transformer.cli.arguments import Flag, refuse_full_directory
-from vanilla_transformer.cli.streams import read_input
+from vanilla_transformer.cli.arguments import Flag
+from vanilla_transformer.cli.files import check_new_directory, read_input
 from vanilla_transformer.errors import RecipeError
 from vanilla_transformer.options import OptionalCount
 
@@ -40,7 +40,7 @@ class Tokenizer:
             raise RecipeError("Give at least one file to train on.")
         if self.vocab_size is None and self.algorithm != "presplit":
             raise RecipeError(f"--vocab-size is required with --algorithm {self.algorithm}.")
-        refuse_full_directory(self.output)
+        check_new_directory(self.output)
         lines = chain.from_iterable(map(read_input, self.files))
         texts = map(lowercased, lines) if self.lowercase else lines
         tokenizer = VanillaTransformerTokenizer.train(texts, self.vocab_size, self.algorithm, lowercase=self.lowercase)

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from tyro.conf import Positional, arg
 
-from vanilla_transformer.cli.arguments import Flag, Model, Resume
-from vanilla_transformer.cli.decoding import Decoding, load_models
-from vanilla_transformer.cli.line_files import answer_lines, check_files
+from vanilla_transformer.cli.arguments import Decoding, Flag, Model, Resume, load_models
+from vanilla_transformer.cli.files import answer_lines, check_files
 from vanilla_transformer.errors import RecipeError
 from vanilla_transformer.options import OptionalCount, OptionalText
 
@@ -44,10 +43,17 @@ class Translate:
 
     def run(self) -> None:
         """Translates from the input to the output, and warns of each line that was too long."""
-        self.check()
+        if len(self.files) > 1:
+            raise RecipeError(
+                f"{self.files[0]} is not a model directory, and translate reads one file: give others to calls of "
+                "their own, or join them before."
+            )
+        if self.alignment and (self.decoding.mbr or len(self.models) > 1):
+            raise RecipeError("--alignment reads the attention of one model, without --mbr.")
+        self.decoding.arguments(self.nbest)
         input = Path(self.files[0]) if self.files else None
         output = None if self.output is None else Path(self.output)
-        check_files(input, output, self.models, resume=self.resume)
+        check_files(input, output, resume=self.resume)
         translator = self.translator()
         self.decoding.announce(translator.model)
         answer_lines(
@@ -59,19 +65,6 @@ class Translate:
             answer_lines=self.nbest or 1,
             resume=self.resume,
         )
-
-    def check(self) -> None:
-        """Refuses options that are invalid, alone or together, before anything is read or written."""
-        if len(self.files) > 1:
-            if not Path(self.files[0]).is_file():
-                raise RecipeError(
-                    f"{self.files[0]} is neither a file nor a model directory, which would have a config.json: "
-                    "correct its name."
-                )
-            raise RecipeError("translate reads one file: give others to calls of their own, or join them before.")
-        self.decoding.arguments(self.nbest)
-        if self.alignment and (self.decoding.mbr or len(self.models) > 1):
-            raise RecipeError("--alignment reads the attention of one model, without --mbr.")
 
     @property
     def models(self) -> tuple[str, ...]:

@@ -11,10 +11,10 @@ import torch
 from transformers import PreTrainedModel
 
 from vanilla_transformer.atomic_files import atomic_directory
-from vanilla_transformer.cores import own_threads
 from vanilla_transformer.cost import training_flops
 from vanilla_transformer.errors import RunError
 from vanilla_transformer.evaluation.metrics import Score
+from vanilla_transformer.machine import own_threads
 from vanilla_transformer.progress import progress_bar
 from vanilla_transformer.tasks import count_texts, sample_texts, task_for
 from vanilla_transformer.training.averaging import load_average

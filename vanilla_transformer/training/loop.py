@@ -19,7 +19,7 @@ from transformers import PreTrainedTokenizerFast
 from vanilla_transformer.data.batching import share
 from vanilla_transformer.data.token_corpus import PreparedCorpus
 from vanilla_transformer.errors import DivergenceError, RecipeError, RunError
-from vanilla_transformer.malloc import keep_freed_memory
+from vanilla_transformer.machine import keep_freed_memory
 from vanilla_transformer.recipe.defaults import duration
 from vanilla_transformer.recipe.reading import named_recipe
 from vanilla_transformer.recipe.schema import Recipe

@@ -31,8 +31,8 @@ from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, P
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from vanilla_transformer import __version__
-from vanilla_transformer.cores import OWN_LAUNCHER, own_threads, usable_cores
 from vanilla_transformer.errors import RecipeError, RunError
+from vanilla_transformer.machine import OWN_LAUNCHER, own_threads, usable_cores
 from vanilla_transformer.recipe.reading import load_recipe
 from vanilla_transformer.recipe.schema import Recipe
 

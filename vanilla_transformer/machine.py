@@ -1,8 +1,9 @@
-"""The cores that this process may use, and how its threads wait for each other, for all commands alike."""
+"""The machine under a process: the cores that it may use, how its threads wait for each other, the memory it keeps."""
 
+import ctypes
 import math
 import os
-from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 # Number of turns that a thread spins before it sleeps. With libgomp's own 300,000 it keeps a core busy while the
@@ -12,6 +13,9 @@ TRAINING_SPINS, SPINS = 5_000, 20_000
 # The id by which workers know the launcher of `train` itself, which gives each its threads.
 OWN_LAUNCHER = "vanilla_transformer"
 _ROOT = Path("/")
+# From glibc's malloc.h.
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
+_LARGEST_INT = 2**31 - 1
 
 
 def prepare_threads(spins: int = SPINS) -> None:
@@ -45,31 +49,26 @@ def usable_cores(root: Path = _ROOT) -> int:
     """
     # Windows and macOS do not report which cores a process may use.
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, math.ceil(min([cores, *_quotas(root)])))
+    with suppress(OSError):
+        # Inside a container the root of the tree is its own group, whatever the path says.
+        group = root / "sys/fs/cgroup" / (root / "proc/self/cgroup").read_text().rpartition("::/")[2].strip()
+        for around in (group, *group.parents):
+            with suppress(OSError, ValueError):  # There is no quota, or it is "max".
+                quota, period = map(int, (around / "cpu.max").read_text().split())
+                cores = min(cores, math.ceil(quota / period))
+    return max(1, cores)
 
 
-def _quotas(root: Path) -> Iterator[float]:
-    """Yields the processor quotas, in cores, of the control groups around this process."""
-    try:
-        groups = [line.split(":", 2) for line in (root / "proc/self/cgroup").read_text().splitlines()]
-    except OSError:
-        return
-    for _, controllers, path in groups:
-        # Version 2 of control groups has one tree for everything; version 1 has one for the processor.
-        if not controllers or "cpu" in controllers.split(","):
-            tree = root / "sys/fs/cgroup" / controllers
-            # Inside a container the tree's root is its own group, whatever the path says.
-            own = tree / path.lstrip("/")
-            yield from (_quota(group) for group in (own, *own.parents) if group.is_relative_to(tree))
+def keep_freed_memory() -> None:
+    """Keeps freed memory in the process for the next step, and puts large tensors in huge pages.
 
-
-def _quota(group: Path) -> float:
-    try:
-        if (group / "cpu.max").exists():
-            quota, period = (group / "cpu.max").read_text().split()
-        else:
-            quota, period = ((group / f"cpu.cfs_{name}_us").read_text() for name in ("quota", "period"))
-        cores = float(quota) / float(period)
-    except (OSError, ValueError, ZeroDivisionError):  # Including "max".
-        return math.inf
-    return cores if cores > 0 else math.inf
+    Training allocates and frees gigabytes per step, decoding tens of megabytes, in tensors of many megabytes. By
+    default glibc returns each of them to the system at once, and Linux zeroes every page when it is allocated again: a
+    tenth of a training step on a CPU. Call it before the first large tensor is created, which is when torch reads its
+    setting. It has no effect except on Linux with glibc.
+    """
+    os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
+    with suppress(AttributeError, OSError, TypeError):
+        mallopt = ctypes.CDLL(None).mallopt
+        mallopt(_M_TRIM_THRESHOLD, -1)
+        mallopt(_M_MMAP_THRESHOLD, _LARGEST_INT)

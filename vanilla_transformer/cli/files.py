@@ -1,0 +1,220 @@
+"""Input and output of commands: files or standard streams, as a whole or answered line by line."""
+
+import os
+import stat
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from functools import partial
+from io import TextIOWrapper
+from itertools import chain, islice
+from pathlib import Path
+from typing import TYPE_CHECKING, TextIO, TypeVar
+
+from vanilla_transformer.atomic_files import PARTIAL, atomic_replace
+from vanilla_transformer.compression import DAMAGE, open_bytes, suffix_of
+from vanilla_transformer.errors import RecipeError
+
+if TYPE_CHECKING:
+    from vanilla_transformer.tasks import Prediction
+    from vanilla_transformer.translation import Translation
+
+Answer = TypeVar("Answer", "Translation", "Prediction")
+# Seconds without a new line after which the lines so far are answered, because somebody may be waiting.
+PATIENCE = 0.05
+
+
+def warn(message: str) -> None:
+    """Prints a warning on standard error, without breaking a progress bar."""
+    from tqdm import tqdm
+
+    tqdm.write(f"vanilla-transformer: warning: {message}", file=sys.stderr)
+
+
+def read_input(path: Path | None) -> Iterator[str]:
+    """Yields the lines of a file, or of standard input if `path` is None."""
+    from vanilla_transformer.data.text_lines import read_lines
+
+    if path is None and sys.stdin.isatty():
+        print("Type a line and press Enter; end with Ctrl-D.", file=sys.stderr)
+    return read_lines("-" if path is None else path)
+
+
+def _can_be_read_again(path: Path | None) -> bool:
+    """Tells whether the input is a regular file, not a terminal or a pipe."""
+    return stat.S_ISREG(os.stat(sys.stdin.fileno() if path is None else path).st_mode)
+
+
+def _is_file(path: Path | None) -> bool:
+    """Tells whether the output is or will be a regular file, rather than standard output, a pipe or a device."""
+    return path is not None and (path.is_file() or not path.exists())
+
+
+def check_output(output: Path | None, inputs: Iterable[Path | None] = ()) -> None:
+    """Refuses an output before hours of work; an existing file stays as it is.
+
+    None stands for standard input and standard output, which may be redirected to files.
+
+    Raises:
+        RecipeError: Standard output is closed, or the output is an input.
+        OSError: The file cannot be written.
+    """
+    target = _identity(output, sys.stdout)
+    if target is not None and target in [_identity(path, sys.stdin) for path in inputs]:
+        raise RecipeError(f"{output or 'Standard output'} cannot be both input and output.")
+    if output is None:
+        if not sys.stdout.writable():
+            raise RecipeError("Standard output is closed: leave it open, or write to a file with --output.")
+    elif _is_file(output) or output.is_dir():
+        existed = output.exists() or output.is_symlink()
+        output.open("ab").close()
+        if not existed:
+            output.unlink()
+
+
+def _identity(path: Path | None, stream: TextIO) -> tuple[int, int] | None:
+    """Returns device and inode of a regular file, or of the one that a standard stream is; None for all else."""
+    try:
+        status = os.fstat(stream.fileno()) if path is None else path.stat()
+    except (OSError, ValueError):  # There is no such file, or the stream has no file descriptor.
+        return None
+    return (status.st_dev, status.st_ino) if stat.S_ISREG(status.st_mode) else None
+
+
+def check_new_file(path: Path | None, option: str) -> None:
+    """Raises RecipeError if the file already exists, and OSError if it cannot be written."""
+    if path is not None and path.is_file():
+        raise RecipeError(f"{path} exists: delete it, or name another file with {option}.")
+    check_output(path)
+
+
+def check_new_directory(output: Path) -> None:
+    """Raises RecipeError if the directory cannot be written, or holds more than a killed process left there."""
+    if output.is_file() or (output.is_dir() and not all(file.name.startswith(PARTIAL) for file in output.iterdir())):
+        raise RecipeError(f"{output} is not empty: name another directory.")
+    there = next(path for path in (output.absolute(), *output.absolute().parents) if path.exists())
+    if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
+        raise RecipeError(f"{output} cannot be written: {there} is a file or read-only.")
+
+
+@contextmanager
+def open_output(path: Path | None, mode: str = "wb") -> Iterator[TextIO]:
+    """Opens a file, plain or compressed, or standard output, in UTF-8 whatever the locale.
+
+    Output is line-buffered, except for compressed files. Errors, such as a full disk, name the file.
+
+    Args:
+        mode: "ab" to write after what is in a plain file.
+    """
+    try:
+        if path is None:
+            if isinstance(sys.stdout, TextIOWrapper):
+                sys.stdout.reconfigure(encoding="utf-8", newline="\n", line_buffering=True)
+            yield sys.stdout
+        else:
+            plain = not suffix_of(path)
+            with TextIOWrapper(open_bytes(path, mode), "utf-8", newline="\n", line_buffering=plain) as file:
+                yield file
+    except OSError as error:
+        if error.filename is not None or error.errno is None:
+            raise
+        raise OSError(error.errno, error.strerror, str(path or "Standard output")) from error
+
+
+def write_whole(path: Path | None, lines: Iterable[str]) -> None:
+    """Writes lines to a file, plain or compressed, that appears whole or not at all, or to standard output.
+
+    A target that cannot be replaced is written directly: a pipe, a device, a file in a read-only directory.
+    """
+    place: AbstractContextManager[Path | None] = nullcontext(path)
+    if path is not None and _is_file(path) and os.access(path.resolve().parent, os.W_OK):
+        place = atomic_replace(path)
+    with place as file, open_output(file) as output:
+        output.writelines(f"{line}\n" for line in lines)
+
+
+def check_files(input: Path | None, output: Path | None, *, resume: bool) -> None:
+    """Refuses what cannot be read, written or continued before a model is loaded.
+
+    Raises:
+        RecipeError, OSError: Says which file, and why.
+    """
+    check_output(output, [input])
+    rereadable = _can_be_read_again(input)
+    if input is not None and input.is_dir():
+        raise RecipeError(f"{input} is a directory: give a file.")
+    if resume and (output is None or not (rereadable and _is_file(output))):
+        raise RecipeError("--resume needs an input file and an --output file to continue, not a pipe.")
+    if resume and output is not None and suffix_of(output):
+        raise RecipeError(f"--resume continues plain text, and {output} is compressed.")
+
+
+def answer_lines(
+    input: Path | None,
+    output: Path | None,
+    work: Callable[[list[str], Callable[[int], object]], Sequence[Answer]],
+    render: Callable[[int, Answer], str],
+    *,
+    chunk_lines: int,
+    answer_lines: int = 1,
+    rows: Iterator[str] | None = None,
+    resume: bool = False,
+) -> None:
+    """Answers lines as they come, from a file or standard input (None) to a file or standard output (None).
+
+    Args:
+        work: Answers lines, in order, and reports how many are done.
+        render: Returns the output for an answer, given the number of its line from 0.
+        chunk_lines: Number of lines best answered together.
+        answer_lines: Number of lines that `render` gives for each.
+        rows: The rows of a table, as lines, instead of the lines of the input.
+        resume: Whether to leave out lines whose answers are in the output.
+    """
+    from vanilla_transformer.progress import progress_bar
+    from vanilla_transformer.translation.lines import chunks, with_pauses
+
+    lines, rereadable = rows if rows is not None else read_input(input), _can_be_read_again(input)
+    waits = rows is None and not (rereadable and _is_file(output))
+    number, left = 0, chunks(with_pauses(lines, PATIENCE) if waits else lines, chunk_lines)
+    if resume and output is not None and output.exists():
+        number, left = _unanswered(left, output, answer_lines)
+    total = partial(count_lines, input) if input is not None and rereadable and rows is None else None
+    with open_output(output, "ab" if resume else "wb") as file:
+        in_the_way = file.isatty() or (input is None and sys.stdin.isatty())
+        unit = "lines" if rows is None else "rows"
+        with progress_bar(unit, total=total, done=number, in_the_way=in_the_way) as bar:
+            for chunk in left:
+                for answer in work(chunk, bar.update):
+                    print(render(number, answer), file=file)
+                    number += 1
+                    if answer.truncated:
+                        warn(f"line {number} is too long for the model and was cut.")
+
+
+def _unanswered(chunks: Iterator[list[str]], output: Path, answer_lines: int) -> tuple[int, Iterator[list[str]]]:
+    """Returns the number of lines whose answers are in an output, and the chunks of the other lines.
+
+    Answers of a chunk that was not finished are cut off: as a batch rounds, they may depend on the lines beside them.
+
+    Raises:
+        RecipeError: The output has more lines than the input has answers.
+    """
+    number = 0
+    with output.open("rb+") as file:
+        for chunk in chunks:
+            start, wanted = file.tell(), len(chunk) * answer_lines
+            there = list(islice(file, wanted))
+            if len(there) < wanted or not there[-1].endswith(b"\n"):
+                file.truncate(start)
+                return number, chain([chunk], chunks)
+            number += len(chunk)
+        if file.read(1):
+            raise RecipeError(f"{output} has more lines than the input gives: it was made from another one.")
+    return number, iter(())
+
+
+def count_lines(path: Path) -> int | None:
+    """Counts the lines of a file; None if it cannot be read."""
+    with suppress(OSError, *DAMAGE), open_bytes(path) as file:
+        return sum(1 for _ in file)
+    return None
