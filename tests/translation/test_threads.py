@@ -7,7 +7,7 @@ import pytest
 import torch
 from refusals import refused
 
-from vanilla_transformer.translation.threads import run_in_threads
+from vanilla_transformer.translation.translator import run_in_threads
 
 CPU = torch.device("cpu")
 

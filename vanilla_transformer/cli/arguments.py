@@ -15,7 +15,7 @@ from vanilla_transformer.errors import RecipeError
 from vanilla_transformer.options import HINT, OptionalCount, OptionalText, number
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel, PreTrainedTokenizerFast
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
     from vanilla_transformer.translation import LineTranslator
 
@@ -67,7 +67,7 @@ class Computing:
     device: OptionalText = None
 
     @loading_libraries()
-    def load(self, model: str, *, translates: bool = True) -> "tuple[PreTrainedModel, PreTrainedTokenizerFast]":
+    def load(self, model: str, *, translates: bool = True) -> "tuple[PreTrainedModel, PreTrainedTokenizerBase]":
         """Loads the model and its tokenizer, in the requested precision and on the requested device.
 
         Args:
@@ -92,7 +92,7 @@ class Computing:
             from vanilla_transformer.engine.cpu import fastest_dtype
 
             loaded = cast(Any, loaded).to(fastest_dtype(loaded.config.d_model, loaded.device))
-        return loaded, cast(Any, tokenizer)
+        return loaded, tokenizer
 
     def announce(self, model: "PreTrainedModel") -> None:
         """Reports the chosen precision on standard error if it is neither the requested one nor float32."""
@@ -175,7 +175,7 @@ class Decoding(BatchedComputing):
 
 def load_models(
     models: Sequence[str], computing: Computing, *, translates: bool = True
-) -> "tuple[PreTrainedModel, PreTrainedTokenizerFast]":
+) -> "tuple[PreTrainedModel, PreTrainedTokenizerBase]":
     """Loads the model and its tokenizer, or the ensemble of several, with the first one's tokenizer.
 
     Args:

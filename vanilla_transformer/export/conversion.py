@@ -11,7 +11,7 @@ from vanilla_transformer.errors import ModelError
 from vanilla_transformer.export.marian import to_marian
 from vanilla_transformer.model.configuration_vanilla_transformer import VanillaTransformerConfig
 from vanilla_transformer.translation.loading import load_tokenizer, load_weights_and_config, saved_config
-from vanilla_transformer.translation.marian import MARIAN, fresh, training_settings_lost
+from vanilla_transformer.translation.marian import MARIAN, fresh
 
 OURS = VanillaTransformerConfig.model_type
 
@@ -51,7 +51,7 @@ def convert(source: str | Path) -> Converted:
     remarks = [] if tokenizer is not None else [f"{source} has no tokenizer, so the converted model has none either."]
     if config.model_type == OURS:
         return as_marian(model, tokenizer, remarks)
-    return Converted(model, tokenizer, [*remarks, *training_settings_lost(config)])
+    return Converted(model, tokenizer, remarks)
 
 
 def as_marian(model: Any, tokenizer: PreTrainedTokenizerBase | None, remarks: list[str] | None = None) -> Converted:

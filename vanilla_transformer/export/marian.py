@@ -55,6 +55,8 @@ def _marian_config(config: VanillaTransformerConfig) -> MarianConfig:
         decoder_ffn_dim=config.d_ff,
         activation_function=config.activation_function,
         dropout=config.dropout,
+        attention_dropout=config.attention_dropout,
+        activation_dropout=config.activation_dropout,
         max_position_embeddings=config.max_position_embeddings,
         scale_embedding=True,
         share_encoder_decoder_embeddings=config.tie_word_embeddings,

@@ -5,7 +5,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from transformers import PreTrainedModel, PreTrainedTokenizerFast
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from vanilla_transformer.data.columns import Row
 from vanilla_transformer.data.preparation import Encode, Encoder
@@ -70,7 +70,7 @@ class EncoderTask(Task):
         return self.model_class(self.config(recipe))
 
     def predictor(
-        self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, *, batch_tokens: int | None = None
+        self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, *, batch_tokens: int | None = None
     ) -> Predictor:
         """Returns the model, ready to predict."""
         return self.predictor_class(model, tokenizer, batch_tokens)
@@ -89,7 +89,7 @@ class EncoderTask(Task):
     def evaluate(
         self,
         model: PreTrainedModel,
-        tokenizer: PreTrainedTokenizerFast,
+        tokenizer: PreTrainedTokenizerBase,
         corpus: "Dataset",
         metrics: Sequence[str],
         *,
@@ -143,7 +143,7 @@ class EncoderTask(Task):
         """Returns the texts of a corpus, without their labels."""
         return list(zip(*(corpus[name] for name in self.form.without_labels().names), strict=True))
 
-    def answers(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, texts: Sequence[str]) -> list[str]:
+    def answers(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, texts: Sequence[str]) -> list[str]:
         """Returns the prediction of each text."""
         predictor = self.predictor(model, tokenizer)
         rows = [predictor.read(text) for text in texts]

@@ -4,7 +4,7 @@ import dataclasses
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -52,7 +52,7 @@ def evaluate(
     spec = dataclasses.replace(only_corpus(as_corpora(data) or ()), **columns)
     corpus = read_corpus(with_columns_of_model(spec, path, task.form), form=task.form)
     loaded, tokenizer = load_model(path, device=device, translates=False)
-    evaluation = task.evaluate(loaded, cast(Any, tokenizer), corpus, names, progress=lambda count: None, **settings)
+    evaluation = task.evaluate(loaded, tokenizer, corpus, names, progress=lambda count: None, **settings)
     evaluation.sentences.extend(describe_empty_rows(corpus, task.form))
     return evaluation
 

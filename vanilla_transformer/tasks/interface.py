@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerFast
+from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from vanilla_transformer.data.batching import Indices, Lengths
 from vanilla_transformer.data.columns import TextForm
@@ -126,7 +126,7 @@ class Task(ABC):
     def evaluate(
         self,
         model: PreTrainedModel,
-        tokenizer: PreTrainedTokenizerFast,
+        tokenizer: PreTrainedTokenizerBase,
         corpus: "Dataset",
         metrics: Sequence[str],
         *,
@@ -140,7 +140,7 @@ class Task(ABC):
         """
 
     def predictor(
-        self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, *, batch_tokens: int | None = None
+        self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, *, batch_tokens: int | None = None
     ) -> Predictor:
         """Returns the model, ready to predict.
 
@@ -152,7 +152,7 @@ class Task(ABC):
         )
 
     @abstractmethod
-    def answers(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, texts: Sequence[str]) -> list[str]:
+    def answers(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, texts: Sequence[str]) -> list[str]:
         """Returns what the model makes of some texts."""
 
 

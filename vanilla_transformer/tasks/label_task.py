@@ -4,7 +4,7 @@ from abc import abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from transformers import PreTrainedTokenizerFast
+from transformers import PreTrainedTokenizerBase
 
 from vanilla_transformer.data.corpus import row_place
 from vanilla_transformer.data.preparation import Encoder, Texts
@@ -31,10 +31,10 @@ class LabelTask(EncoderTask):
         """Returns the labels that a text of the label column names; an empty one is none."""
 
     @abstractmethod
-    def text_ids(self, texts: Texts, tokenizer: PreTrainedTokenizerFast) -> list[list[int]]:
+    def text_ids(self, texts: Texts, tokenizer: PreTrainedTokenizerBase) -> list[list[int]]:
         """Returns the column of text: what `collate` needs of each row besides its labels."""
 
-    def text_size(self, tokenizer: PreTrainedTokenizerFast) -> int:
+    def text_size(self, tokenizer: PreTrainedTokenizerBase) -> int:
         """Returns how many different numbers `text_ids` may contain."""
         return len(tokenizer)
 
@@ -81,7 +81,7 @@ class LabelTask(EncoderTask):
         of_labels, of_text = self.columns
         numbers = {label: number for number, label in enumerate(labels)}
 
-        def encode(texts: Texts, tokenizer: PreTrainedTokenizerFast) -> dict[str, list[list[int]]]:
+        def encode(texts: Texts, tokenizer: PreTrainedTokenizerBase) -> dict[str, list[list[int]]]:
             found = [[numbers[label] for label in self.labels_in(text)] for text in texts[of_labels]]
             return {of_text: self.text_ids(texts, tokenizer), of_labels: found}
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerFast
+from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from vanilla_transformer.data.batching import LABEL_PADDING, Lengths, TokenIds, pad
 from vanilla_transformer.data.columns import PACKED_TEXT, TEXTS_IN_BLOCKS, Row
@@ -68,7 +68,7 @@ class TextScorer(Predictor):
     def __init__(
         self,
         model: PreTrainedModel,
-        tokenizer: PreTrainedTokenizerFast,
+        tokenizer: PreTrainedTokenizerBase,
         batch_tokens: int | None = None,
         stride: int | None = None,
     ) -> None:
@@ -181,7 +181,7 @@ class LanguageModeling(ModelingOfTexts):
     def encoder(self, recipe: Recipe) -> Encoder:
         """Returns the encoder of texts as blocks of at most the recipe's length."""
 
-        def encode(texts: Texts, tokenizer: PreTrainedTokenizerFast) -> dict[str, list[list[int]]]:
+        def encode(texts: Texts, tokenizer: PreTrainedTokenizerBase) -> dict[str, list[list[int]]]:
             rows = ([*ids, tokenizer.eos_token_id] for ids in token_ids(texts["text"], tokenizer))
             return {"text": [block for ids in rows for block in in_blocks(ids, recipe.data.max_length)]}
 
@@ -199,7 +199,7 @@ class LanguageModeling(ModelingOfTexts):
             for name, padding in (("input_ids", config.pad_token_id), ("labels", LABEL_PADDING))
         }
 
-    def answers(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, texts: Sequence[str]) -> list[str]:
+    def answers(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, texts: Sequence[str]) -> list[str]:
         """Continues each text by greedy search."""
         continued, tokenizer = [], plain_text(tokenizer)
         for text in texts:
@@ -218,7 +218,7 @@ class PackedLanguageModeling(LanguageModeling):
     def encoder(self, recipe: Recipe) -> Encoder:
         """Returns an encoder of pieces, which are cut into blocks afterwards; an empty piece begins a new text."""
 
-        def encode(texts: Texts, tokenizer: PreTrainedTokenizerFast) -> dict[str, list[list[int]]]:
+        def encode(texts: Texts, tokenizer: PreTrainedTokenizerBase) -> dict[str, list[list[int]]]:
             rows = zip(texts["text"], token_ids(texts["text"], tokenizer), strict=True)
             return {"text": [ids[1:] if piece else ids for piece, ids in rows]}
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerFast
+from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from vanilla_transformer.cost import tokens_masked
 from vanilla_transformer.data.batching import LABEL_PADDING, Lengths, pad
@@ -37,7 +37,7 @@ def masked(ids: Sequence[int], random: np.random.Generator, vocab_size: int) -> 
     return seen, labels
 
 
-def blocks_of_texts(texts: Sequence[str], tokenizer: PreTrainedTokenizerFast, length: int) -> list[list[list[int]]]:
+def blocks_of_texts(texts: Sequence[str], tokenizer: PreTrainedTokenizerBase, length: int) -> list[list[list[int]]]:
     """Returns the ids of each text in blocks of at most `length`, each with a text's begin and end tokens.
 
     Raises:
@@ -80,7 +80,7 @@ class MaskedLanguageModeling(ModelingOfTexts):
     def encoder(self, recipe: Recipe) -> Encoder:
         """Returns the encoder of texts as blocks of at most the recipe's length."""
 
-        def encode(texts: Texts, tokenizer: PreTrainedTokenizerFast) -> dict[str, list[list[int]]]:
+        def encode(texts: Texts, tokenizer: PreTrainedTokenizerBase) -> dict[str, list[list[int]]]:
             rows = blocks_of_texts(texts["text"], tokenizer, recipe.data.max_length)
             return {"text": [block for text in rows for block in text]}
 
@@ -105,11 +105,12 @@ class MaskedLanguageModeling(ModelingOfTexts):
 
     predictor = Task.predictor  # It refuses: the library's pipeline fills masks.
 
-    def answers(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, texts: Sequence[str]) -> list[str]:
+    def answers(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, texts: Sequence[str]) -> list[str]:
         """Fills the first `<mask>` of each text; leaves texts without one as they are."""
         from transformers import pipeline
 
-        fill: Any = pipeline("fill-mask", model=model, tokenizer=plain_text(tokenizer))
+        reader: Any = plain_text(tokenizer)
+        fill: Any = pipeline("fill-mask", model=model, tokenizer=reader)
         filled = []
         for text in texts:
             found = fill(text, top_k=1) if str(tokenizer.mask_token) in text else []

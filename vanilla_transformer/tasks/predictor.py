@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from transformers import PreTrainedModel, PreTrainedTokenizerFast
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from vanilla_transformer.data.batching import TokenIds, pad
 from vanilla_transformer.data.columns import Row
@@ -49,7 +49,7 @@ class Predictor(ABC):
     nothing: Prediction
 
     def __init__(
-        self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, batch_tokens: int | None = None
+        self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, batch_tokens: int | None = None
     ) -> None:
         check_number("batch_tokens", batch_tokens, 1)
         kind = "cpu" if model.device.type == "cpu" else "accelerator"

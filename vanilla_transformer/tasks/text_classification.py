@@ -5,7 +5,7 @@ from itertools import chain
 
 import numpy as np
 import torch
-from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerFast
+from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from vanilla_transformer.data.batching import Lengths, pad
 from vanilla_transformer.data.columns import TEXTS, Column, Row, TextForm
@@ -43,7 +43,7 @@ class TextClassifier(Predictor):
     nothing = Prediction("", "", {"label": None})
 
     def __init__(
-        self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, batch_tokens: int | None = None
+        self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, batch_tokens: int | None = None
     ) -> None:
         if model.config.problem_type not in (None, "single_label_classification"):
             raise ValueError(
@@ -82,7 +82,7 @@ class TextClassification(LabelTask):
         """Returns the labels that a text of the column names."""
         return [text.strip()]
 
-    def text_ids(self, texts: Texts, tokenizer: PreTrainedTokenizerFast) -> list[list[int]]:
+    def text_ids(self, texts: Texts, tokenizer: PreTrainedTokenizerBase) -> list[list[int]]:
         """Returns the ids of texts, or of pairs of texts."""
         return token_ids(one_or_two(zip(texts["text"], texts["text_pair"], strict=True)), tokenizer)
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from transformers import PreTrainedConfig, PreTrainedTokenizerFast
+from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 
 from vanilla_transformer.data.batching import LABEL_PADDING, Lengths, pad
 from vanilla_transformer.data.columns import BETWEEN_WORDS, TAGGED_SENTENCES, Row
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def pieces_of_words(
-    sentences: Sequence[Sequence[str]], tokenizer: PreTrainedTokenizerFast
+    sentences: Sequence[Sequence[str]], tokenizer: PreTrainedTokenizerBase
 ) -> list[tuple[list[int], list[int]]]:
     """Returns the ids of each sentence, and the places among them where its words begin."""
     found = []
@@ -86,7 +86,7 @@ class TokenClassification(LabelTask):
         """Returns the tag of each word."""
         return text.split(BETWEEN_WORDS)
 
-    def text_ids(self, texts: Texts, tokenizer: PreTrainedTokenizerFast) -> list[list[int]]:
+    def text_ids(self, texts: Texts, tokenizer: PreTrainedTokenizerBase) -> list[list[int]]:
         """Returns the ids of words as pieces, each id doubled, plus one where a word begins.
 
         So the number of tags of a row is the length of their column.
@@ -99,7 +99,7 @@ class TokenClassification(LabelTask):
             marked.append(doubled)
         return marked
 
-    def text_size(self, tokenizer: PreTrainedTokenizerFast) -> int:
+    def text_size(self, tokenizer: PreTrainedTokenizerBase) -> int:
         """Returns how many numbers there are, because ids are doubled."""
         return 2 * len(tokenizer)
 

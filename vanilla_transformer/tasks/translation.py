@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerFast
+from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from vanilla_transformer.data.batching import LABEL_PADDING, Lengths, pad
 from vanilla_transformer.data.columns import PAIRS
@@ -77,7 +77,7 @@ class Translation(Task):
     def evaluate(
         self,
         model: PreTrainedModel,
-        tokenizer: PreTrainedTokenizerFast,
+        tokenizer: PreTrainedTokenizerBase,
         corpus: "Dataset",
         metrics: Sequence[str],
         *,
@@ -89,10 +89,10 @@ class Translation(Task):
             raise RecipeError("stride is for language models, but this one translates.")
         return evaluate_translation(model, tokenizer, corpus, metrics, progress=progress, **settings)
 
-    def answers(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, texts: Sequence[str]) -> list[str]:
+    def answers(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, texts: Sequence[str]) -> list[str]:
         """Translates each text."""
         return [translation.text for translation in translate_lines(model, tokenizer, texts)]
 
 
-def _encode(texts: Texts, tokenizer: PreTrainedTokenizerFast) -> dict[str, list[list[int]]]:
+def _encode(texts: Texts, tokenizer: PreTrainedTokenizerBase) -> dict[str, list[list[int]]]:
     return {name: token_ids(texts[name], tokenizer, target=name == "target") for name in ("source", "target")}

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from datasets import Dataset
-from transformers import PreTrainedTokenizerFast
+from transformers import PreTrainedTokenizerBase
 
 from vanilla_transformer.atomic_files import atomic_directory, atomic_write_text
 from vanilla_transformer.data.corpus import corpus_languages, read_corpus
@@ -36,7 +36,7 @@ class Inputs:
     """
 
     recipe: Recipe
-    tokenizer: PreTrainedTokenizerFast
+    tokenizer: PreTrainedTokenizerBase
     train: PreparedCorpus
     dev: PreparedCorpus | None
     dev_text: Dataset | None
@@ -112,7 +112,7 @@ def _rows(corpus: Dataset, columns: Sequence[str]) -> Iterator[tuple[str, ...]]:
 
 def _tokenizer(
     recipe: Recipe, run: RunDirectory, texts: Sequence[Dataset], say: Callable[[str], None]
-) -> PreTrainedTokenizerFast:
+) -> PreTrainedTokenizerBase:
     """Returns the run's tokenizer: the one it already has, the one the recipe names, or a new one."""
     there = run.tokenizer_config.exists()
     learned_from = json.dumps([*(recipe[name] for name in _LEARNED_BY), *(text._fingerprint for text in texts)])
@@ -140,7 +140,7 @@ def _tokenizer(
     return tokenizer
 
 
-def save_tokenizer(tokenizer: PreTrainedTokenizerFast, run: RunDirectory) -> None:
+def save_tokenizer(tokenizer: PreTrainedTokenizerBase, run: RunDirectory) -> None:
     """Writes whole files into the model directory; the file that marks them complete comes last."""
     remove_partial_files(run.path)
     with atomic_directory(run.path, "tokenizer", last=run.tokenizer_config.name) as temporary:

@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 from accelerate import Accelerator
 from accelerate.utils import set_seed
-from transformers import PreTrainedTokenizerFast
+from transformers import PreTrainedTokenizerBase
 
 from vanilla_transformer.data.batching import share
 from vanilla_transformer.data.token_corpus import PreparedCorpus
@@ -154,7 +154,7 @@ class TrainingLoop:
         self.task = task_for(recipe)
         self.corpus, self.dev, self.checkpoints = corpus, dev, checkpoints
         self.max_steps: float = math.inf
-        self.tokenizer: PreTrainedTokenizerFast | None = None
+        self.tokenizer: PreTrainedTokenizerBase | None = None
         self.samples: list[str] = []
         self.progress = Progress(
             data=corpus.tokens, dev=dev.tokens if dev is not None else "", processes=accelerator.num_processes

@@ -1,10 +1,9 @@
 """A run that starts from a saved model's weights: their effect on the recipe, and the parts taken over."""
 
 import copy
-from typing import Any
 
 import torch
-from transformers import PreTrainedModel
+from transformers import PreTrainedConfig, PreTrainedModel
 
 from vanilla_transformer.errors import RecipeError
 from vanilla_transformer.model.configuration_vanilla_transformer import VanillaTransformerBaseConfig
@@ -13,6 +12,7 @@ from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.tasks import Task
 from vanilla_transformer.translation.differences import TRAINING_FIELDS, deciding_fields
 from vanilla_transformer.translation.loading import (
+    LoadingReport,
     load_config,
     load_reported,
     load_weights_and_config,
@@ -106,18 +106,18 @@ def build_model(recipe: Recipe, task: Task) -> tuple[PreTrainedModel, str]:
     return loaded.train(), sentence
 
 
-def _load(kind: Any, path: str, config: Any) -> tuple[Any, dict[str, Any]]:
+def _load(kind: type[PreTrainedModel], path: str, config: PreTrainedConfig) -> tuple[PreTrainedModel, LoadingReport]:
     """Loads weights into a model of that configuration, with a report of those that it lacks or has left over."""
     if saved_config(path).model_type != MARIAN:
         return load_reported(kind, path, config, torch.float32)
-    converted: Any = load_weights_and_config(path, torch.float32)
+    converted = load_weights_and_config(path, torch.float32)
     model = kind(config)
     model.load_state_dict(converted.state_dict())
     model.generation_config = converted.generation_config
-    return model, {"missing_keys": (), "mismatched_keys": (), "unexpected_keys": ()}
+    return model, {"missing_keys": set(), "mismatched_keys": set(), "unexpected_keys": set()}
 
 
-def _in_words(path: str, model: PreTrainedModel, new: set[str], left: Any) -> str:
+def _in_words(path: str, model: PreTrainedModel, new: set[str], left: set[str]) -> str:
     named = dict(model.named_parameters())
     taken = sum(weight.numel() for name, weight in named.items() if name not in new)
     fresh = ", ".join(sorted(new & named.keys()))

@@ -1,11 +1,11 @@
 """Several models that decode together, by the mean of their next-token distributions at each step."""
 
-import contextlib
 import copy
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal, NoReturn, cast
+from typing import Any, Literal, NoReturn
 
 import torch
 from torch import nn
@@ -47,19 +47,20 @@ class EnsembleForConditionalGeneration(PaperGenerationMixin, PreTrainedModel):
     _is_stateful = True  # Each member keeps its own kind of state: there is no cache to crop.
 
     def __init__(self, models: Sequence[PreTrainedModel]) -> None:
-        members: list[Any] = list(models)
-        _check(members)
-        own = members[0].config
+        _check(models)
+        own = models[0].config
         config: Any = PreTrainedConfig(is_encoder_decoder=True)
         for name in ("vocab_size", "bos_token_id", "pad_token_id", "eos_token_id", "decoder_start_token_id"):
             setattr(config, name, getattr(own, name))
         # Sources and translations must fit into the positions of every member.
-        ends = [member.config.max_position_embeddings for member in members if _has_learned_positions(member)]
-        if ends:
-            config.positional_encoding, config.max_position_embeddings = "learned", min(ends)
+        configs = [model.config for model in models]
+        learned = [one for one in configs if getattr(one, "positional_encoding", None) == "learned"]
+        if learned:
+            config.positional_encoding = "learned"
+            config.max_position_embeddings = min(one.max_position_embeddings for one in learned)
         super().__init__(config)
-        self.members = nn.ModuleList(members)
-        self.generation_config = copy.deepcopy(members[0].generation_config)
+        self.members = nn.ModuleList(models)
+        self.generation_config = copy.deepcopy(models[0].generation_config)
         self.eval()
 
     @classmethod
@@ -87,9 +88,14 @@ class EnsembleForConditionalGeneration(PaperGenerationMixin, PreTrainedModel):
         logits = [member(**given, use_cache=False).logits for member in self.members]
         return Seq2SeqLMOutput(logits=torch.log_softmax(mean_logits(logits).float(), -1))
 
-    def frozen(self, quantization: Literal["int8"] | None = None) -> contextlib.AbstractContextManager[object]:
+    @contextmanager
+    def frozen(self, quantization: Literal["int8"] | None = None) -> Iterator[None]:
         """Freezes all members, like `frozen` of a single model."""
-        return _FrozenMembers(list(self.members), quantization)
+        with ExitStack() as blocks:
+            for member in self.members:
+                assert isinstance(member, PaperGenerationMixin)
+                blocks.enter_context(member.frozen(quantization))
+            yield
 
     def save_pretrained(self, *args: object, **kwargs: object) -> NoReturn:
         """Refuses to save, because an ensemble is nothing but its members."""
@@ -98,8 +104,9 @@ class EnsembleForConditionalGeneration(PaperGenerationMixin, PreTrainedModel):
     def start_decoding(self, sources: _Sources, mask_NS: torch.Tensor | None, quantization: str | None) -> Decoding:
         """Begins a decoding of sources that each member encodes itself."""
         assert sources.input_ids is not None
-        decodings, members = [], list(self.members)
-        for member in cast(list[Any], members):
+        decodings = []
+        for member in self.members:
+            assert isinstance(member, PreTrainedModel)
             given = {"input_ids": sources.input_ids, "attention_mask": mask_NS}
             encoded = engine.encode(member, given, quantization, partial(member.get_encoder(), **given))
             decodings.append(engine.start_decoding(member, encoded, mask_NS, quantization))
@@ -126,23 +133,6 @@ class EnsembleForConditionalGeneration(PaperGenerationMixin, PreTrainedModel):
                 "or use a single model."
             )
         return super()._by_engine(*asked)
-
-
-class _FrozenMembers(contextlib.ExitStack):
-    """A block of each member."""
-
-    def __init__(self, members: list[Any], quantization: Literal["int8"] | None) -> None:
-        super().__init__()
-        self.members, self.quantization = members, quantization
-
-    def __enter__(self) -> "_FrozenMembers":
-        try:
-            for member in self.members:
-                self.enter_context(member.frozen(self.quantization))
-        except BaseException:
-            self.close()
-            raise
-        return self
 
 
 class _Together:
@@ -198,16 +188,14 @@ def as_ensemble(
     return EnsembleForConditionalGeneration([model for _, model, _ in found])
 
 
-def _check(members: list[Any]) -> None:
+def _check(members: Sequence[PreTrainedModel]) -> None:
     """Raises ValueError if models cannot decode together."""
     if not members:
         raise ValueError("An ensemble needs at least one model.")
     for member in members:
-        if isinstance(member, EnsembleForConditionalGeneration):
-            raise ValueError("An ensemble cannot be a member of another: give its members themselves.")
-        if not isinstance(member, PaperGenerationMixin):
+        if isinstance(member, EnsembleForConditionalGeneration) or not isinstance(member, PaperGenerationMixin):
             raise ValueError(
-                f"A {type(member).__name__} cannot be a member of an ensemble, which takes translation "
+                f"A {type(member).__name__} cannot be a member of an ensemble, which takes single translation "
                 "models of this package: convert an OPUS-MT model with `vanilla-transformer convert`."
             )
     first = members[0]
@@ -217,7 +205,3 @@ def _check(members: list[Any]) -> None:
             difference = f"the device is {first.device} in one and {member.device} in the other"
         if difference is not None:
             raise ValueError(f"Models 1 and {number} cannot decode together: {difference}.")
-
-
-def _has_learned_positions(model: PreTrainedModel) -> bool:
-    return getattr(model.config, "positional_encoding", None) == "learned"

@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TypedDict
 
 import torch
 from transformers import (
@@ -13,6 +13,7 @@ from transformers import (
     AutoModelForSeq2SeqLM,
     AutoTokenizer,
     GenerationConfig,
+    MarianMTModel,
     PreTrainedConfig,
     PreTrainedModel,
     PreTrainedTokenizerBase,
@@ -43,6 +44,14 @@ MODEL_FILES = ("config.json", "generation_config.json", "*.safetensors", "*.safe
 _WEIGHTS = ("model*.safetensors", "pytorch_model*.bin")
 
 
+class LoadingReport(TypedDict):
+    """Weights that a model lacks, those that have no place in it, and those of other shapes with both shapes."""
+
+    missing_keys: set[str]
+    unexpected_keys: set[str]
+    mismatched_keys: set[tuple[str, torch.Size, torch.Size]]
+
+
 def load_model(
     path: str | os.PathLike[str],
     *,
@@ -62,7 +71,7 @@ def load_model(
     with _not_found(path, "config.json"):
         if Path(path, "generation_config.json").is_file():
             GenerationConfig.from_pretrained(path)  # The model silently ignores one that cannot be read.
-    model: PreTrainedModel = load_weights_and_config(path, dtype or torch.float32, translates=translates)
+    model = load_weights_and_config(path, dtype or torch.float32, translates=translates)
     tokenizer = load_tokenizer(path)
     if is_known(model.config) and model.config.is_encoder_decoder:
         problem = _search_problem(model.generation_config, model.config.vocab_size, len(tokenizer))
@@ -118,13 +127,14 @@ def load_weights_and_config(path: str | Path, dtype: torch.dtype, *, translates:
         )
     if config.model_type == MARIAN:
         logger.warning_once(f"{path} is a Marian model: it is used as one of this package, with the same logits.")
-        marian: Any = _load_weights(path, config, torch.float32, AutoModelForSeq2SeqLM)
+        marian = _load_weights(path, config, torch.float32, MarianMTModel)
+        assert isinstance(marian, MarianMTModel)
         converted: Any = from_marian(marian)
         return converted.to(dtype)
     return _load_weights(path, config, dtype, model_class(config) if one_stack else AutoModelForSeq2SeqLM)
 
 
-def _load_weights(path: str | Path, config: Any, dtype: torch.dtype, loader: Any) -> PreTrainedModel:
+def _load_weights(path: str | Path, config: PreTrainedConfig, dtype: torch.dtype, loader: Any) -> PreTrainedModel:
     """Loads the model of a configuration; refuses missing weights, surplus ones, other shapes and NaN."""
     ours = is_known(config)
     for name in ("pad_token_id", "decoder_start_token_id"):
@@ -210,19 +220,19 @@ def load_tokenizer(path: str | Path) -> PreTrainedTokenizerBase:
         return tokenizer
 
 
-def load_own_tokenizer(path: str | Path) -> PreTrainedTokenizerFast:
+def load_own_tokenizer(path: str | Path) -> PreTrainedTokenizerBase:
     """Loads a tokenizer for training: one with a `tokenizer.json` as this package's class, another as its own."""
     if not Path(path, "tokenizer.json").is_file():
         found = load_tokenizer(path)
         if not isinstance(found, PreTrainedTokenizerFast):
-            return cast(Any, found)
+            return found
     with _not_found(path, "tokenizer.json"):
         tokenizer = VanillaTransformerTokenizer.from_pretrained(path)
         tokenizer("a")
         return tokenizer
 
 
-def saved_config(path: str | Path) -> Any:
+def saved_config(path: str | Path) -> PreTrainedConfig:
     """Returns the configuration of a model in a directory or on the Hub."""
     with _not_found(path, "config.json", blame="config.json"):
         return AutoConfig.from_pretrained(path, trust_remote_code=False)
@@ -249,7 +259,7 @@ def without_progress_bars() -> Iterator[None]:
 
 def load_reported(
     loader: Any, path: str | Path, config: PreTrainedConfig, dtype: torch.dtype, *, bars: bool = False
-) -> tuple[PreTrainedModel, dict[str, Any]]:
+) -> tuple[PreTrainedModel, LoadingReport]:
     """Loads a model with the library's report of weights that are missing, left over or of another shape.
 
     The library itself is silent about these: the caller reports them in a sentence.

@@ -148,6 +148,8 @@ def _config(theirs: PreTrainedConfig, vocab_size: int, **settings: Any) -> Vanil
         encoder_layers=theirs.encoder_layers,
         decoder_layers=theirs.decoder_layers,
         dropout=theirs.dropout,
+        attention_dropout=theirs.attention_dropout,
+        activation_dropout=theirs.activation_dropout,
         label_smoothing=0.0,
         layer_norm_eps=LAYER_NORM_EPS,
         attention_bias=True,
@@ -159,16 +161,6 @@ def _config(theirs: PreTrainedConfig, vocab_size: int, **settings: Any) -> Vanil
         decoder_start_token_id=theirs.decoder_start_token_id,
         **settings,
     )
-
-
-def training_settings_lost(theirs: PreTrainedConfig) -> list[str]:
-    """Returns a sentence for each of their training settings that this package's model does not have."""
-    names = ("attention_dropout", "activation_dropout", "encoder_layerdrop", "decoder_layerdrop")
-    return [
-        f"{name} {getattr(theirs, name)} is dropped: the paper's model has none, and it affects training only."
-        for name in names
-        if getattr(theirs, name, 0)
-    ]
 
 
 @torch.no_grad()

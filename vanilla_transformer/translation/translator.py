@@ -1,10 +1,12 @@
 """Lines of text in, translations out: one per line, in order, in constant memory."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
+from contextvars import copy_context
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -23,7 +25,9 @@ from vanilla_transformer.translation.lines import (
     one_line,
 )
 from vanilla_transformer.translation.loading import move
-from vanilla_transformer.translation.threads import run_in_threads
+
+_Part = TypeVar("_Part")
+_Result = TypeVar("_Result")
 
 # Tokens of a line that are translated.
 MAX_SOURCE_LENGTH = 1024
@@ -228,6 +232,25 @@ def beginning(tokenizer: PreTrainedTokenizerBase, text: str, tokens: int) -> str
     while length < len(text) and len(tokenizer(text[:length])["input_ids"]) <= 2 * tokens:
         length *= 2
     return text[:length]
+
+
+def run_in_threads(work: Callable[[_Part], _Result], parts: list[_Part], device: torch.device) -> Iterator[_Result]:
+    """Runs `work` on each part, in order; on a CPU two at a time, each with half of torch's threads.
+
+    Otherwise the single-threaded work of one, such as choosing candidates, would keep the other threads waiting.
+    """
+    threads = torch.get_num_threads()
+    if device.type != "cpu" or threads < 2 or len(parts) < 2:
+        yield from map(work, parts)
+        return
+    contexts = [copy_context() for _ in parts]
+    try:
+        with ThreadPoolExecutor(2, initializer=torch.set_num_threads, initargs=((threads + 1) // 2,)) as pool:
+            # Blocks of `frozen` are those of this thread's context; a context runs in one thread at a time.
+            yield from pool.map(lambda context, part: context.run(work, part), contexts, parts)
+    finally:
+        # Each thread has its own setting, but a new one starts with the last that was set anywhere.
+        torch.set_num_threads(threads)
 
 
 @contextmanager
