@@ -106,7 +106,7 @@ class Launch:
 
 def one_of_them(rank, variables, words, folder, deed):
     os.environ |= variables
-    torch.set_num_threads(1)
+    torch.set_num_threads(int(variables["OMP_NUM_THREADS"]))
     printed = os.open(folder / f"printed-{rank}", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     os.dup2(printed, 1)
     os.dup2(printed, 2)

@@ -181,9 +181,9 @@ MODULES = {
     "model.tokenization_vanilla_transformer": "Section 5.1",
     "tokenizer": "Section 5.1",
     "data.batching": "Section 5.1",
-    "training.optimisation": "5.3",
+    "training.model": "5.3",
     "training.loop": "5.2",
-    "training.averaging": "6.1",
+    "training.checkpoints": "6.1",
     "cost": "Table 2",
     "inspection.paper_tables": "Tables 2 and 3",
 }

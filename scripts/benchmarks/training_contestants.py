@@ -38,11 +38,12 @@ from vanilla_transformer.data.token_corpus import PreparedCorpus
 from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.tasks import Batch, Task, task_for
 from vanilla_transformer.training.checkpoints import Progress
-from vanilla_transformer.training.devices import describe_device, device_peak, has_tf32, peak_memory, training_kernels
+from vanilla_transformer.training.inputs import LocalStep, local_steps, make_plan
 from vanilla_transformer.training.loop import TrainingLoop
-from vanilla_transformer.training.prefetch import LocalStep, local_steps, make_plan
+from vanilla_transformer.training.model import has_tf32, training_kernels
+from vanilla_transformer.training.processes import StopRequest
 from vanilla_transformer.training.run_logger import RunLogger
-from vanilla_transformer.training.signals import StopRequest
+from vanilla_transformer.training.summary import describe_device, device_peak, peak_memory
 
 # More steps than any measurement takes.
 WITHOUT_END = 10**8
@@ -363,8 +364,7 @@ def train_torch(job: Job, turns: Turns, bfloat16: bool) -> None:
     model = TorchTransformer(turns.config, _longest(corpus)).to(device)
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-4, fused=device.type in ("cpu", "cuda"))
     collate = partial(job.task.collate, config=turns.config)
-    planned = partial(make_plan, recipe=job.recipe)
-    for step in local_steps(planned, corpus, collate, Progress()):
+    for step in local_steps(job.recipe, corpus, collate, Progress()):
         turns.before_step()
         for batch in step.batches:
             turns.batch(batch)

@@ -14,15 +14,15 @@ from transformers import pipeline
 
 from vanilla_transformer.cli import main
 from vanilla_transformer.cost import training_flops
-from vanilla_transformer.data.batching import StepPlan, share
+from vanilla_transformer.data.batching import share
 from vanilla_transformer.data.token_corpus import PreparedCorpus
 from vanilla_transformer.errors import CorpusError, MetricError, RecipeError
 from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.tasks import RowRandom, Task, get_task, sample_texts, task_for, task_of_model
 from vanilla_transformer.tasks.translation import Translation
 from vanilla_transformer.training.checkpoints import Progress
+from vanilla_transformer.training.inputs import local_steps, make_plan
 from vanilla_transformer.training.loop import train
-from vanilla_transformer.training.prefetch import local_steps
 
 # Of each corpus: the pipeline of its models, a text for it, and its metrics with limits of their values.
 KINDS = {
@@ -90,16 +90,16 @@ def test_random_numbers_follow_rows_on_any_number_of_processes(processes):
             return {"text": [np.full(self.lengths["text"][index], index + 4) for index in indices.tolist()]}
 
     task = get_task("masked-language-modeling")
-    plan = StepPlan(Corpus.lengths["text"], items=task.items, batch_tokens=30, batches_per_step=3, seed=5)
+    recipe = small(task.name, batch_tokens=30, batches_per_step=3, seed=5)
 
     def rows_in_batches(processes, epoch):
         """Returns each row of an epoch as it is in its batch, by its number."""
-        collate = partial(task.collate, config=task.config(small(task.name)))
+        collate = partial(task.collate, config=task.config(recipe))
         found = {}
         for rank in range(processes):
             among = {"rank": rank, "processes": processes}
-            steps = local_steps(lambda rows: plan, Corpus(), collate, Progress(epoch=epoch), **among)
-            for step, planned in zip(steps, plan.epoch(epoch), strict=False):
+            steps = local_steps(recipe, Corpus(), collate, Progress(epoch=epoch), **among)
+            for step, planned in zip(steps, make_plan(Corpus(), recipe).epoch(epoch), strict=False):
                 for batch, rows in zip(step.batches, share(planned, rank, processes), strict=True):
                     for ids, row in zip(batch["input_ids"].tolist(), rows.tolist(), strict=False):
                         found[row] = [token for token in ids if token]

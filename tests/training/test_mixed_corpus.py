@@ -9,7 +9,7 @@ from vanilla_transformer.errors import CorpusError
 from vanilla_transformer.model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
 from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.tasks import get_task
-from vanilla_transformer.training.mixed_corpus import MixedCorpus
+from vanilla_transformer.training.inputs import MixedCorpus
 
 
 @pytest.fixture(scope="module")

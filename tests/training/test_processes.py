@@ -18,6 +18,7 @@ from refusals import refused
 from safetensors.torch import load_file
 
 from vanilla_transformer.errors import RecipeError
+from vanilla_transformer.machine import usable_cores
 from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.training import loop, processes, setup
 from vanilla_transformer.training.processes import processes_for
@@ -156,27 +157,16 @@ class Program:
             self.process.kill()
 
 
-LONGER = {"processes": 2, "dropout": 0.3, "max_steps": 40}
-
-
-@pytest.fixture(scope="module")
-def undisturbed(recipe, tmp_path_factory):
-    """The directory of a run of two processes that nothing happened to."""
-    folder = tmp_path_factory.mktemp("undisturbed")
-    program = Program(folder, command(recipe, folder / "model", **LONGER))
-    assert program.code() == 0, program.said.read_text()
-    said = program.said.read_text()
-    assert said.count("step 6 · epoch 1.50 · loss") == 1 and said.count(f"\n{folder / 'model'}\n") == 1, said
-    assert json.loads((folder / "model" / "summary.json").read_text())["processes"] == 2
-    return folder / "model"
-
-
 @pytest.mark.skipif(sys.platform != "linux", reason="workers end with their launcher on Linux alone")
-def test_one_command_of_two_processes_goes_on_to_the_same_bytes_however_it_ended(recipe, undisturbed, tmp_path):
-    output, words = tmp_path / "model", command(recipe, tmp_path / "model", **LONGER)
+def test_one_command_of_two_processes_goes_on_to_the_same_bytes_however_it_ended(recipe, tmp_path):
+    longer = {"processes": 2, "dropout": 0.3, "max_steps": 60}
+    share = {"OMP_NUM_THREADS": max(1, usable_cores() // 2)}
+    undisturbed = Launch(2, command(recipe, tmp_path / "undisturbed", **longer), tmp_path, environment=share)
+    assert undisturbed.codes() == [0, 0], undisturbed.printed_by_all()
+    output, words = tmp_path / "model", command(recipe, tmp_path / "model", **longer)
 
-    def begin(step):
-        program = Program(tmp_path, words)
+    def begin(step, **how):
+        program = Program(tmp_path, words, **how)
         program.wait_until((output / "checkpoints" / f"step-{step:08d}").exists)
         return program
 
@@ -198,22 +188,16 @@ def test_one_command_of_two_processes_goes_on_to_the_same_bytes_however_it_ended
     assert third.code() == 143
     assert third.said.read_text().count("with everything saved: run the same command again") == 1
 
-    last = Program(tmp_path, words)
+    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "--max-restarts", "2"]
+    last = begin(24, launcher=(*torchrun, "-m", "vanilla_transformer"), place=".")
+    last.workers()[1].kill()
     assert last.code() == 0, last.said.read_text()
-    assert "Going on from the checkpoint of step" in last.said.read_text()
-    assert figures(output) == figures(undisturbed)
-    assert (output / "model.safetensors").read_bytes() == (undisturbed / "model.safetensors").read_bytes()
-
-
-def test_torchrun_starts_a_run_again_after_an_accident(recipe, undisturbed, tmp_path):
-    options = ["--standalone", "--nproc-per-node", "2", "--max-restarts", "2", "-m", "vanilla_transformer"]
-    output = tmp_path / "model"
-    program = Program(tmp_path, command(recipe, output, **LONGER), ("-m", "torch.distributed.run", *options), ".")
-    program.wait_until((output / "checkpoints" / "step-00000002").exists)
-    program.workers()[1].kill()
-    assert program.code() == 0, program.said.read_text()
-    assert "Going on from the checkpoint of step" in program.said.read_text()
-    assert (output / "model.safetensors").read_bytes() == (undisturbed / "model.safetensors").read_bytes()
+    said = last.said.read_text()
+    assert said.count("Going on from the checkpoint of step") == 2 and said.count(f"\n{output}\n") == 1, said
+    assert json.loads((output / "summary.json").read_text())["processes"] == 2
+    assert figures(output) == figures(tmp_path / "undisturbed")
+    expected = (tmp_path / "undisturbed" / "model.safetensors").read_bytes()
+    assert (output / "model.safetensors").read_bytes() == expected
 
 
 @pytest.mark.parametrize(

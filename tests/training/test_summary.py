@@ -5,6 +5,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
 
 from vanilla_transformer.cost import training_flops
 from vanilla_transformer.data.token_corpus import PreparationReport
@@ -12,8 +13,9 @@ from vanilla_transformer.evaluation.metrics import Score
 from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.training import finalize as finish
 from vanilla_transformer.training.checkpoints import Progress
-from vanilla_transformer.training.devices import Peak
-from vanilla_transformer.training.summary import Summary
+from vanilla_transformer.training.summary import Peak, Summary, device_peak, peak_memory
+
+CUDA, CPU = torch.device("cuda"), torch.device("cpu")
 
 
 class Corpus:
@@ -46,3 +48,17 @@ def test_a_summary_is_json_whatever_its_numbers_are(tmp_path):
     assert summary["last_loss"] is None and summary["scores"]["dev"][0]["value"] is None
     [score] = Summary.read(tmp_path / "summary.json").scores["dev"]
     assert math.isnan(score.value)
+
+
+def test_peak_memory_grows_with_what_is_held():
+    before = peak_memory(CPU)
+    held = torch.ones(200_000_000 // 4)
+    assert peak_memory(CPU) >= max(before, held.nbytes)
+
+
+def test_the_peak_of_an_accelerator_is_the_data_sheets_and_that_of_a_cpu_is_measured(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "NVIDIA A100-SXM4-80GB")
+    assert device_peak(CUDA, "bfloat16") == Peak(312e12, "published")
+    for precision in ("float32", "bfloat16"):
+        peak = device_peak(CPU, precision)
+        assert peak.source == "measured" and 1e7 < peak.flops_per_second < 1e15

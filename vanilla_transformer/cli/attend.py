@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from tyro.conf import Positional, arg
 
-from vanilla_transformer.atomic_files import atomic_write_text
+from vanilla_transformer.atomic_files import atomic_replace, atomic_write_text
 from vanilla_transformer.cli.arguments import Model, OptionalPath
 from vanilla_transformer.cli.files import check_new_file, read_input
 from vanilla_transformer.errors import RecipeError
@@ -88,7 +88,6 @@ class Attend:
 
     def _draw(self, seen: "Attention", picture: Path) -> None:
         from vanilla_transformer.inspection import plot_attention, plot_heads
-        from vanilla_transformer.training.curves import save_figure
 
         seen = seen.words()
         kind = self.kind or list(seen.weights)[-1]
@@ -96,4 +95,5 @@ class Attend:
             figure = plot_heads(seen, kind, self.layer, self.view)
         else:
             figure = plot_attention(seen, kind, self.layer, self.head, self.view)
-        save_figure(figure, picture)
+        with atomic_replace(picture) as temporary:
+            figure.savefig(temporary, dpi=150)

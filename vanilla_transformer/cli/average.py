@@ -34,7 +34,7 @@ class Average:
 
     def run(self) -> None:
         """Averages, saves the model and prints its directory."""
-        from vanilla_transformer.training.averaging import home_of, load_average
+        from vanilla_transformer.training.checkpoints import home_of, load_average
         from vanilla_transformer.translation.loading import check_numbers, load_tokenizer
 
         check_new_directory(self.output)

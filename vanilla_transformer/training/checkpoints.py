@@ -1,22 +1,26 @@
-"""Checkpoints of a run, complete or absent: written beside, flushed to disk, then renamed."""
+"""Checkpoints of a run, complete or absent: written beside, flushed to disk, then renamed; and their mean (6.1)."""
 
 import dataclasses
 import json
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 from accelerate import Accelerator
+from safetensors import SafetensorError, safe_open
+from transformers import PreTrainedConfig
 
 from vanilla_transformer.atomic_files import PARTIAL, atomic_write_text, sync
-from vanilla_transformer.errors import RunError
-from vanilla_transformer.training.averaging import WEIGHTS, load_weights, read_weights
+from vanilla_transformer.errors import ModelError, RunError
+from vanilla_transformer.recipe.reading import load_recipe
+from vanilla_transformer.tasks import task_for
+from vanilla_transformer.translation.differences import difference_of_architectures, difference_of_vocabularies
+from vanilla_transformer.translation.loading import difference_from, load_config, load_tokenizer
 
-STATE = "checkpoint.json"
-OPTIMIZER = "optimizer.bin"
+WEIGHTS, OPTIMIZER, STATE = "model.safetensors", "optimizer.bin", "checkpoint.json"
 # To go on from the one before, should the latest be damaged.
 RESUMABLE_KEPT = 2
 
@@ -86,7 +90,7 @@ def save_plain_weights(accelerator: Accelerator, model: torch.nn.Module) -> None
         states[:] = [{name: weight.detach() for name, weight in model.named_parameters()}]
 
     def load(models: list[torch.nn.Module], directory: str) -> None:
-        load_weights(model, read_weights(directory), directory)
+        load_average(model, [directory])
         models.clear()
 
     accelerator.register_save_state_pre_hook(save)
@@ -265,3 +269,68 @@ def _delete(path: Path) -> None:
     if not path.name.startswith(PARTIAL):
         path = path.rename(path.with_name(PARTIAL + path.name))
     shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
+
+
+def load_average(model: torch.nn.Module, paths: Sequence[str | Path]) -> None:
+    """Section 6.1: loads the mean of the weights of `paths`, summed in float64, into a model.
+
+    Args:
+        paths: Model directories, checkpoints, or safetensors files.
+
+    Raises:
+        RunError: One is of another model; the message names the difference.
+    """
+    if not paths:
+        raise RunError("There are no checkpoints to average.")
+    _refuse_other_models(paths)
+    total: dict[str, torch.Tensor] = {}
+    for path in paths:
+        weights = _read_weights(path)
+        if total and (others := weights.keys() ^ total.keys()):
+            raise RunError(f"Only one of {paths[0]} and {path} has {min(others)}, so they cannot be averaged.")
+        if difference := difference_from(model, {name: weight.shape for name, weight in weights.items()}):
+            raise RunError(f"{path} is from another model: {difference}.")
+        for name, weight in weights.items():
+            total[name] = total[name] + weight if name in total else weight.double()
+    model.load_state_dict({name: weight / len(paths) for name, weight in total.items()}, strict=False)
+
+
+def _read_weights(path: str | Path) -> dict[str, torch.Tensor]:
+    file = Path(path) / WEIGHTS if Path(path).is_dir() else Path(path)
+    try:
+        with safe_open(file, framework="pt") as reader:
+            return {name: reader.get_tensor(name) for name in reader.keys()}  # noqa: SIM118, no mapping
+    except (OSError, SafetensorError) as error:
+        raise RunError(f"The weights {file} cannot be read: {error}.") from None
+
+
+def _refuse_other_models(paths: Sequence[str | Path]) -> None:
+    """Raises RunError if weights of the same names and shapes have another meaning than in the first."""
+    first, *others = dict.fromkeys(map(home_of, paths))
+    for home in others:
+        one, other = _config_of(first), _config_of(home)
+        difference = None if one is None or other is None else difference_of_architectures(one, other)
+        if difference is None and all((place / "tokenizer_config.json").is_file() for place in (first, home)):
+            difference = difference_of_vocabularies(load_tokenizer(first), load_tokenizer(home))
+        if difference is not None:
+            raise RunError(f"{home} and {first} are different models, which cannot be averaged: {difference}.")
+
+
+def home_of(path: str | Path) -> Path:
+    """Returns the directory with configuration and tokenizer of a run, checkpoint, model or weights file."""
+    directory = Path(path).parent if Path(path).is_file() else Path(path)
+    in_run = directory.resolve().parent.parent
+    return in_run if not (directory / "recipe.yaml").is_file() and (in_run / "recipe.yaml").is_file() else directory
+
+
+def _config_of(home: Path) -> PreTrainedConfig | None:
+    """Returns the configuration in a directory of weights, or of an unfinished run's recipe; None without either."""
+    if (home / "config.json").is_file():
+        try:
+            return load_config(home, its_weights=False)
+        except ModelError:
+            return None  # A model of a third-party task: comparing names and shapes must do.
+    if not (home / "recipe.yaml").is_file():
+        return None
+    recipe = load_recipe(home / "recipe.yaml")
+    return task_for(recipe).config(recipe)

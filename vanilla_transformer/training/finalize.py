@@ -17,18 +17,26 @@ from vanilla_transformer.evaluation.metrics import Score
 from vanilla_transformer.machine import own_threads
 from vanilla_transformer.progress import progress_bar
 from vanilla_transformer.tasks import count_texts, sample_texts, task_for
-from vanilla_transformer.training.averaging import load_average
 from vanilla_transformer.training.checkpoints import (
     Progress,
     checkpoints_to_average,
     list_checkpoints,
+    load_average,
     remove_partial_files,
 )
-from vanilla_transformer.training.curves import plot_learning_curves
-from vanilla_transformer.training.devices import describe_device, device_peak, has_tf32, peak_memory, training_kernels
+from vanilla_transformer.training.model import has_tf32, training_kernels
 from vanilla_transformer.training.model_card import usage_for, write_model_card
+from vanilla_transformer.training.run_logger import plot_learning_curves
 from vanilla_transformer.training.setup import RunContext
-from vanilla_transformer.training.summary import CURVES, Summary, describe_weights, items_of_loss
+from vanilla_transformer.training.summary import (
+    CURVES,
+    Summary,
+    describe_device,
+    describe_weights,
+    device_peak,
+    items_of_loss,
+    peak_memory,
+)
 from vanilla_transformer.translation.loading import without_progress_bars
 
 # Writing a text takes as long as learning from some ten: a run is not scored for much longer than it has learned.

@@ -1,31 +1,42 @@
-"""Inputs of a run: the corpora as text, the tokenizer, and the corpora as tokens."""
+"""What a run learns from: corpora as text, the vocabulary (section 5.1), tokens, and the batches of each step."""
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, astuple, dataclass
+from itertools import count
 
-from datasets import Dataset
-from transformers import PreTrainedTokenizerBase
+import numpy as np
+from datasets import Dataset, concatenate_datasets
+from numpy.typing import NDArray
+from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 
 from vanilla_transformer.atomic_files import atomic_directory, atomic_write_text
+from vanilla_transformer.data.batching import StepPlan, share
+from vanilla_transformer.data.columns import BETWEEN_WORDS
 from vanilla_transformer.data.corpus import corpus_languages, read_corpus
 from vanilla_transformer.data.preparation import prepare_corpus
 from vanilla_transformer.data.sources import refuse_pipes
-from vanilla_transformer.data.token_corpus import PreparedCorpus, StoredCorpus
-from vanilla_transformer.errors import RecipeError
+from vanilla_transformer.data.token_corpus import PreparationReport, PreparedCorpus, Rows, StoredCorpus, rows_at
+from vanilla_transformer.errors import CorpusError, RecipeError, VocabularyError
+from vanilla_transformer.fingerprints import fingerprint_settings
 from vanilla_transformer.model.configuration_vanilla_transformer import VanillaTransformerConfig
+from vanilla_transformer.model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
+from vanilla_transformer.recipe.defaults import choose_vocab_size
 from vanilla_transformer.recipe.schema import Recipe
-from vanilla_transformer.tasks import SpecialTokens, task_for, with_labels
-from vanilla_transformer.training.checkpoints import has_checkpoints, remove_partial_files
-from vanilla_transformer.training.mixed_corpus import mix
+from vanilla_transformer.tasks import Batch, RowRandom, SpecialTokens, task_for, with_labels
+from vanilla_transformer.tokenizer import lowercased
+from vanilla_transformer.training.checkpoints import Progress, has_checkpoints, remove_partial_files
 from vanilla_transformer.training.run_directory import RunDirectory
-from vanilla_transformer.training.vocabulary import check_tokenizer, learn_tokenizer
 from vanilla_transformer.translation.differences import difference_of_vocabularies
 from vanilla_transformer.translation.loading import load_own_tokenizer, saved_config
 
 _ROWS_AT_ONCE = 10_000
 # The settings by which a vocabulary is learned.
 _LEARNED_BY = ("task", "documents", "tokenizer_algorithm", "tokenizer_sides", "tokenizer_lowercase", "vocab_size")
+# Sub-words depend on counts: more sentences than this hardly change them.
+MAX_ROWS_FOR_VOCABULARY = 1_000_000
+# An epoch is planned in memory: about 30 bytes per pair, and 16 more if a share is drawn anew in each epoch.
+MAX_PAIRS_IN_AN_EPOCH = 1_000_000_000
 
 
 @dataclass(frozen=True)
@@ -69,13 +80,19 @@ def gather_inputs(recipe: Recipe, run: RunDirectory, say: Callable[[str], None])
         say(f"{name}: {corpus.report.describe(encoder.form)}")
         return corpus
 
-    learned: PreparedCorpus
+    learned: StoredCorpus | MixedCorpus
     if len(train) == 1:
         learned = prepared("train", "train", train[0])
     else:
         numbered = enumerate(zip(corpora["train"], train, strict=True), start=1)
         parts = [prepared(f"train-{number}", f"train, {corpus}", text) for number, (corpus, text) in numbered]
-        learned = mix(corpora["train"], parts, recipe, say)
+        weights = [corpus.weight for corpus in corpora["train"] if corpus.weight is not None]
+        learned = MixedCorpus(parts, weights or None, seed=recipe.optimization.seed)
+        for corpus, part, rows in zip(corpora["train"], parts, learned.shares, strict=True):
+            say(
+                f"An epoch of {len(learned):,} {task.form.unit} has {rows:,} of {corpus}, {rows / len(learned):.1%}: "
+                f"each {'once' if rows == len(part) else f'{rows / len(part):.4g} times'}."
+            )
     return Inputs(
         recipe,
         tokenizer,
@@ -145,3 +162,233 @@ def save_tokenizer(tokenizer: PreTrainedTokenizerBase, run: RunDirectory) -> Non
     remove_partial_files(run.path)
     with atomic_directory(run.path, "tokenizer", last=run.tokenizer_config.name) as temporary:
         tokenizer.save_pretrained(temporary)
+
+
+def check_tokenizer(
+    tokenizer: PreTrainedTokenizerBase, name: str, special: SpecialTokens, model: PreTrainedConfig
+) -> None:
+    """Refuses a tokenizer that begins and ends texts differently from the model, which could then never stop.
+
+    Raises:
+        RecipeError: The ids of padding, start and end differ, or these tokens stand elsewhere.
+    """
+    names = ["pad_token_id", "bos_token_id", "eos_token_id"]
+    if tokenizer.bos_token_id is None and not special.begins:
+        names.remove("bos_token_id")  # As in Marian's tokenizers.
+    wanted, found = ([getattr(one, name) for name in names] for one in (model, tokenizer))
+    inner = tokenizer("a", add_special_tokens=False)["input_ids"]
+    expected = [*wanted[1:2] * special.begins, *inner, *wanted[-1:] * special.ends]
+    stands_right = set(wanted).isdisjoint(inner) and tokenizer("a")["input_ids"] == expected
+    if found != wanted or not stands_right:
+        places = [
+            *(["the start must begin each text"] * special.begins),
+            f"the end must {'' if special.ends else 'not '}end each sentence",
+        ]
+        raise RecipeError(
+            f"The tokenizer of {name} cannot be used for training: padding, start and end must have the ids "
+            f"{', '.join(map(str, wanted))} (here {', '.join(map(str, found))}), and {' and '.join(places)}. "
+            "Leave --tokenizer out to have one trained."
+        )
+    if special.mask_token and "<mask>" not in tokenizer.get_vocab():
+        raise RecipeError(f"The tokenizer of {name} has no <mask>: leave --tokenizer out, and one is trained.")
+
+
+def learn_tokenizer(
+    recipe: Recipe, texts: Sequence[Dataset], say: Callable[[str], None]
+) -> VanillaTransformerTokenizer:
+    """Learns sub-words from an even sample of all rows, as many as suit them unless the recipe gives their number."""
+    task = task_for(recipe)
+    rows, stride = sum(map(len, texts)), 1
+    while rows > MAX_ROWS_FOR_VOCABULARY * stride:
+        stride *= 2
+    whole = concatenate_datasets([text.select_columns(list(task.form.names)) for text in texts])
+    sample = whole.select(range(0, rows, stride)) if stride > 1 else whole
+    vocab_size, sentences = choose_vocab_size(recipe, task, rows)
+    for sentence in sentences:
+        say(sentence)
+    if len(sample) < rows:
+        say(f"The vocabulary is learned from {len(sample):,} of the {rows:,} {task.form.unit}, sampled evenly.")
+    try:
+        return _learn(recipe, sample, vocab_size)
+    except VocabularyError as error:
+        if recipe.tokenizer.vocab_size is not None:
+            raise
+        available = error.available
+    say(f"The text yields only {available:,} entries, so the vocabulary has that size.")
+    return _learn(recipe, sample, available)
+
+
+def _learn(recipe: Recipe, sample: Dataset, vocab_size: int) -> VanillaTransformerTokenizer:
+    special = asdict(SpecialTokens.for_models(task_for(recipe).auto_class))
+    algorithm = recipe.tokenizer.tokenizer_algorithm
+    texts = _sentences(sample, recipe)
+    lowercase = recipe.tokenizer.tokenizer_lowercase
+    return VanillaTransformerTokenizer.train(texts, vocab_size, algorithm=algorithm, lowercase=lowercase, **special)
+
+
+def _sentences(sample: Dataset, recipe: Recipe) -> Iterator[str]:
+    """Yields the texts of a thousand rows column by column, then those of the next."""
+    task, sides = task_for(recipe), recipe.tokenizer.tokenizer_sides
+    columns = task.form.without_labels().names if sides == "both" else (sides,)
+    for rows in sample.iter(1000):
+        for name in columns:
+            for text in rows[name]:
+                text = text.replace(BETWEEN_WORDS, " ") if task.form.tagged else text
+                yield lowercased(text) if recipe.tokenizer.tokenizer_lowercase and name != "target" else text
+
+
+class MixedCorpus(PreparedCorpus):
+    """Prepared corpora one after the other, each repeated according to its weight.
+
+    Nothing is left out: the corpus that is largest for its weight occurs once; the others repeat as a whole and, for
+    the remainder, with pairs drawn evenly along them, anew for each epoch. The same corpora, weights, seed and epoch
+    give the same pairs at the same positions. This equals `datasets.interleave_datasets` until all its datasets are
+    exhausted, but with exact shares instead of drawn ones, and without a copy of the text.
+
+    Args:
+        parts: The corpora.
+        weights: Share of each in an epoch, in any unit; without weights every pair occurs once.
+        seed: Determines the pairs drawn for shares that are not a whole number of repetitions.
+        epoch: Determines them as well.
+
+    Attributes:
+        shares: Number of pairs of each part in an epoch.
+        pairs: Position of each pair of the epoch among those of the parts, one part after the other.
+    """
+
+    def __init__(
+        self, parts: Sequence[StoredCorpus], weights: Sequence[float] | None = None, *, seed: int, epoch: int = 0
+    ) -> None:
+        self.parts, self._weights, self._seed, self._epoch = tuple(parts), weights, seed, epoch
+        sizes = [len(part) for part in self.parts]
+        self.shares = _shares(sizes, weights) if weights is not None else sizes
+        self._columns = {
+            name: [piece for part in self.parts for piece in part.columns[name]] for name in self.parts[0].columns
+        }
+        self._starts = np.cumsum([0, *(rows for part in self.parts for rows in np.diff(part.starts))])
+        self.pairs = np.concatenate(
+            [
+                start + _repeated(size, share, np.random.default_rng([seed, number, *([epoch] if epoch else [])]))
+                for number, (start, size, share) in enumerate(
+                    zip(np.cumsum([0, *sizes]), sizes, self.shares, strict=False)
+                )
+            ]
+        )
+        self.lengths = {
+            name: np.concatenate([part.lengths[name] for part in self.parts])[self.pairs]
+            for name in self.parts[0].lengths
+        }
+        self.report = PreparationReport(*np.sum([astuple(part.report) for part in self.parts], axis=0).tolist())
+        identity = [[part.tokens for part in self.parts], self.shares, seed]
+        self.tokens = fingerprint_settings(identity)
+
+    def of_epoch(self, epoch: int) -> PreparedCorpus:
+        """Return the pairs of an epoch; those for shares that are not a whole number of repetitions are drawn anew."""
+        draws = any(share % len(part) for part, share in zip(self.parts, self.shares, strict=True))
+        if epoch == self._epoch or not draws:
+            return self
+        return MixedCorpus(self.parts, self._weights, seed=self._seed, epoch=epoch)
+
+    def rows(self, indices: Sequence[int] | NDArray[np.integer]) -> Rows:
+        """Return the ids of the rows at `indices`, by column."""
+        return rows_at(self._columns, self._starts, self.pairs[np.asarray(indices, dtype=np.int64)])
+
+
+def _shares(sizes: Sequence[int], weights: Sequence[float]) -> list[int]:
+    """Return the number of pairs of each corpus in the smallest epoch that holds all pairs and has these weights."""
+    pairs_per_weight = max(size / weight for size, weight in zip(sizes, weights, strict=True))
+    if pairs_per_weight * sum(weights) > MAX_PAIRS_IN_AN_EPOCH:
+        raise CorpusError(
+            f"with the weights {', '.join(f'{weight:g}' for weight in weights)}, an epoch that holds every "
+            f"pair would have {pairs_per_weight * sum(weights):,.0f} pairs: give the larger corpora more "
+            "weight"
+        )
+    return [max(size, round(weight * pairs_per_weight)) for size, weight in zip(sizes, weights, strict=True)]
+
+
+def _repeated(size: int, share: int, random: np.random.Generator) -> NDArray[np.int64]:
+    """Return `share` of the numbers below `size`, whose repetitions differ by at most one."""
+    times, rest = divmod(share, size)
+    return np.concatenate([np.tile(np.arange(size), times), np.sort(random.choice(size, rest, replace=False))])
+
+
+@dataclass(frozen=True, slots=True)
+class LocalStep:
+    """One process's batches of a step.
+
+    Attributes:
+        epoch_done: Share of the epoch that is done after the step.
+        items: Number of items that the step's loss is averaged over, in the batches of all processes.
+        real_tokens: Tokens in this process's batches without padding; `all_tokens` includes padding.
+    """
+
+    epoch: int
+    epoch_done: float
+    batches: list[Batch]
+    items: int
+    real_tokens: int
+    all_tokens: int
+
+
+def local_steps(
+    recipe: Recipe,
+    corpus: PreparedCorpus,
+    collate: Callable[[Rows, RowRandom], Batch],
+    progress: Progress,
+    *,
+    rank: int = 0,
+    processes: int = 1,
+    pin: bool = False,
+    joined_tokens: int = 0,
+) -> Iterator[LocalStep]:
+    """Yields the steps that follow, epoch after epoch, without end.
+
+    Args:
+        recipe: Tells how the rows of an epoch are divided into steps.
+        corpus: The rows of all epochs.
+        collate: Makes a batch from rows.
+        progress: What is done before the first of them.
+        rank: This process among the `processes`.
+        processes: Number of processes that share each step.
+        pin: Pins the batches in memory, so that an accelerator copies them while the processor continues.
+        joined_tokens: A step that would have at most so many tokens as one batch, padding included, is one batch.
+    """
+    done = progress.step_in_epoch
+    for epoch in count(progress.epoch):
+        drawn = corpus.of_epoch(epoch)
+        plan = make_plan(drawn, recipe)
+        steps = plan.epoch(epoch)
+        for index in range(done, len(steps)):
+            batches, tokens = [], []
+            pieces = share(steps[index], rank, processes)
+            together = np.concatenate(pieces)
+            if joined_tokens and plan.real_and_all_tokens(together)[1] <= joined_tokens:
+                pieces = [together]
+            for rows in pieces:
+                batch = collate(drawn.rows(rows), RowRandom(plan.seed, epoch, rows))
+                batches.append(pinned(batch) if pin else batch)
+                tokens.append(plan.real_and_all_tokens(rows))
+                # An epoch's batches are views of one array: a name for one of them would keep the whole array.
+                del rows
+            del pieces, together
+            real, padded = map(sum, zip(*tokens, strict=True))
+            yield LocalStep(epoch, (index + 1) / len(steps), batches, steps[index].items, real, padded)
+        # For a large corpus two epochs do not fit in memory.
+        del drawn, plan, steps
+        done = 0
+
+
+def pinned(batch: Batch) -> Batch:
+    """Returns the batch in memory that an accelerator copies from while the processor continues."""
+    return {name: tensor.pin_memory() for name, tensor in batch.items()}
+
+
+def make_plan(corpus: PreparedCorpus, recipe: Recipe) -> StepPlan:
+    """Returns the recipe's batches for a corpus."""
+    return StepPlan(
+        *corpus.lengths.values(),
+        items=task_for(recipe).items,
+        batch_tokens=recipe.optimization.batch_tokens,
+        batches_per_step=recipe.optimization.batches_per_step,
+        seed=recipe.optimization.seed,
+    )

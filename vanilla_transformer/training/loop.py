@@ -4,11 +4,10 @@ import math
 import signal
 import sys
 import time
-from collections.abc import Generator
-from contextlib import closing, nullcontext
+from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
-from itertools import islice
 from pathlib import Path
 
 import torch
@@ -22,7 +21,7 @@ from vanilla_transformer.errors import DivergenceError, RecipeError, RunError
 from vanilla_transformer.machine import keep_freed_memory
 from vanilla_transformer.recipe.defaults import duration
 from vanilla_transformer.recipe.reading import named_recipe
-from vanilla_transformer.recipe.schema import Recipe
+from vanilla_transformer.recipe.schema import Recipe, in_words
 from vanilla_transformer.tasks import Batch, RowRandom, task_for
 from vanilla_transformer.training.checkpoints import (
     Checkpoint,
@@ -33,24 +32,21 @@ from vanilla_transformer.training.checkpoints import (
     save_checkpoint,
     save_plain_weights,
 )
-from vanilla_transformer.training.devices import has_tf32, training_kernels
 from vanilla_transformer.training.finalize import finalize
-from vanilla_transformer.training.optimisation import make_optimizer, make_schedule
-from vanilla_transformer.training.prefetch import LocalStep, local_steps, make_plan, pinned, prefetch
+from vanilla_transformer.training.inputs import LocalStep, local_steps, make_plan, pinned
+from vanilla_transformer.training.model import build_model, has_tf32, make_optimizer, make_schedule, training_kernels
 from vanilla_transformer.training.processes import (
+    StopRequest,
     explain_lost_processes,
     from_main_process,
     is_launched,
     is_main_process,
+    stop_on_signals,
 )
 from vanilla_transformer.training.run_directory import AlreadyFinished, output_path
-from vanilla_transformer.training.run_logger import RunLogger
-from vanilla_transformer.training.saved_start import build_model
+from vanilla_transformer.training.run_logger import PROJECT, RunLogger
 from vanilla_transformer.training.setup import RunContext, start_run
-from vanilla_transformer.training.signals import StopRequest, stop_on_signals
-from vanilla_transformer.training.summary import items_of_loss
-from vanilla_transformer.training.trackers import start_trackers
-from vanilla_transformer.training.trained_run import TrainedRun
+from vanilla_transformer.training.summary import TrainedRun, items_of_loss
 from vanilla_transformer.translation.loading import move
 
 # On an accelerator, reading a number waits for all earlier work; this many steps share one wait.
@@ -64,8 +60,6 @@ MIN_SCALE = 1.0
 SAMPLES = 2
 # Measuring the time of a step takes this long.
 SECONDS_OF_MEASURING = 6
-# Number of steps whose batches are prepared in advance.
-STEPS_AHEAD = 2
 
 
 def train(recipe: Recipe | str | Path | None = None, *, dry_run: bool = False, **settings: object) -> TrainedRun:
@@ -110,7 +104,8 @@ def _follow(context: RunContext) -> None:
     """Runs from the first step to the last file."""
     recipe, run, inputs = context.recipe, context.run, context.inputs
     accelerator, logger = context.accelerator, context.logger
-    start_trackers(accelerator, recipe)
+    settings = {name: in_words(one) if isinstance(one, list) else one for name, one in recipe.given().items()}
+    accelerator.init_trackers(PROJECT, settings, {"wandb": {"name": run.path.absolute().name, "dir": str(run.path)}})
     loop = TrainingLoop(recipe, accelerator, inputs.train, inputs.dev, run.checkpoints, logger)
     if inputs.dev_text is not None and loop.task.form.parallel:
         loop.tokenizer, loop.samples = inputs.tokenizer, inputs.dev_text[:SAMPLES]["source"]
@@ -186,8 +181,8 @@ class TrainingLoop:
         self.figures: dict[str, float] = {}
         self._clock = 0.0
         self._begun_at, self._begun_after = 0.0, 0
-        # Since the last log line: seconds without a batch, and tokens of batches without and with padding.
-        self._waited, self._real_tokens, self._all_tokens = 0.0, 0, 0
+        # Since the last log line: tokens of batches without and with padding.
+        self._real_tokens, self._all_tokens = 0, 0
 
     @property
     def is_over(self) -> bool:
@@ -205,9 +200,9 @@ class TrainingLoop:
 
     def seconds_per_step(self) -> float:
         """Measures the gradients of the first steps, without an update; nothing else is kept of them."""
-        begun, done, passed = replace(self.progress), 0, 0.0
+        begun, steps, done, passed = replace(self.progress), self._remaining_steps(), 0, 0.0
         self.model.train()
-        with training_kernels(self.tf32), closing(self._remaining_steps()) as steps:
+        with training_kernels(self.tf32):
             self._add_gradients(next(steps))  # It also allocates memory.
             start = time.perf_counter()
             while passed < SECONDS_OF_MEASURING:
@@ -216,7 +211,7 @@ class TrainingLoop:
                 done, passed = done + 1, from_main_process(lambda: time.perf_counter() - start)
         self.optimizer.zero_grad()
         self.unread_loss.zero_()
-        self.progress, self._waited = begun, 0.0
+        self.progress = begun
         return passed / done
 
     def follow(self, recipe: Recipe, checkpoint: Checkpoint | None) -> None:
@@ -268,8 +263,8 @@ class TrainingLoop:
         if self._keeps_best and self.progress.best_dev_loss is None:
             self._evaluate()
             self._save()
-        with training_kernels(self.tf32), closing(self._remaining_steps()) as steps:
-            for step in steps:
+        with training_kernels(self.tf32):
+            for step in self._remaining_steps():
                 self._update(step)
                 self._count(step)
                 reading_is_due = self._is_due(self.reading_steps, self.log_steps, self.eval_steps, self.save_steps)
@@ -286,32 +281,25 @@ class TrainingLoop:
                     break
         self.logger.close_bar()
 
-    def _remaining_steps(self) -> Generator[LocalStep]:
+    def _remaining_steps(self) -> Iterator[LocalStep]:
         """Yields the steps of epoch after epoch, from the run's current position."""
-        progress = self.progress
-        rank, processes = self.accelerator.process_index, self.accelerator.num_processes
-        planned = partial(make_plan, recipe=self.recipe)
-        joined_tokens = 0 if self.accelerator.device.type == "cpu" else FEW_NUMBERS // self.plain_model.config.d_model
+        progress, accelerator = self.progress, self.accelerator
         steps = local_steps(
-            planned,
+            self.recipe,
             self.corpus,
             self.collate,
             progress,
-            rank=rank,
-            processes=processes,
+            rank=accelerator.process_index,
+            processes=accelerator.num_processes,
             pin=self.pin,
-            joined_tokens=joined_tokens,
+            joined_tokens=0 if accelerator.device.type == "cpu" else FEW_NUMBERS // self.plain_model.config.d_model,
         )
-        left = None if self.max_steps == math.inf else int(self.max_steps) - progress.step
-        with closing(prefetch(islice(steps, left), STEPS_AHEAD)) as ready:
-            while not self.is_over:
-                asked = time.perf_counter()
-                step = next(ready)
-                self._waited += time.perf_counter() - asked
-                if step.epoch != progress.epoch:
-                    progress.epoch, progress.step_in_epoch = step.epoch, 0
-                self.epoch_done = step.epoch_done
-                yield step
+        while not self.is_over:
+            step = next(steps)
+            if step.epoch != progress.epoch:
+                progress.epoch, progress.step_in_epoch = step.epoch, 0
+            self.epoch_done = step.epoch_done
+            yield step
 
     def _is_due(self, *intervals: int) -> bool:
         return self.is_over or any(self.progress.step % interval == 0 for interval in intervals)
@@ -389,10 +377,9 @@ class TrainingLoop:
 
     def _log(self, stop: StopRequest) -> None:
         """Logs the figures of all steps since the last line, and resets the counts."""
-        padding, waited = 1 - self._real_tokens / self._all_tokens, self._waited / self.progress.window_seconds
-        words = f"{_in_words(self.figures)} · padding {padding:.1%} · waited for data {waited:.1%}"
-        self._record(self.figures, f"{words}{self._time_left(stop)}")
-        self._waited, self._real_tokens, self._all_tokens = 0.0, 0, 0
+        padding = 1 - self._real_tokens / self._all_tokens
+        self._record(self.figures, f"{_in_words(self.figures)} · padding {padding:.1%}{self._time_left(stop)}")
+        self._real_tokens, self._all_tokens = 0, 0
         self.progress.window_loss, self.progress.window_tokens, self.progress.window_seconds = 0.0, 0, 0.0
 
     def _time_left(self, stop: StopRequest) -> str:

@@ -3,7 +3,7 @@
 import math
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 
@@ -16,6 +16,7 @@ from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.tasks import task_for
 from vanilla_transformer.training.checkpoints import Checkpoint, latest_checkpoint
 from vanilla_transformer.training.inputs import Inputs, gather_inputs
+from vanilla_transformer.training.model import recipe_of_start
 from vanilla_transformer.training.processes import (
     check_launch,
     check_same,
@@ -26,12 +27,11 @@ from vanilla_transformer.training.processes import (
     start_accelerator,
 )
 from vanilla_transformer.training.run_directory import RECIPE, AlreadyFinished, RunDirectory, output_path
-from vanilla_transformer.training.run_logger import RunLogger
-from vanilla_transformer.training.saved_start import recipe_of_start
-from vanilla_transformer.training.trackers import make_trackers
+from vanilla_transformer.training.run_logger import RunLogger, make_trackers
 
-# Share of a run's minutes that its last evaluation and checkpoint, the mean, the scores and the card may take.
-SHARE_OF_THE_END = 0.07
+# Share of a run's minutes that its last evaluation and checkpoint, the mean, the scores and the card may take; and of
+# the time before them that is left to steps, beside evaluations and checkpoints.
+SHARE_OF_THE_END, SHARE_OF_STEPS = 0.07, 0.85
 # Settings that follow from the number of steps.
 SCHEDULE = ("max_steps", "warmup_steps", "learning_rate_scale", "eval_steps", "save_steps")
 
@@ -56,7 +56,7 @@ class RunContext:
     def plan_for_time(self, seconds_per_step: float) -> Recipe:
         """Returns the recipe with the schedule of the steps that fit into its minutes."""
         minutes, given = self.recipe.optimization.max_minutes, self.inputs.recipe
-        steps = max(1, int((self.last_step_by - time.perf_counter()) / seconds_per_step))
+        steps = max(1, int((self.last_step_by - time.perf_counter()) * SHARE_OF_STEPS / seconds_per_step))
         self.logger.info(f"Speed: {seconds_per_step:.3g} s a step, so about {steps:,} fit into {minutes:g} minutes.")
         open_again = self.recipe.with_options(**{name: given[name] for name in SCHEDULE})
         return _resolve(open_again, self.inputs, self.accelerator, self.logger, steps)
@@ -93,19 +93,18 @@ def start_run(recipe: Recipe) -> Iterator[RunContext]:
         inputs = main_process_first(store, partial(_open_and_prepare, recipe, run, logger))
         if isinstance(inputs, AlreadyFinished):
             raise inputs
-        with _errors_in_log(logger):
-            accelerator = start_accelerator(store, recipe.run.process_timeout, trackers, run.path)
-            texts = [corpus.tokens for corpus in (inputs.train, inputs.dev) if corpus is not None]
-            shared = (run.path / RECIPE).is_file()
-            check_same({"recipe": inputs.recipe.to_yaml(), "text": texts, "output directory": shared})
-            resolved = _resolve(inputs.recipe, inputs, accelerator, logger)
-            checkpoint = from_main_process(partial(latest_checkpoint, run.checkpoints, logger.info))
-            deadline = begun + 60 * (resolved.optimization.max_minutes or math.inf)
-            if checkpoint is not None:
-                deadline -= checkpoint.progress.seconds
-            context = RunContext(resolved, run, inputs, checkpoint, accelerator, logger, deadline)
-            logger.info(_plan(context))
-            yield context
+        accelerator = start_accelerator(store, recipe.run.process_timeout, trackers, run.path)
+        texts = [corpus.tokens for corpus in (inputs.train, inputs.dev) if corpus is not None]
+        shared = (run.path / RECIPE).is_file()
+        check_same({"recipe": inputs.recipe.to_yaml(), "text": texts, "output directory": shared})
+        resolved = _resolve(inputs.recipe, inputs, accelerator, logger)
+        checkpoint = from_main_process(partial(latest_checkpoint, run.checkpoints, logger.info))
+        deadline = begun + 60 * (resolved.optimization.max_minutes or math.inf)
+        if checkpoint is not None:
+            deadline -= checkpoint.progress.seconds
+        context = RunContext(resolved, run, inputs, checkpoint, accelerator, logger, deadline)
+        logger.info(_plan(context))
+        yield context
     finally:
         logger.close_bar()
         run.leave()
@@ -121,19 +120,7 @@ def _open_and_prepare(recipe: Recipe, run: RunDirectory, logger: RunLogger) -> I
         return finished
     if is_main_process() and not run.is_locked:
         logger.info(f"The disk of {run.path} cannot lock files: make sure that no other process trains there.")
-    with _errors_in_log(logger):
-        return gather_inputs(recipe, run, logger.info)
-
-
-@contextmanager
-def _errors_in_log(logger: RunLogger) -> Iterator[None]:
-    """Writes an error raised in its body to the log of the run that it ends."""
-    try:
-        yield
-    except (OSError, ValueError, RuntimeError) as error:
-        with suppress(OSError):
-            logger.debug(f"Ended by an error: {error}")
-        raise
+    return gather_inputs(recipe, run, logger.info)
 
 
 def _resolve(

@@ -1,13 +1,17 @@
-"""A run that starts from a saved model's weights: their effect on the recipe, and the parts taken over."""
+"""What a run trains: a model, new or from a saved one; Adam and its learning rate (section 5.3)."""
 
 import copy
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
 import torch
+from torch.optim.lr_scheduler import LambdaLR
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from vanilla_transformer.errors import RecipeError
 from vanilla_transformer.model.configuration_vanilla_transformer import VanillaTransformerBaseConfig
 from vanilla_transformer.recipe.defaults import MODEL_FIELDS
+from vanilla_transformer.recipe.learning_rate import paper_learning_rate
 from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.tasks import Task
 from vanilla_transformer.translation.differences import TRAINING_FIELDS, deciding_fields
@@ -127,3 +131,41 @@ def _in_words(path: str, model: PreTrainedModel, new: set[str], left: set[str]) 
         *([f"left behind: {', '.join(sorted(left))}"] if left else []),
     ]
     return "; ".join(parts) + "."
+
+
+def make_optimizer(parameters: Iterable[torch.nn.Parameter], recipe: Recipe, device: torch.device) -> torch.optim.Adam:
+    """Section 5.3: Adam with the recipe's β1, β2 and ε, as one kernel where torch has it for the device."""
+    return torch.optim.Adam(
+        parameters,
+        lr=1.0,  # The schedule gives the learning rate itself.
+        betas=(recipe.optimization.adam_beta1, recipe.optimization.adam_beta2),
+        eps=recipe.optimization.adam_epsilon,
+        fused=device.type in ("cpu", "cuda"),
+    )
+
+
+def make_schedule(
+    optimizer: torch.optim.Optimizer, d_model: int, warmup_steps: int, scale: float, constant: float | None = None
+) -> LambdaLR:
+    """Eq. 3, or a constant rate after the warm-up, as a torch schedule, which counts the steps already done."""
+    if constant is not None:
+        return LambdaLR(optimizer, lambda steps_done: constant * min(1.0, (steps_done + 1) / warmup_steps))
+    return LambdaLR(optimizer, lambda steps_done: paper_learning_rate(steps_done + 1, d_model, warmup_steps, scale))
+
+
+def has_tf32(device: torch.device) -> bool:
+    """Tells whether the device can round the factors of float32 products to TF32."""
+    return device.type == "cuda" and torch.version.hip is None and torch.cuda.get_device_capability(device) >= (8, 0)
+
+
+@contextmanager
+def training_kernels(tf32: bool) -> Iterator[None]:
+    """Allows TF32 for products in float32 in the body, and no attention of cuDNN, which plans anew for each shape."""
+    precision, cudnn = torch.get_float32_matmul_precision(), torch.backends.cuda.cudnn_sdp_enabled()
+    torch.set_float32_matmul_precision("high" if tf32 else precision)
+    torch.backends.cuda.enable_cudnn_sdp(False)
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(precision)
+        torch.backends.cuda.enable_cudnn_sdp(cudnn)
