@@ -146,7 +146,7 @@ def processor(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 
     def processor(*, bfloat16: bool, saturates: bool = False) -> None:
         monkeypatch.setattr(cpu, "has_bfloat16_products", lambda: bfloat16)
-        monkeypatch.setattr(cpu, "saturates", lambda engine: saturates)
+        monkeypatch.setattr(cpu, "saturates", lambda: saturates)
 
     return processor
 

@@ -13,8 +13,8 @@ from torch import nn
 
 from vanilla_transformer import VanillaTransformerForConditionalGeneration
 from vanilla_transformer.engine import cpu
-from vanilla_transformer.engine.decoder import Decoder
-from vanilla_transformer.engine.linear import PackedWeights
+from vanilla_transformer.engine.linear import Weights
+from vanilla_transformer.engine.stacks import Decoder
 
 TESTS = Path(__file__).parents[1]
 # What makes each library do as on a processor with AVX2 alone. ONNX Runtime has no such variable.
@@ -39,43 +39,34 @@ def test_marked_tests_pass_as_on_a_processor_without_avx512():
 
 @pytest.mark.processor
 @pytest.mark.skipif(not HELD_BACK, reason="The libraries may do all that the processor can.")
-def test_the_libraries_are_held_back():
+def test_the_libraries_are_held_back(monkeypatch):
     assert torch.backends.cpu.get_cpu_capability() == "AVX2"
     assert not cpu.has_bfloat16_products()
-    assert all(cpu.saturates(engine) for engine in ENGINES if engine in ("fbgemm", "x86", "onednn"))
+    for engine in {"fbgemm", "x86", "onednn"}.intersection(ENGINES):
+        monkeypatch.setattr(torch.backends.quantized, "engine", engine)
+        assert cpu.saturates()
 
 
 @pytest.mark.processor
 @pytest.mark.parametrize("engine", ENGINES)
-@pytest.mark.parametrize("rows", [1, 4, 40])
-def test_8_bits_are_right_with_every_engine(engine: str, rows: int):
+def test_8_bits_are_right_with_every_engine_and_saturating_ones_are_detected(monkeypatch, engine: str):
+    monkeypatch.setattr(torch.backends.quantized, "engine", engine)
     torch.manual_seed(0)
-    linear, x = nn.Linear(512, 2048), torch.randn(rows, 512)
-    with torch.no_grad(), cpu.int8_engine(engine):
-        found, expected = PackedWeights(torch.float32, "int8").linear(linear)(x), linear(x)
-    assert (found - expected).abs().max() < 0.025 * expected.abs().max()
-
-
-@pytest.mark.processor
-@pytest.mark.parametrize("engine", ENGINES)
-def test_saturating_engines_are_detected(engine: str):
-    """Weights of 8 bits are wrong where `saturates` says so, and right elsewhere."""
-    torch.manual_seed(0)
-    weight, x = 0.75 + 0.25 * torch.rand(64, 512), 0.75 + 0.25 * torch.rand(4, 512)  # Every pair is too large.
-    with cpu.int8_engine(engine), cpu.without_deprecation():
-        packed = torch.ops.quantized.linear_prepack(torch.quantize_per_tensor(weight, 1 / 127, 0, torch.qint8), None)
-        found = torch.ops.quantized.linear_dynamic(x, packed)
-    error = (found - x @ weight.T).abs().max() / (x @ weight.T).abs().max()
-    assert (error > 0.05) == cpu.saturates(engine)
-
-
-def test_asking_changes_nothing_and_warns_of_nothing():
-    before = torch.backends.quantized.engine
-    cpu.saturates.cache_clear()
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        cpu.saturates(ENGINES[-1])
-    assert torch.backends.quantized.engine == before
+    linear, every_pair_is_too_large = nn.Linear(512, 2048), 0.75 + 0.25 * torch.rand(64, 512)
+    with torch.no_grad():
+        multiply = Weights(torch.float32, True, "int8").linear(linear)
+        for rows in (1, 4, 40):
+            x = torch.randn(rows, 512)
+            assert (multiply(x) - linear(x)).abs().max() < 0.025 * linear(x).abs().max()
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            saturates = cpu.saturates()
+        with cpu.without_deprecation():
+            weight = torch.quantize_per_tensor(every_pair_is_too_large, 1 / 127, 0, torch.qint8)
+        packed, x = torch.ops.quantized.linear_prepack(weight, None), 0.75 + 0.25 * torch.rand(4, 512)
+        expected = x @ every_pair_is_too_large.T
+        error = (torch.ops.quantized.linear_dynamic(x, packed) - expected).abs().max() / expected.abs().max()
+    assert (error > 0.05) == saturates
 
 
 def test_multiplications_that_would_be_emulated_are_computed_in_float32(processor):
@@ -104,13 +95,13 @@ def test_16_bit_models_decode_in_float32_where_16_bits_are_emulated(
     processor, monkeypatch, tiny_model: VanillaTransformerForConditionalGeneration, dtype: torch.dtype, num_beams: int
 ):
     processor(bfloat16=False)
-    asked, make = [], PackedWeights.projections
+    asked, make = [], Weights.projections
 
     def noted(weights, *modules, **scaled):
         asked.append(weights.dtype)
         return make(weights, *modules, **scaled)
 
-    monkeypatch.setattr(PackedWeights, "projections", noted)
+    monkeypatch.setattr(Weights, "projections", noted)
     inputs = {"input_ids": torch.tensor([[5, 6, 7, 2], [8, 9, 2, 0]]), "num_beams": num_beams, "max_new_tokens": 8}
     rounded = tiny_model.to(dtype)
     found = rounded.generate(**inputs)
@@ -132,9 +123,10 @@ def test_threads_get_the_cores_that_no_other_program_uses(cores, tmp_path, load,
     assert cpu.free_threads(threads, tmp_path / "elsewhere") == threads
 
 
-@pytest.mark.parametrize(("size", "free", "expected"), [(16, 2, 1), (512, 2, 2), (512, 1, 1)])
-def test_a_call_has_the_threads_that_it_can_use_and_gives_them_back(monkeypatch, size: int, free: int, expected: int):
-    model, seen = sharp(0, vocab_size=40_000, d_model=size), []
+@pytest.mark.parametrize(("small", "free", "expected"), [(cpu.SMALL, 2, 1), (0, 2, 2), (0, 1, 1)])
+def test_a_call_has_the_threads_that_it_can_use_and_gives_them_back(monkeypatch, small: int, free: int, expected: int):
+    model, seen = sharp(0), []
+    monkeypatch.setattr(cpu, "SMALL", small)
     monkeypatch.setattr(cpu, "free_threads", lambda threads: min(threads, free))
     monkeypatch.setattr(Decoder, "start", lambda *_: seen.append(torch.get_num_threads()) or 1 / 0)
     before = torch.get_num_threads()

@@ -8,9 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vanilla_transformer import VanillaTransformerConfig, VanillaTransformerForConditionalGeneration
-from vanilla_transformer.engine import decoder as decoder_module
-from vanilla_transformer.engine import search
-from vanilla_transformer.engine.decoder import Decoder
+from vanilla_transformer.engine import search, stacks
 from vanilla_transformer.engine.linear import Weights
 from vanilla_transformer.engine.search import (
     IMPOSSIBLE,
@@ -20,6 +18,7 @@ from vanilla_transformer.engine.search import (
     best_continuations,
     may_improve,
 )
+from vanilla_transformer.engine.stacks import Decoder
 from vanilla_transformer.model.generation_vanilla_transformer import GoogleLengthPenalty
 
 END = 2
@@ -118,7 +117,7 @@ def model() -> VanillaTransformerForConditionalGeneration:
 @torch.no_grad()
 def test_hypotheses_attend_to_their_ancestors_after_reordering(model, monkeypatch):
     """Against the whole decoder over each hypothesis's own tokens."""
-    monkeypatch.setattr(decoder_module, "POSITIONS_AT_A_TIME", 3)
+    monkeypatch.setattr(stacks, "POSITIONS_AT_A_TIME", 3)
     random = torch.Generator().manual_seed(1)
     source = torch.randint(3, 70, (3, 5), generator=random)
     mask = torch.tensor([[1, 1, 1, 1, 1], [0, 0, 1, 1, 1], [1, 1, 1, 0, 0]])
@@ -149,17 +148,3 @@ def test_hypotheses_attend_to_their_ancestors_after_reordering(model, monkeypatc
             cache.select(left)
             source, mask, histories = source[left], mask[left], histories[left]
     assert max(sizes) < 2 * 24, "slots without descendants are freed"
-
-
-@torch.no_grad()
-def test_the_cache_holds_only_slots_with_descendants(model):
-    """Hypotheses that all descend from one share its slots."""
-    decoder = Decoder(model, Weights(torch.float32))
-    cache = decoder.start(torch.randn(2, 4, 32), None)
-    tokens, parents = torch.ones(2, 1, dtype=torch.long), torch.zeros(2, 4, dtype=torch.long)
-    for _ in range(64):
-        cache.step(tokens)
-        cache.reorder(parents)
-        tokens = torch.ones(2, 4, dtype=torch.long)
-    assert cache.used < 64 + 4 * decoder_module.POSITIONS_AT_A_TIME
-    assert cache.capacity < 64 + 8 * decoder_module.POSITIONS_AT_A_TIME

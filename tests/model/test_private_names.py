@@ -10,7 +10,7 @@ from searches import INPUTS, sharp
 from transformers import GenerationMixin
 from transformers.generation import utils as generation_utils
 
-from vanilla_transformer.engine import gate
+from vanilla_transformer.engine import calls
 from vanilla_transformer.model import generation_vanilla_transformer as generation
 
 HOOKS = ["_beam_search", "_sample", "_maybe_prepare_encoder_kwargs_for_generation"]
@@ -67,4 +67,4 @@ def test_every_override_of_the_library_is_known():
     overridden = {name for mixin in ours for name in vars(mixin) if name in vars(GenerationMixin)}
     documented = {"generate", "prepare_inputs_for_generation", "adjust_generation_fn", "__module__", "__doc__"}
     assert overridden - documented == set(HOOKS)
-    assert set(gate._TENSOR_SETTINGS) == set(TENSOR_SETTINGS)
+    assert set(calls._TENSOR_SETTINGS) == set(TENSOR_SETTINGS)

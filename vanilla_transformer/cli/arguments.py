@@ -103,12 +103,11 @@ class Computing:
 
     def taken(self, model: "PreTrainedModel") -> str:
         """Returns the precision in which a loaded model computes on this processor."""
-        import torch
 
         from vanilla_transformer.engine.cpu import computing_dtype, saturates
 
         if self.precision == "int8":
-            return _INT8_OF_7_BITS if saturates(torch.backends.quantized.engine) else "int8"
+            return _INT8_OF_7_BITS if saturates() else "int8"
         if computing_dtype(model.dtype, model.device) != model.dtype:
             return _BFLOAT16_IN_FLOAT32
         return str(model.dtype).removeprefix("torch.")

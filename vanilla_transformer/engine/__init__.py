@@ -19,9 +19,8 @@ between two calls.
     encode, start_decoding          both halves, for a model that decodes by several others
 """
 
-from .calls import Unencoded, decode, encode, start_decoding
+from .calls import Call, Unencoded, declined, decode, encode, start_decoding
 from .frozen import Frozen as frozen
 from .frozen import opened
-from .gate import Call, declined
 
 __all__ = ["Call", "Unencoded", "declined", "decode", "encode", "frozen", "opened", "start_decoding"]

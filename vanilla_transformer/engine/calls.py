@@ -1,18 +1,27 @@
-"""The engine's one entry: a search that the library has prepared, on live weights or on those that a block holds."""
+"""The engine's gate and the entry behind it: whether it runs a search that the library has prepared, and the run."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from itertools import chain
+from numbers import Integral
+from typing import Any, NamedTuple
 
 import torch
+import transformers
 from transformers import (
+    DynamicCache,
+    EncoderDecoderCache,
     EosTokenCriteria,
+    GenerationConfig,
+    LogitsProcessor,
+    LogitsProcessorList,
     MaxLengthCriteria,
     MinLengthLogitsProcessor,
     MinNewTokensLengthLogitsProcessor,
     NoBadWordsLogitsProcessor,
     PreTrainedModel,
+    StoppingCriteriaList,
     SuppressTokensAtBeginLogitsProcessor,
     SuppressTokensLogitsProcessor,
 )
@@ -21,15 +30,37 @@ from transformers.modeling_outputs import BaseModelOutput
 from transformers.utils import ModelOutput, logging
 
 from .cpu import computing_dtype, fitting_threads
-from .decoder import Decoder
-from .encoder import Encoder
 from .frozen import Frozen, opened, refusal
-from .gate import Call, declined, decodes_itself
-from .linear import Weights
+from .known import unknown, words
+from .linear import Weights, unsupported_quantization
 from .search import BeamSearch, Decoding, Hypotheses, Limits, Processor, greedy_search, likeliest, sampled
+from .stacks import Decoder, Encoder
 
 logger = logging.get_logger(__name__)
 
+# Processors that look only at each row's own tokens, so that sentences may leave the batch.
+_ROWWISE_PROCESSORS = {
+    getattr(transformers, name, None)
+    for name in words(
+        "EpsilonLogitsWarper EtaLogitsWarper ExponentialDecayLengthPenalty ForcedBOSTokenLogitsProcessor "
+        "ForcedEOSTokenLogitsProcessor InfNanRemoveLogitsProcessor LogitNormalization MinLengthLogitsProcessor "
+        "MinNewTokensLengthLogitsProcessor MinPLogitsWarper NoBadWordsLogitsProcessor "
+        "NoRepeatNGramLogitsProcessor RepetitionPenaltyLogitsProcessor SequenceBiasLogitsProcessor "
+        "SuppressTokensAtBeginLogitsProcessor SuppressTokensLogitsProcessor TemperatureLogitsWarper "
+        "TopKLogitsWarper TopPLogitsWarper TypicalLogitsWarper"
+    )
+}
+# Exponent of the length penalty up to which its powers are finite in float32.
+LARGEST_PENALTY = 10.0
+_CRITERIA = {MaxLengthCriteria, EosTokenCriteria}
+# Undocumented attributes of the settings that a search receives.
+_TENSOR_SETTINGS = ("_eos_token_tensor", "_pad_token_tensor")
+# Arguments that `generate` passes to a search: any other is unsupported unless it is None. `Seq2SeqTrainer` passes on
+# labels, which change nothing.
+_ARGUMENTS = words(
+    "attention_mask encoder_outputs labels logits_to_keep output_attentions output_hidden_states past_key_values "
+    "position_ids streamer synced_gpus use_cache"
+)
 # Processors that rule out the same tokens in all rows; the last one where its words have a single token.
 _SUPPRESSING = (
     MinLengthLogitsProcessor,
@@ -38,6 +69,35 @@ _SUPPRESSING = (
     SuppressTokensLogitsProcessor,
     NoBadWordsLogitsProcessor,
 )
+
+
+class Call(NamedTuple):
+    """The arguments of the library's searches, which it prepares and validates.
+
+    A criterion of another class may give `limits` and `prompt_length`, the new tokens that each sentence may have.
+    """
+
+    model: Any
+    prompts: torch.Tensor
+    logits_processor: LogitsProcessorList
+    stopping_criteria: StoppingCriteriaList
+    settings: GenerationConfig
+    kwargs: dict[str, Any]
+
+    @property
+    def quantization(self) -> str | None:
+        """None, or "int8"."""
+        frozen = opened(self.model)
+        return (frozen and frozen.quantization) or getattr(self.settings, "quantization", None)
+
+
+def declined(call: Call) -> str | None:
+    """Returns the first thing that the engine does not know in a model or a call, or None: the engine runs it."""
+    missing = [f"GenerationConfig.{name}" for name in _TENSOR_SETTINGS if not hasattr(call.settings, name)]
+    if missing:
+        return f"transformers {transformers.__version__}, which has no {' and no '.join(missing)}"
+    found = chain(_of_model(call), _of_settings(call), _of_parts(call), _of_arguments(call), _of_positions(call))
+    return next((reason for reason in found if reason), None)
 
 
 @dataclass
@@ -66,7 +126,7 @@ class Unencoded(ModelOutput):
         return output
 
 
-def decode(call: Call) -> Any:
+def decode(call: Call) -> torch.Tensor | ModelOutput | None:
     """Returns the result of the library's search for the same call, or None if the engine declines it.
 
     `sequences_scores` are always returned, and no `past_key_values`: the library's belong to hypotheses that were
@@ -84,6 +144,8 @@ def decode(call: Call) -> Any:
     width, sample = call.settings.num_beams or 1, call.settings.do_sample
     prompts_NP = call.prompts[::width]
     limits, process = _limits(call, prompts_NP), _processor(call.logits_processor)
+    padding = call.settings._pad_token_tensor  # The library takes an end where there is none.
+    assert padding is not None
     # Without torch's bookkeeping for gradients, small operations take three quarters of the time.
     with torch.inference_mode(), fitting_threads(call.model, len(prompts_NP)):
         decoding = _start(call, width)
@@ -95,9 +157,9 @@ def decode(call: Call) -> Any:
                 # seed draws the same tokens.
                 choose = sampled if sample else likeliest
                 tokens = greedy_search(
-                    decoding, prompts_NP, limits, _padding(call), process, choose, may_drop_finished=not sample
+                    decoding, prompts_NP, limits, int(padding), process, choose, may_drop_finished=not sample
                 )
-    return _beam_output(call, prompts_NP, hypotheses) if width > 1 else tokens.clone()
+    return _beam_output(call, prompts_NP, hypotheses, int(padding)) if width > 1 else tokens.clone()
 
 
 def encode(
@@ -113,8 +175,13 @@ def encode(
     if decodes_itself(model) or (frozen is None and (autocast or computing_dtype(dtype, model.device) != dtype)):
         return by_library()
     with torch.autocast(device, enabled=False), torch.no_grad():
-        encoder = Encoder(model, Weights(dtype)) if frozen is None else frozen.encoder(dtype, quantization)
+        encoder = Encoder(model, Weights(dtype)) if frozen is None else frozen.part(Encoder, dtype, quantization)
         return BaseModelOutput(last_hidden_state=encoder(**inputs).to(dtype))
+
+
+def decodes_itself(model: PreTrainedModel) -> bool:
+    """Tells whether a model has a `start_decoding` of its own: one of another family, or an ensemble."""
+    return hasattr(model, "start_decoding")
 
 
 def start_decoding(
@@ -126,7 +193,7 @@ def start_decoding(
     return _decoder(model, quantization).start(encoder_outputs[0], mask_NS)
 
 
-def _start(call: Call, width: int) -> Any:
+def _start(call: Call, width: int) -> Decoding:
     """Returns the decoding of a call; the library has repeated each source and prompt `width` times."""
     model, sources, mask = call.model, call.kwargs.get("encoder_outputs"), call.kwargs.get("attention_mask")
     mask_NS = None if mask is None else mask[::width]
@@ -150,7 +217,7 @@ def _decoder(model: PreTrainedModel, quantization: str | None) -> Decoder:
     dtype = computing_dtype(model.dtype, model.device)
     if frozen is None and (quantization is not None or dtype != model.dtype):
         frozen = Frozen(model, quantization)  # Held for this call only.
-    return Decoder(model, Weights(dtype)) if frozen is None else frozen.decoder(dtype, quantization)
+    return Decoder(model, Weights(dtype)) if frozen is None else frozen.part(Decoder, dtype, quantization)
 
 
 def _limits(call: Call, prompts_NP: torch.Tensor) -> Limits:
@@ -186,15 +253,9 @@ def _limits(call: Call, prompts_NP: torch.Tensor) -> Limits:
     )
 
 
-def _padding(call: Call) -> Any:
-    """Returns the token after the end of a hypothesis; None without padding and end."""
-    padding: Any = call.settings._pad_token_tensor
-    return call.model.config.pad_token_id if padding is None else int(padding)
-
-
-def _processor(parts: Any) -> Processor | None:
+def _processor(given: LogitsProcessorList) -> Processor | None:
     """Combines all processors into one that may change scores in place; None if there are none."""
-    parts = [partial(_suppressed, part) if _suppresses(part) else part for part in parts]
+    parts = [partial(_suppressed, part) if _suppresses(part) else part for part in given]
 
     def process(ids_RT: torch.Tensor, scores_RV: torch.Tensor) -> torch.Tensor:
         for part in parts:
@@ -204,24 +265,24 @@ def _processor(parts: Any) -> Processor | None:
     return process if parts else None
 
 
-def _suppresses(processor: object) -> bool:
+def _suppresses(processor: LogitsProcessor) -> bool:
     """Tells whether a processor rules out the same tokens in all rows, whatever was written."""
     words = getattr(processor, "sequence_bias", ()) if type(processor) is NoBadWordsLogitsProcessor else ()
     return type(processor) in _SUPPRESSING and all(len(word) == 1 for word in words)
 
 
-def _suppressed(processor: Any, ids_RT: torch.Tensor, scores_RV: torch.Tensor) -> torch.Tensor:
+def _suppressed(processor: LogitsProcessor, ids_RT: torch.Tensor, scores_RV: torch.Tensor) -> torch.Tensor:
     """Rules tokens out in place, as the processor does in one row: it copies all scores."""
     return scores_RV.add_(processor(ids_RT[:1], torch.zeros_like(scores_RV[:1])))
 
 
-def _beam_output(call: Call, prompts_NP: torch.Tensor, found: Hypotheses) -> Any:
+def _beam_output(call: Call, prompts_NP: torch.Tensor, found: Hypotheses, padding: int) -> torch.Tensor | ModelOutput:
     width, returned = found.scores.shape[1], call.settings.num_return_sequences
     found = Hypotheses(*(part.clone() for part in found))  # Tensors of inference mode cannot be used in training.
     best = Hypotheses(*(part[:, :returned].flatten(0, 1) for part in found))
     longest = int(best.lengths.max())
     unused = torch.arange(longest, device=prompts_NP.device) >= best.lengths[:, None]
-    tokens = best.paths[:, 0, :longest].masked_fill(unused, _padding(call))
+    tokens = best.paths[:, 0, :longest].masked_fill(unused, padding)
     sequences: Any = torch.cat((prompts_NP.repeat_interleave(returned, 0), tokens), 1)
     if not call.settings.return_dict_in_generate:
         return sequences
@@ -230,3 +291,87 @@ def _beam_output(call: Call, prompts_NP: torch.Tensor, found: Hypotheses) -> Any
     is_encoder_decoder = call.model.config.is_encoder_decoder
     output = GenerateBeamEncoderDecoderOutput if is_encoder_decoder else GenerateBeamDecoderOnlyOutput
     return output(sequences=sequences, sequences_scores=best.scores, beam_indices=parents)
+
+
+def _of_model(call: Call) -> Iterator[str | None]:
+    """Asks each model that decodes; inside a block it was asked at the beginning."""
+    for model in getattr(call.model, "members", (call.model,)):
+        yield unknown(model) if opened(model) is None or model.training else None
+        if call.quantization is not None and decodes_itself(model):
+            yield f"a {type(model).__name__}, which has no 8-bit weights"
+    yield unsupported_quantization(call.quantization, call.model.device)
+
+
+def _of_settings(call: Call) -> Iterator[str]:
+    settings: Any = call.settings
+    if settings.do_sample and settings.num_beams > 1:
+        yield "do_sample=True with beams"
+    for name in ("output_scores", "output_logits", "output_attentions", "output_hidden_states"):
+        if getattr(settings, name):
+            yield f"{name}=True"
+    if settings.cache_implementation not in (None, "dynamic"):
+        yield f"cache_implementation={settings.cache_implementation!r}"
+    if not settings.use_cache:
+        yield "use_cache=False"
+    if any(getattr(settings, name, None) for name in ("low_memory", "is_assistant", "compile_config")):
+        yield "low_memory, compile_config or the part of an assistant"
+    for name, least in (("max_length", 0), ("num_return_sequences", 1)):
+        value = getattr(settings, name)
+        # The library fails at these.
+        if not isinstance(value, Integral) or value < least:
+            yield f"{name}={value}"
+    if not abs(settings.length_penalty or 0.0) <= LARGEST_PENALTY:
+        yield f"length_penalty={settings.length_penalty}"
+    if settings.num_beams == 1 and settings.return_dict_in_generate:
+        yield "a dictionary with the cache of a search without a beam"
+    ends, vocabulary = settings._eos_token_tensor, call.model.config.vocab_size
+    if ends is None:
+        yield "no eos_token_id"
+    elif settings.num_beams > 1 and max(2, 1 + len(ends)) * settings.num_beams > vocabulary:
+        yield f"num_beams={settings.num_beams} in a vocabulary of {vocabulary}"
+
+
+def _of_parts(call: Call) -> Iterator[str]:
+    for part in call.logits_processor:
+        if type(part) not in _ROWWISE_PROCESSORS:
+            yield type(part).__name__
+        if isinstance(getattr(part, "prompt_ignore_length", None), torch.Tensor):
+            yield "repetition_penalty after prompts with padding, which it counts for each row"
+    for criterion in call.stopping_criteria:
+        if type(criterion) not in _CRITERIA and not hasattr(criterion, "limits"):
+            yield type(criterion).__name__
+
+
+def _of_arguments(call: Call) -> Iterator[str]:
+    mask = call.kwargs.get("attention_mask")
+    if mask is not None and not bool(mask.any(-1).all()):
+        # Attention to nothing depends on the implementation.
+        yield "a source of padding alone"
+    for name, value in call.kwargs.items():
+        if name not in _ARGUMENTS and value is not None:
+            yield name
+    for name in ("synced_gpus", "streamer", "output_attentions", "output_hidden_states"):
+        if call.kwargs.get(name):
+            yield name
+    cache = call.kwargs.get("past_key_values")
+    made_here = EncoderDecoderCache if call.model.config.is_encoder_decoder else DynamicCache
+    if cache is not None and not (type(cache) is made_here and cache.get_seq_length() == 0):
+        yield "past_key_values"
+
+
+def _of_positions(call: Call) -> Iterator[str]:
+    """Refuses explicit positions, except those of a decoder-only model that count its tokens."""
+    positions, prompts, mask = call.kwargs.get("position_ids"), call.prompts, call.kwargs.get("attention_mask")
+    expected: Any = None
+    if not call.model.config.is_encoder_decoder:
+        if not prompts.shape[1]:
+            yield "prompts without a token"
+        if mask is None:
+            expected = torch.arange(prompts.shape[1], device=prompts.device)[None]
+        else:
+            mask = mask.to(prompts.device)
+            if mask.shape != prompts.shape or not bool(mask.long().diff(dim=1).ge(0).all()):
+                yield "padding after a prompt's beginning"
+            expected = (mask.long().cumsum(1) - 1).clamp(min=0)
+    if positions is not None and (expected is None or not bool((positions.to(prompts.device) == expected).all())):
+        yield "position_ids"

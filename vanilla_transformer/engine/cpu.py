@@ -10,7 +10,6 @@ import threading
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import cache
 from pathlib import Path
 
 import torch
@@ -50,17 +49,15 @@ def has_bfloat16_products() -> bool:
     return not emulated and torch.ops.mkldnn._is_mkldnn_bf16_supported()
 
 
-@cache
-def saturates(engine: str) -> bool:
-    """Tells whether `engine`, one of `torch.backends.quantized`, adds pairs of 8-bit products in 16 bits.
+def saturates() -> bool:
+    """Tells whether torch's library for 8-bit products adds pairs of them in 16 bits.
 
     x86 without VNNI has no other instruction. The sum 2 · 255 · 127 does not fit; 2 · 255 · 64 does.
     """
     ones = torch.ones(16, 64, dtype=torch.float32)
-    with int8_engine(engine), without_deprecation():
-        weight = torch.quantize_per_tensor(ones, 1 / 127, 0, torch.qint8)
-        packed = torch.ops.quantized.linear_prepack(weight, None)
-        return bool(torch.ops.quantized.linear_dynamic(ones[:1], packed).min() < 60)
+    with without_deprecation():
+        packed = torch.ops.quantized.linear_prepack(torch.quantize_per_tensor(ones, 1 / 127, 0, torch.qint8), None)
+    return bool(torch.ops.quantized.linear_dynamic(ones[:1], packed).min() < 60)
 
 
 @contextmanager
@@ -96,17 +93,6 @@ def free_threads(threads: int, system: Path = _PROC) -> int:
         return threads
     # Those of the whole machine are counted, so its cores are, too.
     return max(1, min(threads, (os.cpu_count() or 1) - running + own.count("R")))
-
-
-@contextmanager
-def int8_engine(engine: str) -> Iterator[None]:
-    """Packs 8-bit weights in its body for `engine`, which then multiplies them wherever that happens."""
-    usual = torch.backends.quantized.engine
-    torch.backends.quantized.engine = engine
-    try:
-        yield
-    finally:
-        torch.backends.quantized.engine = usual
 
 
 @contextmanager

@@ -2,17 +2,18 @@
 
 import os
 import threading
+from collections.abc import Callable
 from contextvars import ContextVar
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import torch
 from torch import nn
 
 from .cpu import computing_dtype
-from .decoder import Decoder
-from .encoder import Encoder
 from .known import unknown
-from .linear import PackedWeights, unsupported_quantization
+from .linear import Weights, unsupported_quantization
+
+Part = TypeVar("Part")
 
 # The blocks around a call, innermost last: of its own thread or task, or handed on by `contextvars.copy_context`.
 _OPEN: ContextVar[tuple["Frozen", ...]] = ContextVar("open blocks", default=())
@@ -65,16 +66,10 @@ class Frozen:
         _OPEN.set(tuple(block for block in _OPEN.get() if block is not self))
         self.model, self._parts = self.frozen_model, {}
 
-    def decoder(self, dtype: torch.dtype, quantization: str | None) -> Decoder:
-        """Returns the decoder for a type of its activations."""
-        return self._part(Decoder, PackedWeights(dtype, self.quantization or quantization))
-
-    def encoder(self, dtype: torch.dtype, quantization: str | None) -> Encoder:
-        """Returns the encoder for the type in which the library's search would compute."""
-        weights = PackedWeights(computing_dtype(dtype, self.model.device), self.quantization or quantization)
-        return self._part(Encoder, weights)
-
-    def _part(self, kind: Any, weights: PackedWeights) -> Any:
+    def part(self, kind: Callable[[Any, Weights], Part], dtype: torch.dtype, quantization: str | None) -> Part:
+        """Returns a `Decoder` or an `Encoder` for the type in which the library's search would compute."""
+        dtype = computing_dtype(dtype, self.model.device)
+        weights = Weights(dtype, packed=True, quantization=self.quantization or quantization)
         # A lock of each process: a fork copies those that other threads hold, and nobody there gives them back.
         with self._locks.setdefault(os.getpid(), threading.Lock()):
             if (kind, weights) not in self._parts:

@@ -4,10 +4,11 @@ Shapes in names: N sentences · W beam width · C candidates of a sentence · V 
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol, TypeVar
 
 import torch
 
+Length = TypeVar("Length", float, torch.Tensor)
 # Changes scores (rows, vocabulary), given the tokens before them, (rows, length).
 Processor = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 # Chooses a token for each row, (rows, 1), from its scores, (rows, vocabulary).
@@ -126,7 +127,7 @@ class Limits(NamedTuple):
     length_penalty: float
     early_stopping: bool | str
 
-    def penalty(self, length: Any) -> Any:
+    def penalty(self, length: Length) -> Length:
         """Returns the penalty of a length, or of a tensor of lengths."""
         offset, divisor = getattr(self.length_penalty, "offset", 0.0), getattr(self.length_penalty, "divisor", 1.0)
         return ((offset + length) / divisor) ** float(self.length_penalty)
@@ -178,8 +179,8 @@ def may_improve(running: Hypotheses, finished: Hypotheses, length: int, limits: 
     goes_on = best > IMPOSSIBLE / 2
     if limits.early_stopping is True:
         return goes_on & (last <= IMPOSSIBLE)
-    bound = best / limits.penalty(limits.horizon.float() if limits.is_exact else float(length))
-    return goes_on & (bound > last)
+    penalty = limits.penalty(limits.horizon.float()) if limits.is_exact else limits.penalty(float(length))
+    return goes_on & (best / penalty > last)
 
 
 def _extended(paths: torch.Tensor, chosen: Candidates, length: int) -> torch.Tensor:

@@ -1,18 +1,20 @@
-"""The decoder of section 3 for search: one more position of many hypotheses at a time, exact.
+"""Encoder and decoder of section 3 for a search, exact and without gradients.
 
-The decoder's `forward` is written for reading and training; this is written to be called at every step: the source's
-keys and values are computed once per sentence instead of once per hypothesis, and a sentence's hypotheses share one
-cache. Reordering hypotheses moves no keys or values: a mask lets each attend to its own ancestors.
+Their `forward` is written for reading and training. Here the decoder advances many hypotheses by one position at a
+time: the source's keys and values are computed once per sentence instead of once per hypothesis, and a sentence's
+hypotheses share one cache. Reordering hypotheses moves no keys or values: a mask lets each attend to its ancestors.
 
-Shapes in names: N sentences · W hypotheses of a sentence · R = N·W rows · S source · L slots of the cache ·
+Shapes in names: N sentences · W hypotheses of a sentence · R rows, N·W or N·S · S source · L slots of the cache ·
 D d_model · H heads, Nh = N·H · K d_k (keys) or d_v (values) · V vocabulary.
 """
+
+from typing import Any
 
 import torch
 from torch.nn import functional as F
 from transformers import PreTrainedModel
 
-from .linear import Layer, Weights
+from .linear import Weights
 
 # Prompt tokens read at a time: enough to keep a processor busy, few enough for small scores.
 READ_AT_A_TIME = 1024
@@ -20,6 +22,92 @@ READ_AT_A_TIME = 1024
 # single sentence's cache is small.
 POSITIONS_AT_A_TIME = 8
 POSITIONS_OF_ONE = 32
+
+
+class PositionTable:
+    """Section 3.5's encodings by position; sinusoidal ones are computed once."""
+
+    def __init__(self, module: Any) -> None:
+        self.module = module
+        self._table = torch.empty(0) if module.learned is None else module.learned.weight
+
+    def at(self, positions: torch.Tensor, longest: int) -> torch.Tensor:
+        """Returns the encodings of positions that are all below `longest`, (..., d_model)."""
+        return F.embedding(positions, self.first(longest, positions.device))
+
+    def first(self, length: int, device: torch.device) -> torch.Tensor:
+        """Returns the encodings of `length` or more positions, (length or more, d_model).
+
+        Raises:
+            ValueError: There are fewer learned positions.
+        """
+        if len(self._table) < length or self._table.device != device:
+            self._table = self.module(length if self.module.learned is not None else 2 * length + 16, device=device)
+        return self._table
+
+
+class Layer:
+    """The linear layers and norms of one layer of encoder or decoder; the queries' weights include 1 / √d_k."""
+
+    def __init__(self, layer: Any, weights: Weights) -> None:
+        own, feed_forward = layer.self_attention, layer.feed_forward
+        self.project = weights.projections(own.q_proj, own.k_proj, own.v_proj, scaled=own.d_k**-0.5)
+        self.self_out = weights.residual_linear(own.out_proj)
+        self.self_norm, self.feed_norm = map(weights.norm, (layer.self_attention_norm, layer.feed_forward_norm))
+        if hasattr(layer, "cross_attention"):
+            cross = layer.cross_attention
+            self.source_query = weights.projections(cross.q_proj, scaled=cross.d_k**-0.5)
+            self.cross_out = weights.residual_linear(cross.out_proj)
+            self.cross_norm = weights.norm(layer.cross_attention_norm)
+        self.first = weights.linear(feed_forward.w_1, feed_forward.activation)
+        self.second = weights.residual_linear(feed_forward.w_2)
+
+
+class Encoder:
+    """The encoder's pass over a batch of sentences.
+
+    Args:
+        model: A model with an encoder, which is used.
+        weights: Makes the linear layers.
+    """
+
+    def __init__(self, model: PreTrainedModel, weights: Weights) -> None:
+        encoder = model.model.encoder
+        attention = encoder.layers[0].self_attention
+        self.dtype, self.num_heads = weights.activations, len(attention.q_proj.weight) // attention.d_k
+        self.embedding, self.scale = encoder.embed_tokens.weight, encoder.config.d_model**0.5
+        self.positions = PositionTable(encoder.positional_encoding)
+        self.layers = [Layer(layer, weights) for layer in encoder.layers]
+
+    def __call__(
+        self,
+        input_ids: torch.Tensor | None = None,
+        inputs_embeds: torch.Tensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """Maps token ids (N, S), or embeddings (N, S, D), to states (N, S, D)."""
+        states = F.embedding(input_ids, self.embedding) if inputs_embeds is None else inputs_embeds  # type: ignore
+        length, device = states.shape[1], states.device
+        if attention_mask is None or attention_mask.all():
+            encodings, may_attend = self.positions.first(length, device)[:length], None
+        else:
+            # Section 3.5: a sentence's first token that is not padding has position 0.
+            places_NS = (attention_mask.long().cumsum(-1) - 1).clamp(min=0)
+            encodings, may_attend = self.positions.at(places_NS, length), attention_mask[:, None, None, :].bool()
+        x_NSD = (states * self.scale + encodings.to(states.dtype)).to(self.dtype)
+        x = x_NSD.flatten(0, 1)
+        for layer in self.layers:
+            q_NHSK, k_NHSK, v_NHSK = (self._heads(part, len(x_NSD)) for part in layer.project(x))
+            # The queries' weights include 1 / √d_k.
+            attended = F.scaled_dot_product_attention(q_NHSK, k_NHSK, v_NHSK, may_attend, scale=1.0)
+            x = layer.self_norm(layer.self_out(attended.transpose(1, 2).reshape(x.shape[0], -1), x))
+            x = layer.feed_norm(layer.second(layer.first(x), x))
+        return x.view_as(x_NSD)
+
+    def _heads(self, projected_RD: torch.Tensor, sentences: int) -> torch.Tensor:
+        """Reshapes (N·S, H·K) to (N, H, S, K)."""
+        width = projected_RD.shape[1] // self.num_heads
+        return projected_RD.view(sentences, -1, self.num_heads, width).transpose(1, 2)
 
 
 class Decoder:
@@ -41,8 +129,7 @@ class Decoder:
         self.d_k, self.d_v = attention.d_k, attention.d_v
         self.num_heads = len(attention.q_proj.weight) // self.d_k
         self.scale = decoder.config.d_model**0.5
-        self.embedding = weights.embedding(decoder.embed_tokens)
-        self.positions = weights.positions(decoder.positional_encoding)
+        self.embedding, self.positions = decoder.embed_tokens.weight, PositionTable(decoder.positional_encoding)
         self.layers = [Layer(layer, weights) for layer in decoder.layers]
         self.source_projections = [
             weights.projections(layer.cross_attention.k_proj, layer.cross_attention.v_proj)
@@ -113,34 +200,16 @@ class Decoder:
         self, q_RD: torch.Tensor, keys_NhKL: torch.Tensor, values_NhLK: torch.Tensor, bias: torch.Tensor | None
     ) -> torch.Tensor:
         """Section 3.2.1 for all heads: a sentence's hypotheses are the queries; their weights include 1 / √d_k."""
-        heads, all_heads = self.num_heads, keys_NhKL.shape[0]
-        rows, sentences = q_RD.shape[0], all_heads // heads
-        if q_RD.dtype != self.cache_dtype:
-            q_RD = q_RD.to(self.cache_dtype)
-        # With one hypothesis or one sentence the heads are a view.
-        if rows == sentences:
-            q_NhWK = q_RD.reshape(all_heads, 1, self.d_k)
-        elif sentences == 1:
-            q_NhWK = q_RD.view(rows, heads, self.d_k).transpose(0, 1)
-        else:
-            split = q_RD.view(sentences, -1, heads, self.d_k).transpose(1, 2)
-            q_NhWK = split.reshape(all_heads, -1, self.d_k)
-        scores = torch.bmm(q_NhWK, keys_NhKL)
+        heads, (rows, _), sentences = self.num_heads, q_RD.shape, len(keys_NhKL) // self.num_heads
+        # A view with one hypothesis or one sentence.
+        q_NHWK = q_RD.to(self.cache_dtype).view(sentences, -1, heads, self.d_k).transpose(1, 2)
+        scores = torch.bmm(q_NHWK.reshape(len(keys_NhKL), -1, self.d_k), keys_NhKL)
         if bias is not None:
             scores.view(sentences, heads, scores.shape[1], -1).add_(bias)
         # The library's attention also takes the softmax of bfloat16 in float32.
         weights = torch.softmax(scores, -1, dtype=torch.promote_types(scores.dtype, torch.float32))
-        if weights.dtype != self.cache_dtype:
-            weights = weights.to(self.cache_dtype)
-        attended = torch.bmm(weights, values_NhLK)
-        if rows == sentences:
-            attended = attended.view(rows, heads * self.d_v)
-        elif sentences == 1:
-            attended = attended.transpose(0, 1).reshape(rows, heads * self.d_v)
-        else:
-            split = attended.view(sentences, heads, -1, self.d_v).transpose(1, 2)
-            attended = split.reshape(rows, heads * self.d_v)
-        return attended if attended.dtype == self.dtype else attended.to(self.dtype)
+        attended = torch.bmm(weights.to(self.cache_dtype), values_NhLK).view(sentences, heads, -1, self.d_v)
+        return attended.transpose(1, 2).reshape(rows, heads * self.d_v).to(self.dtype)
 
 
 class DecoderCache:
@@ -253,21 +322,13 @@ class DecoderCache:
 
     def _written(self, cached_NhLK: torch.Tensor, new_RD: torch.Tensor) -> torch.Tensor:
         heads, (first, width) = self.decoder.num_heads, self._slots
-        slots = cached_NhLK.narrow(1, first, width)
-        if self.sentences == 1:
-            slots.copy_(new_RD.view(width, heads, -1).transpose(0, 1))
-        else:
-            new_NWHK = new_RD.view(self.sentences, width, heads, -1)
-            slots.view(self.sentences, heads, width, -1).copy_(new_NWHK.transpose(1, 2))
+        slots_NHWK = cached_NhLK.narrow(1, first, width).view(self.sentences, heads, width, -1)
+        slots_NHWK.copy_(new_RD.view(self.sentences, width, heads, -1).transpose(1, 2))
         return cached_NhLK.narrow(1, 0, self.used)
 
     def reorder(self, parents_NW: torch.Tensor) -> None:
         """Makes each hypothesis the child of another one of its sentence, whose ancestors it inherits."""
-        if self.ancestor_bias is None:
-            return
-        if self.sentences == 1:
-            self.ancestor_bias = self.ancestor_bias.index_select(2, parents_NW[0])
-        else:
+        if self.ancestor_bias is not None:
             parents = parents_NW[:, None, :, None].expand(-1, -1, -1, self.capacity)
             self.ancestor_bias = self.ancestor_bias.gather(2, parents)
 
