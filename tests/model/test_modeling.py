@@ -8,7 +8,6 @@ import weakref
 import pytest
 import torch
 from refusals import refused
-from safetensors import safe_open
 from small_models import HEADS, IDS, MASK, inputs_of, random_model
 from torch import nn
 
@@ -20,7 +19,7 @@ from vanilla_transformer import (
     VanillaTransformerEncoderModel,
     VanillaTransformerForConditionalGeneration,
 )
-from vanilla_transformer.model.modeling_vanilla_transformer import Dropout, PositionalEncoding
+from vanilla_transformer.model.modeling_vanilla_transformer import Dropout
 
 TARGET = torch.tensor([[1, 6, 3, 12, 30], [1, 9, 7, 7, 40]])
 KINDS, ATTENTION = list(HEADS), ["eager", "sdpa"]
@@ -334,20 +333,6 @@ def test_dropout_keeps_the_share_and_the_mean_it_should(p: float):
     kept_together = ((y[:, :-1] != 0) & (y[:, 1:] != 0)).float().mean().item()
     assert kept_together == pytest.approx((1 - p) ** 2, abs=3e-3)  # Neighbours share a random number, not a fate.
     assert dropout.eval()(x) is x
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_save_and_load_change_no_logit_and_save_no_table(kind: str, tmp_path):
-    model = random_model(kind)
-    model.save_pretrained(tmp_path)
-    loaded, report = type(model).from_pretrained(tmp_path, output_loading_info=True)
-    assert not any(report.values())
-    assert torch.equal(loaded(**given(kind)).logits, model(**given(kind)).logits)
-    with safe_open(tmp_path / "model.safetensors", "pt") as file:
-        assert not [name for name in file.keys() if "position" in name]  # noqa: SIM118
-    rounded = type(model).from_pretrained(tmp_path, dtype=torch.bfloat16)
-    stack = rounded.model.encoder if kind == "translator" else rounded.model
-    assert torch.equal(stack.positional_encoding(4000), PositionalEncoding(model.config)(4000))
 
 
 @pytest.mark.parametrize("kind", KINDS)

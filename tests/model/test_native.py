@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors import safe_open
 from small_models import HEADS, IDS, MASK, inputs_of, random_model
 from transformers import (
     AutoModel,
@@ -23,7 +24,12 @@ from transformers import (
     pipeline,
 )
 
-from vanilla_transformer import VanillaTransformerTokenizer
+from vanilla_transformer import (
+    RecurrentEncoderDecoderConfig,
+    RecurrentEncoderDecoderForConditionalGeneration,
+    VanillaTransformerTokenizer,
+)
+from vanilla_transformer.model.modeling_vanilla_transformer import PositionalEncoding
 
 TEXTS = ["the cat sat on the mat", "a dog ran", "the dog sat on a cat", "cats and dogs"] * 4
 AUTO: dict[str, Any] = {
@@ -55,8 +61,12 @@ def test_auto_classes_load_what_was_saved(kind: str, tmp_path: Path):
     base = AutoModel.from_pretrained(tmp_path)
     assert all(torch.equal(*pair) for pair in zip(base.parameters(), model.model.parameters(), strict=True))
     assert type(auto_class.from_config(model.config)) is HEADS[kind]
-    half = auto_class.from_pretrained(tmp_path, dtype=torch.bfloat16)
-    assert half(**inputs).logits.dtype == torch.bfloat16
+    with safe_open(tmp_path / "model.safetensors", "pt") as file:
+        assert not [name for name in file.keys() if "position" in name]  # noqa: SIM118
+    rounded = auto_class.from_pretrained(tmp_path, dtype=torch.bfloat16)
+    assert rounded(**inputs).logits.dtype == torch.bfloat16
+    stack = rounded.model.encoder if kind == "translator" else rounded.model
+    assert torch.equal(stack.positional_encoding(4000), PositionalEncoding(model.config)(4000))
 
 
 def test_a_classifier_begins_with_the_encoder_of_a_masked_language_model(tmp_path: Path):
@@ -80,13 +90,14 @@ import torch, transformers
 from transformers import pipeline
 found = {}
 for directory in sys.argv[1:]:
-    kind = directory.rpartition("/")[2]
+    name = directory.rpartition("/")[2]
+    kind = name.removesuffix("Recurrent")
     model = getattr(transformers, kind).from_pretrained(directory, trust_remote_code=True)
     base = transformers.AutoModel.from_pretrained(directory, trust_remote_code=True)
     assert type(model).__module__.startswith("transformers_modules.")
     ids = torch.tensor([[5, 9, 7, 8, 6, 30]])
     if kind == "AutoModelForSeq2SeqLM":
-        found[kind] = model.generate(ids).tolist()
+        found[name] = model.generate(ids).tolist()
         continue
     assert torch.equal(base(ids).last_hidden_state, model.model(ids).last_hidden_state)
     found[kind] = model(ids).logits.tolist()
@@ -104,13 +115,17 @@ print(json.dumps(found))
 
 
 def test_models_load_and_run_where_the_package_is_not_installed(tokenizer, prompts, tmp_path: Path):
-    expected, directories = {}, []
+    ids = torch.tensor([[5, 9, 7, 8, 6, 30]])
+    config = RecurrentEncoderDecoderConfig(vocab_size=284, d_model=16)
+    recurrent = RecurrentEncoderDecoderForConditionalGeneration(config).eval()
+    recurrent.save_pretrained(tmp_path / "AutoModelForSeq2SeqLMRecurrent")
+    directories = [str(tmp_path / "AutoModelForSeq2SeqLMRecurrent")]
+    expected = {"AutoModelForSeq2SeqLMRecurrent": recurrent.generate(ids).tolist()}
     for kind, auto_class in AUTO.items():
         directory = tmp_path / auto_class.__name__
         model = random_model(kind, vocab_size=284)
         model.save_pretrained(directory)
         (prompts if kind == "language-model" else tokenizer).save_pretrained(directory)
-        ids = torch.tensor([[5, 9, 7, 8, 6, 30]])
         result = model.generate(ids) if kind == "translator" else model(ids).logits
         expected[auto_class.__name__] = result.tolist()
         if kind == "masked-language-model":

@@ -246,16 +246,16 @@ class _EngineMixin(GenerationMixin):
             _SEARCHES.reset(token)
 
     def _with_settings(
-        self, settings: dict[str, object], generation_config: GenerationConfig | None, kwargs: dict[str, object]
+        self, settings: dict[str, object], asked: _Asked
     ) -> tuple[GenerationConfig | None, dict[str, object]]:
         """Returns the call's configuration and arguments, with the given settings in place of its own."""
-        quantization = _Asked(kwargs, generation_config, self.generation_config).effective("quantization")
+        quantization = asked.effective("quantization")
         if quantization is not None:
             _need_engine(quantization)
-        if generation_config is None:
-            return None, {**kwargs, **settings}
-        kwargs = {name: value for name, value in kwargs.items() if name not in settings}
-        generation_config = copy.deepcopy(generation_config)
+        if asked.given is None:
+            return None, {**asked.kwargs, **settings}
+        kwargs = {name: value for name, value in asked.kwargs.items() if name not in settings}
+        generation_config = copy.deepcopy(asked.given)
         # By now the object knows this package's own settings: the library refuses names it does not know.
         generation_config.update(**settings, allow_custom_entries=True)
         return generation_config, kwargs
@@ -346,7 +346,7 @@ class CausalGenerationMixin(_EngineMixin):
         inputs, kwargs = _normalised("inputs", inputs), {name: _normalised(name, kwargs[name]) for name in kwargs}
         asked = _Asked(kwargs, generation_config, self.generation_config)
         settings = {name: asked.effective(name) for name in _ENGINE_SETTINGS} | asked.penalty()
-        generation_config, kwargs = self._with_settings(settings, generation_config, kwargs)
+        generation_config, kwargs = self._with_settings(settings, asked)
         return self._generate(inputs, generation_config, *args, **kwargs)
 
 
@@ -396,7 +396,7 @@ class PaperGenerationMixin(_EngineMixin):
                 settings["max_length"] = longest + prompt_length
             else:
                 settings["max_new_tokens"] = longest
-        generation_config, kwargs = self._with_settings(settings, generation_config, kwargs)
+        generation_config, kwargs = self._with_settings(settings, asked)
         return self._generate(inputs, generation_config, logits_processor, stopping_criteria, *args, **kwargs)
 
     def _source_lengths(self, inputs: torch.Tensor | None, kwargs: dict[str, Any]) -> torch.Tensor:

@@ -23,7 +23,6 @@ from transformers.masking_utils import create_bidirectional_mask, create_causal_
 from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.modeling_outputs import (
     BaseModelOutput,
-    BaseModelOutputWithPast,
     BaseModelOutputWithPastAndCrossAttentions,
     CausalLMOutputWithPast,
     MaskedLMOutput,
@@ -326,13 +325,7 @@ class HubModel(PreTrainedModel):
         The library names only one Auto class per model; the others and the pipelines are named here.
         """
         if self.hub_classes:
-            # Another class of that name stays; ours may have stood in another file when the model was first saved.
-            others = {
-                auto_class: place
-                for auto_class, place in (getattr(self.config, "auto_map", None) or {}).items()
-                if _class_name(place) != _class_name(self.hub_classes.get(auto_class))
-            }
-            self.config.auto_map = {**self.hub_classes, **others}
+            self.config.auto_map = {**(getattr(self.config, "auto_map", None) or {}), **self.hub_classes}
         if "AutoModelForSeq2SeqLM" in self.hub_classes:
             self.config.custom_pipelines = custom_pipelines()
         weights = self.state_dict() if kwargs.get("state_dict") is None else kwargs["state_dict"]
@@ -373,15 +366,10 @@ class HubModel(PreTrainedModel):
         return float(self.config.label_smoothing) if self.training else 0.0
 
 
-def _class_name(place: object) -> str:
-    """Returns the class in an entry of a configuration's `auto_map`, which are names of files and classes."""
-    return str(place).rpartition(".")[2]
-
-
 def name_hub_classes(family: type[PreTrainedConfig], models: Mapping[str, type[HubModel]]) -> None:
     """Makes a family's models name its classes for the Auto classes when they are saved."""
     kinds = {"AutoConfig": family, **models}
-    hub_classes = {name: f"{_class_name(kind.__module__)}.{kind.__name__}" for name, kind in kinds.items()}
+    hub_classes = {name: f"{kind.__module__.rpartition('.')[2]}.{kind.__name__}" for name, kind in kinds.items()}
     for auto_class, model in models.items():
         model.hub_classes = hub_classes
         model.register_for_auto_class(auto_class)
@@ -540,18 +528,22 @@ class Encoder(Stack):
 
 
 class Decoder(Stack):
-    """Section 3.1: a stack of N decoder layers in which no position sees a later one."""
+    """Section 3.1: a stack of N decoder layers in which no position sees a later one.
 
+    Attributes:
+        has_source: Whether its layers attend to an encoder's output.
+    """
+
+    has_source = True
     config: VanillaTransformerConfig
-
     _can_record_outputs = {
         "hidden_states": DecoderLayer,
         "attentions": OutputRecorder(MultiHeadAttention, index=1, layer_name="self_attention"),
         "cross_attentions": OutputRecorder(MultiHeadAttention, index=1, layer_name="cross_attention"),
     }
 
-    def __init__(self, config: VanillaTransformerConfig) -> None:
-        super().__init__(config, [DecoderLayer(config, i) for i in range(config.decoder_layers)])
+    def __init__(self, config: VanillaTransformerConfig | VanillaTransformerDecoderConfig) -> None:
+        super().__init__(config, [DecoderLayer(config, i, self.has_source) for i in range(config.decoder_layers)])
 
     @merge_with_config_defaults
     @capture_outputs
@@ -559,40 +551,59 @@ class Decoder(Stack):
         self,
         input_ids: torch.Tensor | None = None,
         attention_mask: torch.Tensor | None = None,
-        encoder_hidden_states: torch.Tensor | None = None,
-        encoder_attention_mask: torch.Tensor | None = None,
+        position_ids: torch.Tensor | None = None,
         past_key_values: Cache | None = None,
         inputs_embeds: torch.Tensor | None = None,
         use_cache: bool | None = None,
+        encoder_hidden_states: torch.Tensor | None = None,
+        encoder_attention_mask: torch.Tensor | None = None,
         **kwargs: object,
     ) -> BaseModelOutputWithPastAndCrossAttentions:
-        """Maps token ids (batch, target length) to states (batch, target length, d_model)."""
-        refuse_positions(kwargs)
+        """Maps token ids (batch, target length) to the last states, (batch, target length, d_model).
+
+        Args:
+            input_ids: Tokens, (batch, target length).
+            attention_mask: 1 on tokens, 0 on padding, (batch, target length including cached tokens).
+            position_ids: Positions from 0 for a decoder without a source, (batch, target length); by default they
+                count the tokens in the mask. If they restart within a row, the texts packed there do not see each
+                other, as long as there is neither a mask nor a cache (`use_cache=False`, or labels).
+            past_key_values: Keys and values of earlier positions.
+            inputs_embeds: Unscaled embeddings instead of `input_ids`.
+            use_cache: Whether to return `past_key_values`.
+            encoder_hidden_states: The encoder's output, (batch, source length, d_model).
+            encoder_attention_mask: 1 on source tokens, 0 on padding, (batch, source length).
+        """
+        if self.has_source:
+            refuse_positions({"position_ids": position_ids, **kwargs})
         if use_cache and past_key_values is None:
-            past_key_values = EncoderDecoderCache(DynamicCache(config=self.config), DynamicCache(config=self.config))
+            past_key_values = DynamicCache(config=self.config)
+            if self.has_source:
+                past_key_values = EncoderDecoderCache(past_key_values, DynamicCache(config=self.config))
         own_cache = (
             past_key_values.self_attention_cache
             if isinstance(past_key_values, EncoderDecoderCache)
             else past_key_values
         )
         start = own_cache.get_seq_length() if own_cache is not None else 0
-        x = self.embed(input_ids, inputs_embeds, attention_mask, start)
+        x = self.embed(input_ids, inputs_embeds, attention_mask, start, position_ids)
         causal_mask = create_causal_mask(
             config=self.config,
             inputs_embeds=x,
             attention_mask=attention_mask,
             past_key_values=own_cache,
+            position_ids=position_ids,
             allow_is_causal_skip=can_be_read(attention_mask),
         )
+        source_mask = None
         if encoder_hidden_states is not None:
             check_mask(encoder_attention_mask, encoder_hidden_states.shape[1])
-        source_mask = create_bidirectional_mask(
-            config=self.config,
-            inputs_embeds=x,
-            attention_mask=encoder_attention_mask,
-            encoder_hidden_states=encoder_hidden_states,
-            allow_is_bidirectional_skip=can_be_read(encoder_attention_mask),
-        )
+            source_mask = create_bidirectional_mask(
+                config=self.config,
+                inputs_embeds=x,
+                attention_mask=encoder_attention_mask,
+                encoder_hidden_states=encoder_hidden_states,
+                allow_is_bidirectional_skip=can_be_read(encoder_attention_mask),
+            )
         for layer in self.layers:
             # Positional: gradient checkpointing and output hooks read the arguments by place.
             x = layer(x, causal_mask, encoder_hidden_states, source_mask, past_key_values, **kwargs)
@@ -1121,59 +1132,15 @@ class VanillaTransformerEncoderForTokenClassification(_Classifier):
     _output = TokenClassifierOutput
 
 
-class VanillaTransformerDecoderModel(Stack):
+class VanillaTransformerDecoderModel(Decoder):
     """Section 3.1: a stack of N decoder layers without a source, in which no position sees a later one."""
 
-    config: VanillaTransformerDecoderConfig
+    has_source = False
+    config: VanillaTransformerDecoderConfig  # type: ignore[assignment]
     _can_record_outputs = {
         "hidden_states": DecoderLayer,
         "attentions": OutputRecorder(MultiHeadAttention, index=1, layer_name="self_attention"),
     }
-
-    def __init__(self, config: VanillaTransformerDecoderConfig) -> None:
-        layers = [DecoderLayer(config, i, has_cross_attention=False) for i in range(config.decoder_layers)]
-        super().__init__(config, layers)
-
-    @merge_with_config_defaults
-    @capture_outputs
-    def forward(
-        self,
-        input_ids: torch.Tensor | None = None,
-        attention_mask: torch.Tensor | None = None,
-        position_ids: torch.Tensor | None = None,
-        past_key_values: Cache | None = None,
-        inputs_embeds: torch.Tensor | None = None,
-        use_cache: bool | None = None,
-        **kwargs: object,
-    ) -> BaseModelOutputWithPast:
-        """Maps token ids (batch, length) to the last states, (batch, length, d_model).
-
-        Args:
-            input_ids: Tokens, (batch, length).
-            attention_mask: 1 on tokens, 0 on padding, (batch, length including cached tokens).
-            position_ids: Positions from 0, (batch, length); by default they count the tokens in the mask. If they
-                restart within a row, the texts packed there do not see each other, as long as there is neither a mask
-                nor a cache (`use_cache=False`, or labels).
-            past_key_values: Keys and values of earlier positions.
-            inputs_embeds: Unscaled embeddings instead of `input_ids`.
-            use_cache: Whether to return `past_key_values`.
-        """
-        if use_cache and past_key_values is None:
-            past_key_values = DynamicCache(config=self.config)
-        start = past_key_values.get_seq_length() if past_key_values is not None else 0
-        x = self.embed(input_ids, inputs_embeds, attention_mask, start, position_ids)
-        mask = create_causal_mask(
-            config=self.config,
-            inputs_embeds=x,
-            attention_mask=attention_mask,
-            past_key_values=past_key_values,
-            position_ids=position_ids,
-            allow_is_causal_skip=can_be_read(attention_mask),
-        )
-        for layer in self.layers:
-            # Positional: gradient checkpointing and output hooks read the arguments by place.
-            x = layer(x, mask, None, None, past_key_values, **kwargs)
-        return BaseModelOutputWithPast(last_hidden_state=x, past_key_values=past_key_values)
 
 
 class VanillaTransformerDecoderForCausalLM(

@@ -62,12 +62,11 @@ class VanillaTransformerText2TextGenerationPipeline(Pipeline):
         clean_up_tokenization_spaces: bool | None = None,
         **generate_kwargs: Any,
     ) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
-        preprocess = {"truncation": truncation}
-        postprocess = {
-            "return_tensors": return_tensors,
-            "clean_up_tokenization_spaces": clean_up_tokenization_spaces,
-        }
-        return _given(preprocess), generate_kwargs, _given(postprocess)
+        preprocess = {} if truncation is None else {"truncation": truncation}
+        postprocess = {} if return_tensors is None else {"return_tensors": return_tensors}
+        if clean_up_tokenization_spaces is not None:
+            postprocess["clean_up_tokenization_spaces"] = clean_up_tokenization_spaces
+        return preprocess, generate_kwargs, postprocess
 
     def preprocess(self, input_: str, truncation: bool = True) -> dict[str, Any]:  # type: ignore[override]
         """Returns the token ids of one text, cut to the model's limit if it has one, (1, source length)."""
@@ -135,7 +134,3 @@ def custom_pipelines() -> dict[str, dict[str, object]]:
         task: {"impl": f"{file}.{pipeline.__name__}", "pt": ["AutoModelForSeq2SeqLM"], "type": "text"}
         for task, pipeline in PIPELINES.items()
     }
-
-
-def _given(parameters: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in parameters.items() if value is not None}
