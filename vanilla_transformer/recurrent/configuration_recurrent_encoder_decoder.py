@@ -1,14 +1,19 @@
 """Sizes and settings of the recurrent encoder-decoders that the paper replaced."""
 
 import os
+import re
+import shutil
+from pathlib import Path
 from typing import Any, Literal
 
 from huggingface_hub.dataclasses import strict
 from transformers import PreTrainedConfig
+from transformers.dynamic_module_utils import get_relative_import_files
 
 from vanilla_transformer.model.configuration_vanilla_transformer import between
 
-from .recurrent_code import save_code
+# An import of a file of the package's models, which is saved beside the files of this folder.
+_IMPORTED = re.compile(r"^from vanilla_transformer\.model\.(\w+) import", re.MULTILINE)
 
 
 @strict
@@ -73,7 +78,12 @@ class RecurrentEncoderDecoderConfig(PreTrainedConfig):
         super().__post_init__(**kwargs)
 
     def save_pretrained(self, save_directory: str | os.PathLike[str], *args: Any, **kwargs: Any) -> None:
-        """Saves as the library does; the configuration of a model with the code that it names."""
+        """Saves as the library does; the configuration of a model with the code that it names, in one folder."""
         super().save_pretrained(save_directory, *args, **kwargs)
-        if getattr(self, "auto_map", None):
-            save_code(save_directory)
+        for file in Path(__file__).parent.glob("*recurrent*.py") if getattr(self, "auto_map", None) else ():
+            code = file.read_text(encoding="utf-8")
+            for name in _IMPORTED.findall(code):
+                imported = Path(__file__).parents[1] / "model" / f"{name}.py"
+                for needed in [str(imported), *get_relative_import_files(imported)]:
+                    shutil.copy(needed, save_directory)
+            Path(save_directory, file.name).write_text(_IMPORTED.sub(r"from .\1 import", code), encoding="utf-8")

@@ -306,8 +306,9 @@ class RecurrentDecoder(RecurrentPreTrainedModel):
         for step in range(embedded_BTD.shape[1]):
             above_BD = layers[-1][0]
             if self.is_bahdanau:
-                fed_BD, seen_BS = self._look_once(above_BD, state, values_BSD, mask_BS)
-                weights.append(seen_BS)
+                context_B1D, seen_B1S = self._look(above_BD[:, None], state, values_BSD, mask_BS)
+                fed_BD = context_B1D[:, 0]
+                weights.append(seen_B1S)
             gates_BG = words_BTG[:, step]
             if self.feeds:
                 gates_BG = gates_BG + fed_BD @ fed_weight_GD.T
@@ -316,9 +317,9 @@ class RecurrentDecoder(RecurrentPreTrainedModel):
                 # Bahdanau et al. 2015, section A.2.2: the state before the word, the previous word and the context.
                 output_BD = maxout(self.readout(torch.cat((above_BD, embedded_BTD[:, step], fed_BD), -1)))
             elif state.keys is not None:
-                context_BD, seen_BS = self._look_once(new[-1][0], state, values_BSD, mask_BS)
-                weights.append(seen_BS)
-                output_BD = self._attentional(context_BD, new[-1][0])
+                context_B1D, seen_B1S = self._look(new[-1][0][:, None], state, values_BSD, mask_BS)
+                weights.append(seen_B1S)
+                output_BD = self._attentional(context_B1D[:, 0], new[-1][0])
             else:
                 output_BD = new[-1][0]
             if reads_BT is not None:
@@ -333,7 +334,7 @@ class RecurrentDecoder(RecurrentPreTrainedModel):
             layers = new
             outputs.append(output_BD)
         after = RecurrentState(layers, fed_BD, state.keys, state.length + embedded_BTD.shape[1])
-        return self.dropout(torch.stack(outputs, 1)), torch.stack(weights, 1) if weights else None, after
+        return self.dropout(torch.stack(outputs, 1)), torch.cat(weights, 1) if weights else None, after
 
     def _look(
         self, query_BTD: torch.Tensor, state: RecurrentState, values_NSD: torch.Tensor, mask_NS: torch.Tensor
@@ -343,10 +344,6 @@ class RecurrentDecoder(RecurrentPreTrainedModel):
         queries = query_BTD.reshape(len(values_NSD), -1, query_BTD.shape[-1])
         context, weights = self.attention(queries, state.keys, values_NSD, mask_NS)
         return context.reshape(batch, length, -1), weights.reshape(batch, length, -1)
-
-    def _look_once(self, query_BD: torch.Tensor, *source: Any) -> tuple[torch.Tensor, torch.Tensor]:
-        context_B1D, weights_B1S = self._look(query_BD[:, None], *source)
-        return context_B1D[:, 0], weights_B1S[:, 0]
 
     def _through_layers(self, gates_BG: torch.Tensor, layers: list[State]) -> list[State]:
         """Runs one step of every layer, with the weights of torch's own recurrence."""
