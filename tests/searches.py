@@ -18,17 +18,6 @@ from vanilla_transformer.model import generation_vanilla_transformer as generati
 PAD, START, END, WORDS = 0, 1, 2, 150
 
 
-class LibrarySearch(VanillaTransformerForConditionalGeneration):
-    """Our model with encoding and searches as the library has them, and the penalty as it is given."""
-
-    def generate(self, *args, **kwargs):
-        return super().generate(*args, **{"length_penalty_type": "huggingface", **kwargs})
-
-    _maybe_prepare_encoder_kwargs_for_generation = GenerationMixin._maybe_prepare_encoder_kwargs_for_generation
-    _beam_search = GenerationMixin._beam_search
-    _sample = GenerationMixin._sample
-
-
 class CausalLibrarySearch(VanillaTransformerDecoderForCausalLM):
     """Our language model with searches as the library has them."""
 
@@ -96,27 +85,6 @@ ARCHITECTURES = st.sampled_from(
         {"tie_word_embeddings": False, "num_heads": 1},
         {"vocab_size": 64 * 3},
     ]
-)
-SEARCHES = st.fixed_dictionaries(
-    {
-        "num_beams": st.integers(2, 6),
-        "num_return_sequences": st.integers(1, 2),
-        "early_stopping": st.sampled_from(["never", "never", True, False]),
-    },
-    optional={
-        "max_length_beyond_source": st.integers(0, 12),
-        "max_new_tokens": st.integers(1, 9),
-        "min_new_tokens": st.integers(1, 6),
-        "no_repeat_ngram_size": st.just(2),
-        "repetition_penalty": st.sampled_from([0.8, 1.3]),
-        "bad_words_ids": st.just([[5], [3, 7]]),
-        "sequence_bias": st.just([[[9], 2.0], [[4, 5], -3.0]]),
-        "suppress_tokens": st.just([PAD, 17]),
-        "eos_token_id": st.just([END, 7]),
-        "forced_eos_token_id": st.just(END),
-        "exponential_decay_length_penalty": st.just((2, 1.5)),
-        "renormalize_logits": st.just(True),
-    },
 )
 
 

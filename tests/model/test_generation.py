@@ -9,7 +9,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from refusals import refused
 from transformers import GenerationConfig
-from transformers.generation.streamers import BaseStreamer
 
 from vanilla_transformer import VanillaTransformerConfig, VanillaTransformerForConditionalGeneration
 from vanilla_transformer.model.generation_vanilla_transformer import GoogleLengthPenalty
@@ -155,28 +154,6 @@ def test_beam_of_one_equals_greedy_steps_and_assisted_decoding(model):
     expected = model.generate(SOURCE[:1], num_beams=1)
     for asked in ({"assistant_model": few_words(9)}, {"prompt_lookup_num_tokens": 2}):
         assert torch.equal(model.generate(SOURCE[:1], num_beams=1, **asked), expected)
-
-
-class Collected(BaseStreamer):
-    """Keeps what it is given."""
-
-    def __init__(self) -> None:
-        self.pieces: list[torch.Tensor] = []
-        self.ended = False
-
-    def put(self, value: torch.Tensor) -> None:
-        self.pieces.append(value.reshape(-1))
-
-    def end(self) -> None:
-        self.ended = True
-
-
-def test_streamer_is_given_each_token(model):
-    streamer = Collected()
-    found = model.generate(input_ids=SOURCE[:1], num_beams=1, streamer=streamer)
-    assert torch.equal(torch.cat(streamer.pieces), found[0]) and streamer.ended
-    with refused(ValueError, "streamer"):
-        model.generate(input_ids=SOURCE[:1], streamer=Collected())
 
 
 def test_a_checkpoint_without_its_generation_config_decodes_as_the_paper(model, tmp_path):

@@ -1,8 +1,5 @@
 """Recurrent encoder-decoders: every cell and attention, beside a loop written out, trained, searched and saved."""
 
-import subprocess
-import sys
-
 import pytest
 import torch
 from huggingface_hub.errors import StrictDataclassError
@@ -170,38 +167,6 @@ def test_a_saved_model_loads_by_the_auto_classes(tmp_path, source, labels):
     assert loaded.lm_head.weight is loaded.model.encoder.embedding.weight
     assert loaded.lm_head.weight is loaded.model.decoder.embedding.weight
     torch.testing.assert_close(loaded(**source, labels=labels).loss, model(**source, labels=labels).loss)
-
-
-def test_a_saved_model_needs_no_package(tmp_path, source):
-    model = make()
-    model.save_pretrained(tmp_path / "model")
-    expected = model.generate(**source, max_new_tokens=8)
-    code = """
-import sys, torch
-sys.modules["vanilla_transformer"] = None
-from transformers import AutoModelForSeq2SeqLM
-model = AutoModelForSeq2SeqLM.from_pretrained(sys.argv[1], trust_remote_code=True).eval()
-ids, mask = eval(sys.argv[2]), eval(sys.argv[3])
-print(model.generate(input_ids=torch.tensor(ids), attention_mask=torch.tensor(mask), max_new_tokens=8).tolist())
-"""
-    arguments = [str(tmp_path / "model"), *(str(part.tolist()) for part in source.values())]
-    environment = {"HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path / "home"), "PATH": "/usr/bin:/bin"}
-    done = subprocess.run(
-        [sys.executable, "-c", code, *arguments], capture_output=True, text=True, env=environment, cwd=tmp_path
-    )
-    assert done.stdout.strip().splitlines()[-1:] == [str(expected.tolist())], done.stderr
-
-
-def test_the_loss_is_a_mean_over_what_counts_and_smoothed_in_training(source, labels):
-    model = make(label_smoothing=0.1)
-    labels[0, 4:] = -100
-    logits = model(**source, labels=labels).logits.flatten(0, 1)
-    plain = torch.nn.functional.cross_entropy(logits, labels.flatten())
-    torch.testing.assert_close(model(**source, labels=labels).loss, plain)
-    torch.testing.assert_close(model(**source, labels=labels, num_items_in_batch=32).loss, plain * 16 / 32)
-    model.train()
-    smoothed = torch.nn.functional.cross_entropy(logits, labels.flatten(), label_smoothing=0.1)
-    torch.testing.assert_close(model(**source, labels=labels).loss, smoothed)
 
 
 @pytest.mark.parametrize(
