@@ -1,6 +1,7 @@
 """The models that the paper replaced: recurrent encoder-decoders of 2014 and 2015, with and without attention.
 
-Shapes in names: B batch · S source · T target · D d_model · N layers · G gates of a cell · V vocabulary.
+Shapes in names: B batch · S source · T target · D d_model · N layers · G gates of a cell · V vocabulary; in a search
+N sentences · W hypotheses of a sentence · P a prompt's tokens.
 """
 
 from collections.abc import Callable
@@ -25,7 +26,6 @@ from vanilla_transformer.model.modeling_vanilla_transformer import (
 )
 
 from .configuration_recurrent_encoder_decoder import RecurrentEncoderDecoderConfig
-from .recurrent_decoding import RecurrentDecoding
 from .recurrent_equations import SourceAttention, gru_step, lstm_step, maxout
 
 State = tuple[torch.Tensor, ...]
@@ -360,6 +360,51 @@ class RecurrentDecoder(RecurrentPreTrainedModel):
 
     def _weight(self, name: str, layer: int) -> torch.Tensor:
         return getattr(self.rnn, f"{name}_l{layer}")
+
+
+class RecurrentDecoding:
+    """A search's view of the model, by its own steps on its live weights: hypotheses share their sentence's source."""
+
+    def __init__(
+        self,
+        model: "RecurrentEncoderDecoderForConditionalGeneration",
+        encoded: RecurrentEncoderOutput,
+        mask_NS: torch.Tensor | None,
+    ) -> None:
+        assert encoded.last_hidden_state is not None
+        self.model, self.decoder, self.values_NSD = model, model.model.decoder, encoded.last_hidden_state
+        mask_NS = self.values_NSD.new_ones(self.values_NSD.shape[:2]) if mask_NS is None else mask_NS
+        self.mask_NS, self.state = mask_NS.bool(), self.decoder.start(encoded)
+
+    def read(self, tokens_NP: torch.Tensor) -> None:
+        """Reads all tokens of each sentence's prompt but the last."""
+        embedded_NPD = self.decoder.embedding(tokens_NP)
+        _, _, self.state = self.decoder.advance(embedded_NPD, self.state, self.values_NSD, self.mask_NS)
+
+    def step(self, tokens_NW: torch.Tensor) -> torch.Tensor:
+        """Maps the newest token of each hypothesis to logits of the next, (sentences · hypotheses, vocabulary)."""
+        if tokens_NW.numel() > len(self.state.fed):
+            self.reorder(torch.zeros_like(tokens_NW))
+        embedded_B1D = self.decoder.embedding(tokens_NW.reshape(-1, 1))
+        hidden_B1D, _, self.state = self.decoder.advance(embedded_B1D, self.state, self.values_NSD, self.mask_NS)
+        return self.model._project(hidden_B1D[:, -1]).float()
+
+    def reorder(self, parents_NW: torch.Tensor) -> None:
+        """Makes each hypothesis continue the given one of its sentence, before the next step."""
+        self.state.reorder_cache((self._first_rows()[:, None] + parents_NW).flatten())
+
+    def select(self, sentences: torch.Tensor) -> None:
+        """Continues with the given sentences only."""
+        width = len(self.state.fed) // len(self.mask_NS)
+        rows = self._first_rows()[sentences, None] + torch.arange(width, device=sentences.device)
+        self.state.reorder_cache(rows.flatten())
+        if self.state.keys is not None:
+            self.state.keys = self.state.keys[sentences]
+        self.values_NSD, self.mask_NS = self.values_NSD[sentences], self.mask_NS[sentences]
+
+    def _first_rows(self) -> torch.Tensor:
+        sentences = len(self.mask_NS)
+        return torch.arange(sentences, device=self.mask_NS.device) * (len(self.state.fed) // sentences)
 
 
 class RecurrentEncoderDecoderModel(RecurrentPreTrainedModel):
