@@ -89,17 +89,19 @@ class AnswerFinder(Predictor):
         """Finds the answer to each question; a context that is too long is read up to the model's limit."""
         encoded = plain_text(self.tokenizer)([question for _, question in rows], [context for context, _ in rows])
         ids = encoded["input_ids"]
-        for place, logs in self.answers(
-            [self.cut(row) for row in ids], progress, lambda logits: logits.log_softmax(1)
-        ):
-            inside = [at for at, part in enumerate(encoded.sequence_ids(place)[: len(logs)]) if part == 1]
-            spans = [(logs[a, 0] + logs[b, 1], a, b) for a in inside for b in inside if a <= b < a + LONGEST_ANSWER]
-            if spans:
-                log, first, last = max(spans)
-                start, end = encoded.token_to_chars(place, first).start, encoded.token_to_chars(place, last).end
-                answer = rows[place][0][start:end].strip()
-                values = {"answer": answer, "score": round(float(np.exp(log)), 6)}
-                yield place, Prediction(answer, answer, values, truncated=len(ids[place]) > self.longest)
+        for batch, logits in self.logits([self.cut(row) for row in ids]):
+            for place, logs in zip(batch, logits.log_softmax(1).cpu().numpy(), strict=True):
+                inside = [at for at, part in enumerate(encoded.sequence_ids(place)[: len(logs)]) if part == 1]
+                spans = [
+                    (logs[a, 0] + logs[b, 1], a, b) for a in inside for b in inside if a <= b < a + LONGEST_ANSWER
+                ]
+                if spans:
+                    log, first, last = max(spans)
+                    start, end = encoded.token_to_chars(place, first).start, encoded.token_to_chars(place, last).end
+                    answer = rows[place][0][start:end].strip()
+                    values = {"answer": answer, "score": round(float(np.exp(log)), 6)}
+                    yield place, Prediction(answer, answer, values, truncated=len(ids[place]) > self.longest)
+            progress(len(batch))
 
 
 class QuestionAnswering(EncoderTask):
@@ -117,7 +119,7 @@ class QuestionAnswering(EncoderTask):
 
     def encoder(self, recipe: Recipe) -> Encoder:
         """Returns the encoder of question and context, and the places of the answer's first and last token."""
-        return self.row_encoder(self._encode)
+        return Encoder(self.name, self.form, self.columns, self._encode)
 
     def _encode(self, texts: Texts, tokenizer: PreTrainedTokenizerFast) -> dict[str, list[list[int]]]:
         encoded = plain_text(tokenizer)(list(texts["question"]), list(texts["context"]))
@@ -139,7 +141,7 @@ class QuestionAnswering(EncoderTask):
         labels = torch.tensor([[int(at) for at in span] for span in rows["span"]] or [[LABEL_PADDING] * 2])
         return {"input_ids": input_ids, "attention_mask": attention_mask, "labels": labels}
 
-    def references(self, corpus: Dataset) -> list[str]:
+    def references(self, corpus: Dataset, predictor: Predictor) -> list[str]:
         """Returns the answers."""
         return [answer.strip() for answer in corpus["answer"]]
 

@@ -7,8 +7,7 @@ from vanilla_transformer.tasks.evaluation import (
     sample_texts,
     with_columns_of_model,
 )
-from vanilla_transformer.tasks.interface import Batch, RowRandom, SpecialTokens, Task
-from vanilla_transformer.tasks.predictor import Prediction, Predictor
+from vanilla_transformer.tasks.interface import Batch, Prediction, Predictor, RowRandom, SpecialTokens, Task
 from vanilla_transformer.tasks.registry import get_task, register_task, task_for, task_of_model, with_labels
 
 __all__ = [

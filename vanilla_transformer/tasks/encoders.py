@@ -8,15 +8,13 @@ from typing import TYPE_CHECKING, Any
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from vanilla_transformer.data.columns import Row
-from vanilla_transformer.data.preparation import Encode, Encoder
 from vanilla_transformer.errors import MetricError, RecipeError
 from vanilla_transformer.evaluation.metrics import score
 from vanilla_transformer.evaluation.scoring import Evaluation, describe_truncated, in_chunks
 from vanilla_transformer.model.configuration_vanilla_transformer import VanillaTransformerEncoderConfig
 from vanilla_transformer.recipe.defaults import MODEL_FIELDS
 from vanilla_transformer.recipe.schema import Recipe
-from vanilla_transformer.tasks.interface import Task, refuse_options
-from vanilla_transformer.tasks.predictor import Prediction, Predictor
+from vanilla_transformer.tasks.interface import Prediction, Predictor, Task, refuse_options
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -41,10 +39,6 @@ class EncoderTask(Task):
     model_class: type[PreTrainedModel]
     predictor_class: type[Predictor]
     evaluation_settings: tuple[str, ...] = ()
-
-    def row_encoder(self, encode: Encode, **settings: Any) -> Encoder:
-        """Returns an encoder of the task's rows."""
-        return Encoder(self.name, self.form, self.columns, encode, **settings)
 
     def config(self, recipe: Recipe) -> Any:
         """Returns the sizes of the recipe's model: its preset, overridden by the recipe's own fields.
@@ -76,14 +70,11 @@ class EncoderTask(Task):
         return self.predictor_class(model, tokenizer, batch_tokens)
 
     @abstractmethod
-    def references(self, corpus: "Dataset") -> list[str]:
-        """Returns the right prediction of each row, written like its `line` without a score."""
-
-    def check_rows(self, corpus: "Dataset", predictor: Predictor) -> None:
-        """Refuses rows that this model cannot be scored on.
+    def references(self, corpus: "Dataset", predictor: Predictor) -> list[str]:
+        """Returns the right prediction of each row, written like its `line` without a score.
 
         Raises:
-            CorpusError: Says where the row stands, and why.
+            CorpusError: This model cannot be scored on a row: says where it stands, and why.
         """
 
     def evaluate(
@@ -108,11 +99,10 @@ class EncoderTask(Task):
         for name in sorted(settings.keys() - {*self.evaluation_settings}):
             raise RecipeError(f"{name} is not for models of {self.name}: leave it out.")
         predictor = self.predictor_class(model, tokenizer, batch_tokens, **settings)
-        self.check_rows(corpus, predictor)
+        references = self.references(corpus, predictor)
         start = time.perf_counter()
         predictions = in_chunks(predictor.predict, self.rows(corpus), predictor.chunk_lines, progress)
         seconds = time.perf_counter() - start
-        references = self.references(corpus)
         scores = score(metrics, [one.label for one in predictions], [[one] for one in references], self.metrics)
         truncated = sum(prediction.truncated for prediction in predictions)
         unit = "texts" if self.form.packed else self.form.unit

@@ -12,7 +12,7 @@ from vanilla_transformer.errors import CorpusError, RecipeError
 from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.suggestions import did_you_mean
 from vanilla_transformer.tasks.encoders import EncoderTask
-from vanilla_transformer.tasks.predictor import Predictor
+from vanilla_transformer.tasks.interface import Predictor
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -85,9 +85,10 @@ class LabelTask(EncoderTask):
             found = [[numbers[label] for label in self.labels_in(text)] for text in texts[of_labels]]
             return {of_text: self.text_ids(texts, tokenizer), of_labels: found}
 
-        return self.row_encoder(
-            encode, settings=(labels,), ids=lambda tokenizer: max(self.text_size(tokenizer), len(labels))
-        )
+        def size(tokenizer: PreTrainedTokenizerBase) -> int:
+            return max(self.text_size(tokenizer), len(labels))
+
+        return Encoder(self.name, self.form, self.columns, encode, settings=(labels,), ids=size)
 
     def head(self, recipe: Recipe) -> dict[str, object]:
         """Returns the labels; none until they are known, which leaves two placeholders.
@@ -103,13 +104,10 @@ class LabelTask(EncoderTask):
         names = dict(enumerate(labels))
         return {"id2label": names, "label2id": {label: number for number, label in names.items()}}
 
-    def references(self, corpus: "Dataset") -> list[str]:
-        """Returns the labels of each row."""
-        return [" ".join(self.labels_in(text)) for text in corpus[self.columns[0]]]
-
-    def check_rows(self, corpus: "Dataset", predictor: Predictor) -> None:
-        """Refuses a row with a label unknown to the model."""
+    def references(self, corpus: "Dataset", predictor: Predictor) -> list[str]:
+        """Returns the labels of each row; refuses a row with a label unknown to the model."""
         self._refuse_others(corpus, predictor.labels, may_lack=False)
+        return [" ".join(self.labels_in(text)) for text in corpus[self.columns[0]]]
 
 
 def _is_number(label: str) -> bool:

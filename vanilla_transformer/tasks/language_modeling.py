@@ -20,8 +20,7 @@ from vanilla_transformer.model.modeling_vanilla_transformer import VanillaTransf
 from vanilla_transformer.plain_text import plain_text
 from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.tasks.encoders import EncoderTask
-from vanilla_transformer.tasks.interface import Batch, RowRandom
-from vanilla_transformer.tasks.predictor import Prediction, Predictor
+from vanilla_transformer.tasks.interface import Batch, Prediction, Predictor, RowRandom
 from vanilla_transformer.translation.translator import evaluating
 
 if TYPE_CHECKING:
@@ -156,7 +155,7 @@ class ModelingOfTexts(EncoderTask):
         config.max_position_embeddings = recipe.data.max_length
         return config
 
-    def references(self, corpus: "Dataset") -> list[str]:
+    def references(self, corpus: "Dataset", predictor: Predictor) -> list[str]:
         """Returns the texts, whose characters and bytes are counted."""
         return list(corpus["text"])
 
@@ -185,7 +184,7 @@ class LanguageModeling(ModelingOfTexts):
             rows = ([*ids, tokenizer.eos_token_id] for ids in token_ids(texts["text"], tokenizer))
             return {"text": [block for ids in rows for block in in_blocks(ids, recipe.data.max_length)]}
 
-        return self.row_encoder(encode)
+        return Encoder(self.name, self.form, self.columns, encode)
 
     def items(self, *lengths: Lengths) -> Lengths:
         """Counts all tokens but the first."""
@@ -222,7 +221,7 @@ class PackedLanguageModeling(LanguageModeling):
             rows = zip(texts["text"], token_ids(texts["text"], tokenizer), strict=True)
             return {"text": [ids[1:] if piece else ids for piece, ids in rows]}
 
-        return self.row_encoder(encode, settings=("packed",))
+        return Encoder(self.name, self.form, self.columns, encode, settings=("packed",))
 
     def config(self, recipe: Recipe) -> Any:
         """Also records that texts had no end."""
@@ -237,6 +236,6 @@ class PackedLanguageModeling(LanguageModeling):
         bounds = pairwise([*starts, len(pieces)])
         return [("".join(pieces[start:end]), *pieces[start:end]) for start, end in bounds]
 
-    def references(self, corpus: "Dataset") -> list[str]:
+    def references(self, corpus: "Dataset", predictor: Predictor) -> list[str]:
         """Returns the whole texts."""
         return [text for text, *_ in self.rows(corpus)]

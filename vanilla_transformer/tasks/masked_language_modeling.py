@@ -84,7 +84,7 @@ class MaskedLanguageModeling(ModelingOfTexts):
             rows = blocks_of_texts(texts["text"], tokenizer, recipe.data.max_length)
             return {"text": [block for text in rows for block in text]}
 
-        return self.row_encoder(encode)
+        return Encoder(self.name, self.form, self.columns, encode)
 
     def items(self, *lengths: Lengths) -> Lengths:
         """Counts the masked tokens."""

@@ -52,23 +52,15 @@ def get_task(name: str) -> Task:
 
 
 def task_for(recipe: Recipe) -> Task:
-    """Returns the task of a recipe, adapted to its kind of model and of text.
+    """Returns the task of a recipe, adapted to its kind of text.
 
     Raises:
         RecipeError: There is no task of that name.
     """
     task = get_task(recipe.task)
-    if type(task) is Translation and recipe.model.architecture == "recurrent":
-        return _recurrent_translation()
     if type(task) is LanguageModeling and recipe.data.documents == "packed":
         return PackedLanguageModeling()
     return task
-
-
-def _recurrent_translation() -> Task:
-    from vanilla_transformer.tasks.recurrent_translation import RecurrentTranslation
-
-    return RecurrentTranslation()
 
 
 def task_of_model(path: str | Path) -> Task:
@@ -81,8 +73,6 @@ def task_of_model(path: str | Path) -> Task:
     if recipe.is_file():
         return task_for(load_recipe(recipe, lenient=True))
     config = saved_config(path)
-    if config.model_type == "recurrent_encoder_decoder":
-        return _recurrent_translation()
     heads = {model.__name__: head.__name__ for models in FAMILIES.values() for head, model in models.items()}
     for name in config.architectures or []:
         if name in heads:

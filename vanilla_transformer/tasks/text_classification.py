@@ -17,9 +17,8 @@ from vanilla_transformer.model.modeling_vanilla_transformer import (
     VanillaTransformerEncoderForSequenceClassification,
 )
 from vanilla_transformer.recipe.schema import Recipe
-from vanilla_transformer.tasks.interface import Batch, RowRandom
+from vanilla_transformer.tasks.interface import Batch, Prediction, Predictor, RowRandom
 from vanilla_transformer.tasks.label_task import LabelTask
-from vanilla_transformer.tasks.predictor import Prediction, Predictor
 
 LABELLED_TEXTS = TextForm(
     (
@@ -59,7 +58,7 @@ class TextClassifier(Predictor):
     def predictions(self, rows: Sequence[Row], progress: Callable[[int], object]) -> Iterator[tuple[int, Prediction]]:
         """Predicts a label for each text."""
         ids = token_ids(one_or_two(rows), self.tokenizer)
-        for place, answer in self.answers([self.cut(row) for row in ids], progress):
+        for place, answer in self.probabilities([self.cut(row) for row in ids], progress):
             label = self.labels[int(answer.argmax())]
             scores = {name: round(float(share), 6) for name, share in zip(self.labels, answer, strict=True)}
             values = {"label": label, "score": scores[label], "scores": scores}

@@ -17,9 +17,8 @@ from vanilla_transformer.model.modeling_vanilla_transformer import (
     VanillaTransformerEncoderForTokenClassification,
 )
 from vanilla_transformer.recipe.schema import Recipe
-from vanilla_transformer.tasks.interface import Batch, RowRandom
+from vanilla_transformer.tasks.interface import Batch, Prediction, Predictor, RowRandom
 from vanilla_transformer.tasks.label_task import LabelTask
-from vanilla_transformer.tasks.predictor import Prediction, Predictor
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -52,7 +51,7 @@ class Tagger(Predictor):
         """Tags each sentence; words beyond the tokens that the model reads get `_`."""
         words = [sentence.split(BETWEEN_WORDS) for (sentence,) in rows]
         pieces = pieces_of_words(words, self.tokenizer)
-        for place, shares in self.answers([self.cut(ids) for ids, _ in pieces], progress):
+        for place, shares in self.probabilities([self.cut(ids) for ids, _ in pieces], progress):
             begins = [begin for begin in pieces[place][1] if begin < len(shares) - 1]
             left_out = len(words[place]) - len(begins)
             best = shares[begins].argmax(-1)

@@ -22,6 +22,10 @@ from vanilla_transformer.translation import translate_lines
 if TYPE_CHECKING:
     from datasets import Dataset
 
+# Width and layers of recurrent models, with about as many parameters as the Transformer of that name; `big` is that of
+# Luong et al. 2015.
+RECURRENT_SIZES = {"tiny": (192, 2), "small": (384, 2), "base": (768, 3), "big": (1000, 4)}
+
 
 class Translation(Task):
     """Pairs of texts: each target token is an item of the loss."""
@@ -30,20 +34,22 @@ class Translation(Task):
     form = PAIRS
     auto_class = "AutoModelForSeq2SeqLM"
     metrics = METRICS
-    config_class: type[Any] = VanillaTransformerConfig
     columns: tuple[str, ...] = ("source", "target")
+    config_class: type[VanillaTransformerConfig] = VanillaTransformerConfig
 
     def encoder(self, recipe: Recipe) -> Encoder:
         """Returns the encoder of both sides, including the end of each sentence."""
         return Encoder(self.name, self.form, self.columns, _encode)
 
-    def config(self, recipe: Recipe) -> Any:
+    def config(self, recipe: Recipe) -> PreTrainedConfig:
         """Returns the sizes of the recipe's model: its preset, overridden by the recipe's own fields.
 
         Raises:
-            RecipeError: A setting is for other tasks.
+            RecipeError: A setting is for other tasks, or not for the architecture.
         """
         refuse_options(recipe, self.name, "documents", "classification")
+        if recipe.model.architecture == "recurrent":
+            return _recurrent_config(recipe)
         given = {name: recipe[name] for name in MODEL_FIELDS if recipe[name] is not None}
         config = self.config_class.from_preset(recipe.model.preset or "base", **given)
         # Only learned positions have a limit: it must cover the longest source and the tokens that may follow.
@@ -92,6 +98,33 @@ class Translation(Task):
     def answers(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, texts: Sequence[str]) -> list[str]:
         """Translates each text."""
         return [translation.text for translation in translate_lines(model, tokenizer, texts)]
+
+
+def _recurrent_config(recipe: Recipe) -> PreTrainedConfig:
+    """Returns the sizes of a recurrent encoder-decoder.
+
+    Raises:
+        RecipeError: The recipe sets a field that only the Transformer has, different numbers of encoder and decoder
+            layers, or a preset that recurrent models do not have.
+    """
+    from vanilla_transformer.recurrent.configuration_recurrent_encoder_decoder import RecurrentEncoderDecoderConfig
+
+    fields = [name for name in MODEL_FIELDS if hasattr(RecurrentEncoderDecoderConfig(), name)]
+    for option in recipe.used(*({*MODEL_FIELDS} - {*fields})):
+        raise RecipeError(f"{option} is for Transformers only: leave it out, or leave out architecture: recurrent.")
+    preset = recipe.model.preset or "base"
+    if preset not in RECURRENT_SIZES:
+        raise RecipeError(f"Recurrent models have no preset {preset!r}: there are {', '.join(RECURRENT_SIZES)}.")
+    width, layers = RECURRENT_SIZES[preset]
+    given = {name: recipe[name] for name in (*fields, "cell", "attention", "attention_window")}
+    numbers = {given.pop("encoder_layers"), given.pop("decoder_layers")} - {None} or {layers}
+    if len(numbers) > 1:
+        raise RecipeError(
+            "Each decoder layer starts from the last state of its encoder layer: encoder_layers and decoder_layers "
+            f"must be equal, not {recipe.model.encoder_layers} and {recipe.model.decoder_layers}."
+        )
+    sizes = {"d_model": width, "num_layers": numbers.pop()}
+    return RecurrentEncoderDecoderConfig(**sizes | {name: one for name, one in given.items() if one is not None})
 
 
 def _encode(texts: Texts, tokenizer: PreTrainedTokenizerBase) -> dict[str, list[list[int]]]:
