@@ -22,14 +22,12 @@ LAYERS = [
         "cost",
         "tokenizer",
         "atomic_files",
-        "compression",
         "fingerprints",
-        "limits",
         "options",
         "links",
         "machine",
     ),
-    *("network", "progress", "suggestions", "registration", "recurrent", "import_hooks", "plain_text"),
+    *("network", "progress", "registration", "recurrent", "import_hooks", "plain_text"),
     *("model", "engine", "errors"),
 ]
 # Rooms that the others do without.
@@ -244,6 +242,6 @@ def test_decoding_needs_nothing_of_the_training_extra():
     assert heavy.isdisjoint(imported)
     loaded = {name.split(".")[1] for name in imported if name.startswith("vanilla_transformer.")}
     assert loaded == {
-        *("engine", "errors", "import_hooks", "limits", "model", "network", "plain_text"),
+        *("engine", "errors", "import_hooks", "model", "network", "plain_text"),
         *("recurrent", "registration", "translation"),
     }

@@ -27,11 +27,11 @@ from vanilla_transformer import (
     VanillaTransformerEncoderConfig,
     VanillaTransformerTokenizer,
     __version__,
-    compression,
 )
 from vanilla_transformer.cli import program
 from vanilla_transformer.cli.info import Info
 from vanilla_transformer.cli.program import COMMANDS
+from vanilla_transformer.data import text_lines
 from vanilla_transformer.data.sources import CorpusSpec
 from vanilla_transformer.plain_text import plain_text
 from vanilla_transformer.recipe.reading import load_recipe
@@ -139,13 +139,13 @@ def test_translate_does_what_the_library_does_with_the_same_settings(run, model,
 @pytest.mark.parametrize("from_file", [True, False])
 def test_compressed_lines_go_in_and_come_out_compressed(run, model, tmp_path, suffix, from_file):
     lines = ["a b", "", "c"]
-    with compression.open_bytes(tmp_path / f"in{suffix}", "wb") as file:
+    with text_lines.open_bytes(tmp_path / f"in{suffix}", "wb") as file:
         file.write("".join(f"{line}\n" for line in lines).encode())
     plain = run("translate", model, *SHORT, stdin=b"a b\n\nc\n")[1]
     words = [tmp_path / f"in{suffix}"] if from_file else []
     output = tmp_path / f"out{suffix}"
     assert run("translate", model, *words, "--output", output, *SHORT, stdin=b"a b\n\nc\n")[0] == 0
-    with compression.open_bytes(output) as file:
+    with text_lines.open_bytes(output) as file:
         assert file.read().decode() == plain
     assert output.read_bytes() != plain.encode()
 

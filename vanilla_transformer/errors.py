@@ -1,5 +1,10 @@
 """What this package raises of its own: the message is one sentence that says what failed, where, and what to do."""
 
+import difflib
+import math
+from collections.abc import Iterable
+from numbers import Integral, Real
+
 
 class CorpusError(ValueError):
     """Text that cannot be used as it is: names the file and the line, or the row."""
@@ -46,3 +51,39 @@ class MetricError(ValueError):
 
 class PushError(OSError):
     """A model that cannot be pushed to the Hub."""
+
+
+def closest(name: str, known: Iterable[str], cutoff: float = 0.4) -> str | None:
+    """Returns the known name most similar to `name`, or None if none is similar."""
+    return next(iter(difflib.get_close_matches(name, list(known), n=1, cutoff=cutoff)), None)
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """Returns the end of an error message about an unknown name: `, did you mean 'x'?`, or nothing."""
+    suggestion = closest(name, known)
+    return f", did you mean {suggestion!r}?" if suggestion else ""
+
+
+def check_number(name: str, value: object, least: float, most: float = math.inf, *, whole: bool = True) -> None:
+    """Refuses a value that is not a number within limits, and whole unless said; None stands for one not given.
+
+    Raises:
+        RecipeError: Gives the allowed values.
+    """
+    if value is None:
+        return
+    if isinstance(value, bool) or not isinstance(value, Integral if whole else Real):
+        raise RecipeError(f"{name} must be a {'whole number' if whole else 'number'}, not {value!r}.")
+    if not least <= float(value) <= most:
+        limits = f"at least {least:,}" + ("" if most == math.inf else f" and at most {most:,}")
+        raise RecipeError(f"{name} must be {limits}, not {value}.")
+
+
+def refuse_one_text(name: str, texts: object) -> None:
+    """Refuses a single text instead of several, which would be read as its letters.
+
+    Raises:
+        RecipeError: Says what to give.
+    """
+    if isinstance(texts, str | bytes):
+        raise RecipeError(f"{name} must be several texts, not one: give [{texts[:20]!r}].")

@@ -3,18 +3,12 @@
 A type is `tyro`'s: it reads words, recognises values, and describes itself in the help and in errors.
 """
 
-from functools import cache
 from typing import TYPE_CHECKING, Annotated, Any
 
 from tyro.conf import arg
 from tyro.constructors import (
-    ConstructorRegistry,
     PrimitiveConstructorSpec,
-    PrimitiveTypeInfo,
-    UnsupportedTypeAnnotationError,
 )
-
-from vanilla_transformer.errors import RecipeError
 
 # Python counts no further than a machine word, and no run comes as far as this.
 MAX = 10**15
@@ -76,31 +70,3 @@ if TYPE_CHECKING:
     ChosenTexts = tuple[str, ...]
 else:
     ChosenCount, ChosenNumber, ChosenTexts = OptionalCount, OptionalNumber, OptionalTexts
-
-
-@cache
-def _spec(hint: Any) -> Spec:
-    """Returns tyro's reading of a type."""
-    spec = ConstructorRegistry.get_primitive_spec(PrimitiveTypeInfo.make(hint, set()))
-    assert not isinstance(spec, UnsupportedTypeAnnotationError), hint
-    return spec
-
-
-def converted(name: str, value: object, hint: object) -> Any:
-    """Returns a value in the type of its setting: text and numbers are read as the words of a command line are.
-
-    Raises:
-        RecipeError: It cannot have that value.
-    """
-    spec = _spec(hint)
-    if value is not None and spec.is_instance(value) is True:
-        return value
-    words = value if isinstance(value, list | tuple) and spec.nargs == "*" else [value]
-    if all(type(word) in (str, int, float) for word in words):
-        given = [str(word) for word in words]
-        if spec.choices is None or {*given} <= {*spec.choices}:
-            try:
-                return spec.instance_from_str(given)
-            except ValueError as error:
-                raise RecipeError(f"{name} {error}.") from None
-    raise RecipeError(f"{name} must be {spec.metavar}, not {value!r}.")

@@ -6,8 +6,7 @@ from itertools import chain
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
-from vanilla_transformer.errors import VocabularyError
-from vanilla_transformer.limits import check_number
+from vanilla_transformer.errors import VocabularyError, check_number
 
 # The library allocates memory for this many before it learns, and kills the process if there is too little.
 _MAX_TYPES = 4_000_000

@@ -13,7 +13,7 @@ import numpy as np
 from transformers import PreTrainedConfig
 
 from vanilla_transformer import Recipe, train
-from vanilla_transformer.data.token_corpus import Rows
+from vanilla_transformer.data.preparation import Rows
 from vanilla_transformer.tasks import Batch, RowRandom, register_task
 from vanilla_transformer.tasks.translation import Translation
 

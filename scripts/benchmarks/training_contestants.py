@@ -33,8 +33,7 @@ from transformers import (
 
 from vanilla_transformer import VanillaTransformerConfig, VanillaTransformerTokenizer
 from vanilla_transformer.cost import training_flops
-from vanilla_transformer.data.preparation import StoredCorpus
-from vanilla_transformer.data.token_corpus import PreparedCorpus
+from vanilla_transformer.data.preparation import PreparedCorpus, StoredCorpus
 from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.tasks import Batch, Task, task_for
 from vanilla_transformer.training.checkpoints import Progress

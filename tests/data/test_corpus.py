@@ -424,4 +424,6 @@ def test_languages_are_told_by_suffixes_and_columns(tmp_path, write, monkeypatch
     write("a.csv", "en,de\n1,2\n")
     write("a.jsonl", '{"translation": {"cs": "1", "uk": "2"}}\n')
     write("a.tsv", "a\tb\n")
-    assert corpus_languages(words) == languages
+    for name in ("c.en", "c.de", "c.en.gz", "c.de.txt.gz", "c.pt_BR", "c.deu_Latn", "c.src", "dev.txt"):
+        write(name, "1\n")
+    assert corpus_languages(read_corpus(words)) == languages

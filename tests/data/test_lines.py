@@ -8,8 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from refusals import refused
 
-from vanilla_transformer.compression import SUFFIXES
-from vanilla_transformer.data.text_lines import read_lines
+from vanilla_transformer.data.text_lines import COMPRESSED, read_lines
 from vanilla_transformer.errors import CorpusError
 
 COMPRESS = {
@@ -29,7 +28,7 @@ lines_of_text = st.lists(
 )
 
 
-@pytest.mark.parametrize("suffix", ["", *SUFFIXES])
+@pytest.mark.parametrize("suffix", ["", *COMPRESSED])
 @settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(lines=lines_of_text, end=st.sampled_from(["\n", "\r\n"]), last=st.sampled_from(["", "no end"]))
 def test_any_text_without_a_newline_is_one_line(tmp_path, suffix, lines, end, last):
@@ -65,7 +64,7 @@ def test_what_cannot_be_read_is_named(tmp_path):
         list(read_lines(tmp_path))
 
 
-@pytest.mark.parametrize("suffix", SUFFIXES)
+@pytest.mark.parametrize("suffix", COMPRESSED)
 @pytest.mark.parametrize("kept", [0, 0.5, -4])
 def test_a_damaged_compressed_file_is_named(tmp_path, suffix, kept):
     path, data = tmp_path / f"text{suffix}", COMPRESS[suffix](b"a line\n" * 10_000)
@@ -74,7 +73,7 @@ def test_a_damaged_compressed_file_is_named(tmp_path, suffix, kept):
         list(read_lines(path))
 
 
-@pytest.mark.parametrize("suffix", SUFFIXES)
+@pytest.mark.parametrize("suffix", COMPRESSED)
 def test_parts_of_a_compressed_file_are_one_and_none_is_no_line(tmp_path, suffix):
     path = tmp_path / f"text{suffix}"
     path.write_bytes(b"".join(COMPRESS[suffix](part) for part in (b"one\n", b"", b"two\n")))

@@ -12,8 +12,7 @@ from refusals import refused
 from tokenizers import Tokenizer
 from transformers import ByT5Tokenizer, PreTrainedTokenizerFast
 
-from vanilla_transformer.data.preparation import StoredCorpus, prepare_corpus
-from vanilla_transformer.data.token_corpus import PreparationReport
+from vanilla_transformer.data.preparation import PreparationReport, StoredCorpus, prepare_corpus
 from vanilla_transformer.errors import CorpusError
 from vanilla_transformer.model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
 from vanilla_transformer.plain_text import plain_text

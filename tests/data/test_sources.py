@@ -1,7 +1,7 @@
 import pytest
 from refusals import refused
 
-from vanilla_transformer.data.sources import CorpusSpec, as_corpora, only_corpus, parse_corpora, to_words
+from vanilla_transformer.data.sources import CorpusSpec, one_corpus, parse_corpora, to_words
 from vanilla_transformer.errors import CorpusError
 
 
@@ -45,11 +45,8 @@ def test_impossible_corpora_are_refused_in_one_sentence(words, named):
 
 
 def test_words_and_corpora_are_taken_as_they_are_and_held_out_text_is_one_corpus():
-    for words in ("a.tsv", ["a.tsv"], ("a.tsv",), CorpusSpec(("a.tsv",)), [CorpusSpec(("a.tsv",))]):
-        assert only_corpus(as_corpora(words)) == CorpusSpec(("a.tsv",))
-    assert as_corpora([]) == ()
-    for value in (None, 3, ["a.tsv", None], [{"corpus": "a.tsv"}]):
-        assert as_corpora(value) is None
-    for words in ("a.tsv + b.tsv", "a.tsv weight=1"):
-        with refused(CorpusError, "mixed"):
-            only_corpus(parse_corpora(words.split()))
+    for words in ("a.tsv", ["a.tsv"], ("a.tsv",), CorpusSpec(("a.tsv",))):
+        assert one_corpus(words) == CorpusSpec(("a.tsv",))
+    for words in ("a.tsv + b.tsv", "a.tsv weight=1", ""):
+        with refused(CorpusError, "one corpus" if words else "no corpus"):
+            one_corpus(words.split())

@@ -16,9 +16,9 @@ from vanilla_transformer.recipe.defaults import (
     check_sizes,
     choose_vocab_size,
     device_facts,
+    paper_learning_rate,
     resolve,
 )
-from vanilla_transformer.recipe.learning_rate import paper_learning_rate
 from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.tasks import get_task
 

@@ -15,7 +15,7 @@ from transformers import pipeline
 from vanilla_transformer.cli import main
 from vanilla_transformer.cost import training_flops
 from vanilla_transformer.data.batching import share
-from vanilla_transformer.data.token_corpus import PreparedCorpus
+from vanilla_transformer.data.preparation import PreparedCorpus
 from vanilla_transformer.errors import CorpusError, MetricError, RecipeError
 from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.tasks import RowRandom, Task, get_task, sample_texts, task_for, task_of_model

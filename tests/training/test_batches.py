@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from vanilla_transformer.data.batching import share
-from vanilla_transformer.data.token_corpus import PreparedCorpus
+from vanilla_transformer.data.preparation import PreparedCorpus
 from vanilla_transformer.model.configuration_vanilla_transformer import VanillaTransformerConfig
 from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.tasks import get_task

@@ -128,7 +128,7 @@ def test_an_empty_or_missing_corpus_among_several_is_named(tmp_path, files, gath
         ({"train": ["a.tsv", "weight=-1"]}, "train a.tsv weight"),
         ({"train": ["a.tsv", "weight=1", "+", "b.tsv"]}, "train b.tsv weight"),
         ({"dev": ["a.tsv", "+", "b.tsv"]}, "dev mixed"),
-        ({"test": 3}, "test"),
+        ({"test": {"a.tsv": 1}}, "test"),
     ],
 )
 def test_a_recipe_that_names_its_corpora_wrongly_is_refused_at_once(fields, named):

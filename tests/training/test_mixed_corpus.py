@@ -3,8 +3,7 @@ import pytest
 from datasets import Dataset
 from refusals import refused
 
-from vanilla_transformer.data.preparation import prepare_corpus
-from vanilla_transformer.data.token_corpus import PreparationReport
+from vanilla_transformer.data.preparation import PreparationReport, prepare_corpus
 from vanilla_transformer.errors import CorpusError
 from vanilla_transformer.model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
 from vanilla_transformer.recipe.schema import Recipe

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from vanilla_transformer.cost import training_flops
-from vanilla_transformer.data.token_corpus import PreparationReport
+from vanilla_transformer.data.preparation import PreparationReport
 from vanilla_transformer.evaluation.metrics import Score
 from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.training import finalize as finish

@@ -10,7 +10,7 @@ from tyro.conf import Positional, arg
 
 from vanilla_transformer.cli.arguments import Decoding, Flag, Model, OptionalPath, load_models
 from vanilla_transformer.cli.files import check_output, warn, write_whole
-from vanilla_transformer.data.sources import only_corpus, parse_corpora, split_off
+from vanilla_transformer.data.sources import one_corpus, split_off
 from vanilla_transformer.errors import RecipeError
 from vanilla_transformer.options import OptionalCount
 
@@ -53,7 +53,7 @@ class Evaluate:
         from vanilla_transformer.progress import progress_bar
         from vanilla_transformer.tasks import choose_metrics, count_texts, task_of_model, with_columns_of_model
 
-        spec = only_corpus(parse_corpora(self.data))
+        spec = one_corpus(self.data)
         check_output(self.output, [Path(split_off(part)[0]) for part in spec.parts])
         if self.card:
             self._check_card()

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TextIO, TypeVar
 
 from vanilla_transformer.atomic_files import PARTIAL, atomic_replace
-from vanilla_transformer.compression import DAMAGE, open_bytes, suffix_of
+from vanilla_transformer.data.text_lines import DAMAGE, open_bytes, suffix_of
 from vanilla_transformer.errors import RecipeError
 
 if TYPE_CHECKING:

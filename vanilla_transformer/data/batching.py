@@ -8,8 +8,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from vanilla_transformer.data.token_corpus import Lengths
-
 LABEL_PADDING = -100
 # Share of its rows at which a batch may end if that keeps longer and shorter pairs apart.
 MIN_FILL = 0.9
@@ -17,6 +15,7 @@ MIN_FILL = 0.9
 BLOCK = 1 << 20
 
 Indices = NDArray[np.int64]
+Lengths = NDArray[np.integer]
 TokenIds = Sequence[int] | NDArray[np.integer]
 Items = Callable[..., NDArray[np.integer]]
 """Function that returns the loss items of each row from its lengths, column by column."""

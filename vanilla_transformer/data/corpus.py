@@ -4,10 +4,9 @@ import functools
 import os
 import re
 import shutil
-import sys
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
 from itertools import islice, zip_longest
 from pathlib import Path
@@ -18,22 +17,21 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from datasets import ClassLabel, Dataset, Features, Value
+from datasets.info import SupervisedKeysData
 
 from vanilla_transformer.atomic_files import atomic_directory
-from vanilla_transformer.compression import without_suffix
 from vanilla_transformer.data.cmudict import dictionary_path, read_cmudict
 from vanilla_transformer.data.columns import PAIRS, TRANSLATION, NumberedRows, TextForm, Wanted, choose_columns
 from vanilla_transformer.data.conll import read_conll
 from vanilla_transformer.data.sources import (
     CorpusLocation,
     CorpusSpec,
-    as_corpora,
     locate,
-    only_corpus,
+    one_corpus,
     table_suffix,
 )
 from vanilla_transformer.data.table_files import read_table
-from vanilla_transformer.data.text_lines import read_lines, read_pieces
+from vanilla_transformer.data.text_lines import read_lines, read_pieces, without_suffix
 from vanilla_transformer.errors import CorpusError
 from vanilla_transformer.fingerprints import fingerprint_settings
 from vanilla_transformer.network import hub_or_cache
@@ -67,29 +65,27 @@ def read_corpus(
     Raises:
         CorpusError: Nothing can be read, or a line is invalid; the message names the file and the line.
     """
-    location, directory = _located(source, form), _directory(cache_dir)
-    corpus = _loaded(location, directory) if location.kind == "dataset" else _read(location, directory)
+    location, directory = locate(one_corpus(source), form), Path(cache_dir or _scratch().name)
+    if location.kind == "dataset":
+        with _in_one_sentence(location):
+            dataset, names = _load(location, directory)
+            corpus = as_text(dataset, form, names, str(location), directory)
+    else:
+        names, rows = _open(location)
+        corpus = _written(rows, location, directory)
     if not len(corpus):
         raise CorpusError(f"there are no {form.unit} in {location}")
     corpus.info.description = str(location)
+    sides = [(name or "").removeprefix(TRANSLATION) for name in names] if form.parallel else []
+    corpus.info.supervised_keys = SupervisedKeysData(*sides)
     return corpus
 
 
-def corpus_languages(
-    source: CorpusSpec | Sequence[str], *, cache_dir: str | os.PathLike[str] | None = None
-) -> tuple[str | None, str | None]:
-    """Return the two languages of a corpus by its file suffixes or column names, None if unknown.
-
-    Takes the same arguments as `read_corpus`, and reads no more of a file than its first line.
-    """
-    location = _located(source)
-    if location.kind == "dataset":
-        _, names = _dataset(location, _directory(cache_dir))
-    else:
-        names, _ = _open(location)
-    plain = [(name or "").removeprefix(TRANSLATION) for name in names]
-    first, second = (name if _LANGUAGE.fullmatch(name) else None for name in plain)
-    return first, second
+def corpus_languages(corpus: Dataset) -> tuple[str | None, str | None]:
+    """Return the two languages of a corpus by its file suffixes or column names, None if unknown."""
+    sides = corpus.info.supervised_keys or SupervisedKeysData()
+    source, target = (name if _LANGUAGE.fullmatch(name) else None for name in (sides.input, sides.output))
+    return source, target
 
 
 def row_place(corpus: Dataset, row: int) -> str:
@@ -112,22 +108,13 @@ def with_columns_of(corpus: CorpusSpec, other: CorpusSpec, form: TextForm) -> Co
         return corpus
     wanted = replace(corpus, **named)
     by_number = any(name.isdecimal() for name in named.values() if name) and not form.tagged
-    tried = (corpus, wanted) if by_number else (wanted, corpus)
-    return next((one for one in tried if _has_its_columns(one, form)), corpus)
-
-
-def _has_its_columns(corpus: CorpusSpec, form: TextForm) -> bool:
-    try:
-        location = locate(corpus, form)
-        if location.kind == "table":
-            next(_open(location)[1], None)
-    except CorpusError:
-        return False
-    return True
-
-
-def _located(source: CorpusSpec | Sequence[str], form: TextForm = PAIRS) -> CorpusLocation:
-    return locate(source if isinstance(source, CorpusSpec) else only_corpus(as_corpora(source) or ()), form)
+    for one in (corpus, wanted) if by_number else (wanted, corpus):
+        with suppress(CorpusError):
+            location = locate(one, form)
+            if location.kind == "table":
+                next(_open(location)[1], None)
+            return one
+    return corpus
 
 
 @functools.cache
@@ -135,11 +122,7 @@ def _scratch() -> tempfile.TemporaryDirectory:
     return tempfile.TemporaryDirectory(prefix="vanilla-transformer-", ignore_cleanup_errors=True)
 
 
-def _directory(cache_dir: str | os.PathLike[str] | None) -> Path:
-    return Path(cache_dir) if cache_dir is not None else Path(_scratch().name)
-
-
-def _read(location: CorpusLocation, directory: Path) -> Dataset:
+def _written(rows: NumberedRows, location: CorpusLocation, directory: Path) -> Dataset:
     """Return the rows of files from the directory, where they are written unless the same are already there."""
     form = location.form
     features = Features({LINE: Value("int64"), **{name: Value("string") for name in form.names}})
@@ -152,7 +135,6 @@ def _read(location: CorpusLocation, directory: Path) -> Dataset:
     if not file.is_file() or not all(map(os.path.isfile, paths)):
         shutil.rmtree(place, ignore_errors=True)
         place.mkdir(parents=True)
-        _, rows = _open(location)
         with (
             atomic_directory(place, "text") as temporary,
             pa.OSFile(str(temporary / file.name), "wb") as sink,
@@ -202,13 +184,6 @@ def _aligned_lines(first_path: str, second_path: str) -> Iterator[tuple[str, str
                 "must have equally many lines"
             )
         yield source, target
-
-
-def _loaded(location: CorpusLocation, directory: Path) -> Dataset:
-    """Return a dataset's columns of a form as text, mapped where they lie if they are text already."""
-    dataset, names = _dataset(location, directory)
-    with _in_one_sentence(location):
-        return as_text(dataset, location.form, names, str(location), directory)
 
 
 def as_text(dataset: Dataset, form: TextForm, names: Wanted, name: str, directory: Path) -> Dataset:
@@ -270,7 +245,7 @@ def _in_one_sentence(location: CorpusLocation) -> Iterator[None]:
     """
     problem = None
     try:
-        with nullcontext() if os.path.exists(location.paths[0]) else hub_or_cache() as problem, bars_on_terminals():
+        with nullcontext() if os.path.exists(location.paths[0]) else hub_or_cache() as problem:
             yield
     except CorpusError:
         raise
@@ -281,37 +256,23 @@ def _in_one_sentence(location: CorpusLocation) -> Iterator[None]:
         raise CorpusError(f"{location} cannot be loaded: {reason}") from error
 
 
-@contextmanager
-def bars_on_terminals() -> Iterator[None]:
-    """Turns off the bars of `datasets` in its body where nobody watches them."""
-    hidden = not sys.stderr.isatty() and not datasets.are_progress_bars_disabled()
-    if hidden:
-        datasets.disable_progress_bars()
-    try:
-        yield
-    finally:
-        if hidden:
-            datasets.enable_progress_bars()
-
-
-def _dataset(location: CorpusLocation, directory: Path) -> tuple[Dataset, Wanted]:
+def _load(location: CorpusLocation, directory: Path) -> tuple[Dataset, Wanted]:
     """Load a dataset: one saved on this disk, or by a builder of `datasets`.
 
     Returns also the names of its columns for the form; those in a column of columns have a name like `translation.en`.
     """
     path = location.paths[0]
-    with _in_one_sentence(location):
-        is_saved = any(Path(path, name).exists() for name in ("state.json", "dataset_dict.json"))
-        if is_saved:
-            dataset = datasets.load_from_disk(path)
-        else:
-            dataset = datasets.load_dataset(**_arguments(location, directory), split=location.split)
-        if isinstance(dataset, datasets.DatasetDict):
-            dataset = dataset[_choose_split(location, list(dataset))]
-        elif is_saved and location.split is not None:
-            raise CorpusError(f"{location} has no splits: leave {location.split!r} out")
-        dataset = dataset.flatten()
-        return dataset, choose_columns(dataset.column_names, location.wanted, str(location), location.form)
+    is_saved = any(Path(path, name).exists() for name in ("state.json", "dataset_dict.json"))
+    if is_saved:
+        dataset = datasets.load_from_disk(path)
+    else:
+        dataset = datasets.load_dataset(**_arguments(location, directory), split=location.split)
+    if isinstance(dataset, datasets.DatasetDict):
+        dataset = dataset[_choose_split(location, list(dataset))]
+    elif is_saved and location.split is not None:
+        raise CorpusError(f"{location} has no splits: leave {location.split!r} out")
+    dataset = dataset.flatten()
+    return dataset, choose_columns(dataset.column_names, location.wanted, str(location), location.form)
 
 
 def _arguments(location: CorpusLocation, directory: Path) -> dict[str, Any]:

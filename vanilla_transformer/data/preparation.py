@@ -1,7 +1,9 @@
-"""Preparation of a corpus: text becomes tokens once, which are kept on disk."""
+"""Preparation of a corpus: text becomes tokens once, which are kept on disk and read by position."""
 
+import hashlib
 import json
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -9,16 +11,18 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import numpy as np
 from datasets import Dataset, Features, Value
 from datasets import List as ListOf
 from datasets.fingerprint import Hasher
+from numpy.typing import NDArray
 from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerBase
 
 from vanilla_transformer.atomic_files import atomic_directory
+from vanilla_transformer.data.batching import Lengths
 from vanilla_transformer.data.columns import Row, TextForm
-from vanilla_transformer.data.corpus import as_text, bars_on_terminals
-from vanilla_transformer.data.token_corpus import REPORT_FILE, TOKENS_FILE, PreparationReport, StoredCorpus
+from vanilla_transformer.data.corpus import as_text
 from vanilla_transformer.errors import CorpusError
 from vanilla_transformer.fingerprints import fingerprint_settings
 from vanilla_transformer.model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
@@ -26,9 +30,16 @@ from vanilla_transformer.plain_text import plain_text
 
 # Version of the stored format; a new number makes all tokens again.
 LAYOUT = 4
+TOKENS_FILE = "tokens.arrow"
+REPORT_FILE = "report.json"
 Texts = Mapping[str, Sequence[str]]
 TextOrPair = str | tuple[str, str]
 Encode = Callable[[Texts, Any], Mapping[str, Sequence[Sequence[int]]]]
+Ids = NDArray[np.unsignedinteger]
+Rows = Mapping[str, Sequence[Ids]]
+"""Rows of a corpus by column: each name with the ids of its rows."""
+Piece = tuple[Ids, NDArray[np.integer]]
+"""Ids of some rows of a column one after the other, and where each row begins and ends in them."""
 
 
 @dataclass(frozen=True)
@@ -52,6 +63,111 @@ class Encoder:
     encode: Encode
     settings: tuple[object, ...] = ()
     ids: Callable[[PreTrainedTokenizerBase], int] = len
+
+
+@dataclass(frozen=True)
+class PreparationReport:
+    """Counts of a corpus's rows, kept and dropped; a text in several blocks counts as several rows."""
+
+    read: int
+    kept: int
+    dropped_empty: int
+    dropped_too_long: int
+
+    def describe(self, form: TextForm) -> str:
+        """Return the counts in words, with the form's name for rows."""
+        dropped = {form.empty: self.dropped_empty, "that are too long": self.dropped_too_long}
+        reasons = [f"{count:,} {reason}" for reason, count in dropped.items() if count]
+        return f"{self.kept:,} of {self.read:,} {form.unit}" + (
+            f", without {' and '.join(reasons)}" if reasons else ""
+        )
+
+
+class PreparedCorpus(ABC):
+    """Rows of token ids in named columns, by position.
+
+    Attributes:
+        report: Numbers of rows kept and dropped.
+        tokens: A hash of all ids in their order: it changes whenever a model would learn from other data.
+        lengths: Number of ids in each row, including end tokens, by column in the order of the columns.
+    """
+
+    report: PreparationReport
+    tokens: str
+    lengths: Mapping[str, Lengths]
+
+    def __len__(self) -> int:
+        return len(next(iter(self.lengths.values())))
+
+    @property
+    def token_counts(self) -> tuple[int, ...]:
+        """The ids of all rows, for each column."""
+        return tuple(int(lengths.sum(dtype=np.int64)) for lengths in self.lengths.values())
+
+    @abstractmethod
+    def rows(self, indices: Sequence[int] | NDArray[np.integer]) -> Rows:
+        """Return the ids of the rows at `indices`, by column."""
+
+    def of_epoch(self, epoch: int) -> "PreparedCorpus":
+        """Return the rows of an epoch: always these, except in a mixture that draws some of them."""
+        return self
+
+
+class StoredCorpus(PreparedCorpus):
+    """The rows that `prepare_corpus` kept in `directory`, memory-mapped.
+
+    Attributes:
+        columns: The pieces of each column.
+        starts: Position of the first row of each piece, and the number of all rows.
+
+    Raises:
+        CorpusError: The directory holds no tokens, or damaged ones.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        try:
+            record = json.loads((directory / REPORT_FILE).read_text(encoding="utf-8"))
+            self.report, self.fingerprint = PreparationReport(**record["report"]), str(record["fingerprint"])
+            table = Dataset.from_file(str(directory / TOKENS_FILE)).data
+            if not len(table) == self.report.kept > 0:
+                raise ValueError(f"{len(table)} rows")
+        except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
+            raise CorpusError(f"{directory} holds no tokenized corpus that can be read: prepare it again") from error
+        self.columns = {
+            name: [(piece.values.to_numpy(), piece.offsets.to_numpy()) for piece in table.column(name).chunks]
+            for name in table.column_names
+        }
+        self.starts = np.cumsum([0, *map(len, table.column(0).chunks)])
+        self.lengths = {
+            name: np.concatenate([np.diff(bounds) for _, bounds in pieces]) for name, pieces in self.columns.items()
+        }
+        self.tokens = self._hash()
+
+    def rows(self, indices: Sequence[int] | NDArray[np.integer]) -> Rows:
+        """Return the ids of the rows at `indices`, by column, as views of the file."""
+        return rows_at(self.columns, self.starts, indices)
+
+    def _hash(self) -> str:
+        digest = hashlib.blake2b(digest_size=16)
+        for name, pieces in self.columns.items():
+            for ids, bounds in pieces:
+                digest.update(ids[bounds[0] : bounds[-1]].data)
+            digest.update(self.lengths[name].data)
+        return digest.hexdigest()
+
+
+def rows_at(
+    columns: Mapping[str, Sequence[Piece]], starts: NDArray[np.int64], indices: Sequence[int] | NDArray[np.integer]
+) -> Rows:
+    """Return rows by their positions in columns of several pieces, each of which begins at one of `starts`."""
+    positions = np.asarray(indices, dtype=np.int64)
+    numbers = np.searchsorted(starts, positions, side="right") - 1
+    places = list(zip(numbers.tolist(), (positions - starts[numbers]).tolist(), strict=True))
+    return {
+        name: [ids[bounds[place] : bounds[place + 1]] for number, place in places for ids, bounds in [pieces[number]]]
+        for name, pieces in columns.items()
+    }
 
 
 def prepare_corpus(
@@ -85,7 +201,7 @@ def prepare_corpus(
     kind = Value("uint16" if encoder.ids(tokenizer) <= 1 << 16 else "uint32")
     directory.mkdir(parents=True, exist_ok=True)
     (directory / REPORT_FILE).unlink(missing_ok=True)  # It would not be that of the next tokens.
-    with atomic_directory(directory, "tokens", last=REPORT_FILE) as temporary, bars_on_terminals():
+    with atomic_directory(directory, "tokens", last=REPORT_FILE) as temporary:
         corpus.map(
             batches,
             with_indices=True,

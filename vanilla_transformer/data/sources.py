@@ -4,14 +4,14 @@ import math
 import os
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from vanilla_transformer.compression import SUFFIXES, without_suffix
 from vanilla_transformer.data.columns import COLUMN_SETTINGS, PAIRS, TextForm, Wanted
 from vanilla_transformer.data.conll import SUFFIXES as CONLL_SUFFIXES
-from vanilla_transformer.errors import CorpusError
-from vanilla_transformer.suggestions import closest, did_you_mean
+from vanilla_transformer.data.text_lines import COMPRESSED, without_suffix
+from vanilla_transformer.errors import CorpusError, closest, did_you_mean
 
 BETWEEN_CORPORA = "+"
 SETTINGS = ("weight", *COLUMN_SETTINGS)
@@ -78,25 +78,22 @@ def parse_corpora(words: Sequence[str]) -> Corpora:
             corpora.append([])
         else:
             corpora[-1].append(word)
-    return _checked(tuple(_parse_one(corpus) for corpus in corpora) if words else ())
+    parsed = tuple(_parse_one(corpus) for corpus in corpora) if words else ()
+    without = [corpus for corpus in parsed if corpus.weight is None]
+    if 0 < len(without) < len(parsed):
+        raise CorpusError(f"{without[0]} has no weight but others have one: give a weight to each corpus or to none")
+    return parsed
 
 
-def as_corpora(value: object) -> Corpora | None:
-    """Return corpora given as words or as `CorpusSpec`s, one or several; None for anything else."""
-    listed = [value] if isinstance(value, str | CorpusSpec) else value
-    if not isinstance(listed, list | tuple):
-        return None
-    if all(isinstance(corpus, CorpusSpec) for corpus in listed):
-        return _checked(tuple(listed))
-    return parse_corpora(listed) if all(isinstance(word, str) for word in listed) else None
-
-
-def only_corpus(corpora: Corpora) -> CorpusSpec:
+def one_corpus(source: CorpusSpec | str | Sequence[str]) -> CorpusSpec:
     """Return the single corpus allowed where nothing is mixed.
 
     Raises:
-        CorpusError: There are several or none, or it has a weight.
+        CorpusError: The words name several or none, or it has a weight.
     """
+    if isinstance(source, CorpusSpec):
+        return source
+    corpora = parse_corpora([source] if isinstance(source, str) else source)
     if not corpora:
         raise CorpusError("there is no corpus")
     if len(corpora) > 1 or corpora[0].weight is not None:
@@ -112,13 +109,6 @@ def to_words(corpora: Corpora) -> list[str]:
         given = [f"{name}={value}" for name, value in settings.items() if value is not None]
         words += [BETWEEN_CORPORA, *corpus.parts, *given]
     return words[1:]
-
-
-def _checked(corpora: Corpora) -> Corpora:
-    without = [corpus for corpus in corpora if corpus.weight is None]
-    if 0 < len(without) < len(corpora):
-        raise CorpusError(f"{without[0]} has no weight but others have one: give a weight to each corpus or to none")
-    return corpora
 
 
 def _parse_one(words: list[str]) -> CorpusSpec:
@@ -137,18 +127,14 @@ def _parse_one(words: list[str]) -> CorpusSpec:
             settings[name] = value
     if not parts:
         raise CorpusError(f"there is no corpus {'with ' + ' '.join(words) if words else 'on one side of a +'}")
-    weight = _weight(settings.pop("weight"), " and ".join(parts)) if "weight" in settings else None
+    weight = None
+    if "weight" in settings:
+        given = settings.pop("weight")
+        with suppress(ValueError):
+            weight = float(given)
+        if weight is None or not 0 < weight < math.inf:
+            raise CorpusError(f"{' and '.join(parts)}: a weight must be a number greater than 0, not {given!r}")
     return CorpusSpec(tuple(parts), weight, **settings)
-
-
-def _weight(text: str, where: str) -> float:
-    try:
-        weight = float(text)
-    except ValueError:
-        weight = math.nan
-    if not 0 < weight < math.inf:
-        raise CorpusError(f"{where}: a weight must be a number greater than 0, not {text!r}")
-    return weight
 
 
 @dataclass(frozen=True)
@@ -204,7 +190,7 @@ def _locate_one(source: str, form: TextForm) -> tuple[str, str, list[str]]:
     if path == CMUDICT and len(parts) < 2 and form.parallel:
         return "built-in", path, parts
     if not os.path.exists(path):
-        is_file = suffix or (single and path.endswith((".txt", *SUFFIXES)))
+        is_file = suffix or (single and path.endswith((".txt", *COMPRESSED)))
         if is_file or not re.fullmatch(r"[\w-][\w.-]*(/[\w.-]+)?", path):
             raise CorpusError(f"{path} does not exist")
     elif not os.path.isdir(path):

@@ -1,12 +1,21 @@
-"""Lines of UTF-8 text, exactly as they are in a file."""
+"""Lines of UTF-8 text, exactly as they are in a file, plain or compressed as its suffix says."""
 
+import bz2
+import gzip
+import io
+import lzma
 import os
 import sys
+import zlib
 from collections.abc import Iterator
+from pathlib import PurePath
+from typing import IO, Any, cast
 
-from vanilla_transformer import compression
 from vanilla_transformer.errors import CorpusError
 
+COMPRESSED = (".gz", ".bz2", ".xz", ".zst")
+# Errors of readers, besides OSError, for a file that is damaged or does not match its suffix.
+DAMAGE = (EOFError, zlib.error, gzip.BadGzipFile, lzma.LZMAError)
 # In characters: a tokenizer takes long for a piece of millions.
 LONGEST_PIECE = 1 << 14
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
@@ -43,7 +52,7 @@ def decoded_lines(path: str | os.PathLike[str]) -> Iterator[str]:
     try:
         # Not sys.stdin: Python closes it at exit, and aborts if a thread is still waiting for a line in its buffer.
         own = open(sys.stdin.fileno(), "rb", closefd=False) if path == "-" else None  # noqa: SIM115
-        with own or compression.open_bytes(path) as file:
+        with own or open_bytes(path) as file:
             for number, line in enumerate(file, start=1):
                 yield (line if number > 1 else line.removeprefix(BYTE_ORDER_MARK)).decode("utf-8")
     except UnicodeDecodeError as error:
@@ -51,8 +60,35 @@ def decoded_lines(path: str | os.PathLike[str]) -> Iterator[str]:
         raise CorpusError(f"{name}, line {number}: not UTF-8 ({byte}); convert the file to UTF-8 first") from error
     except FileNotFoundError as error:
         raise CorpusError(f"{name} does not exist") from error
-    except (*compression.DAMAGE, OSError) as error:
-        suffix = compression.suffix_of(path)
+    except (*DAMAGE, OSError) as error:
+        suffix = suffix_of(path)
         if suffix and getattr(error, "errno", None) is None:
             raise CorpusError(f"{name} is not a complete {suffix} file: {error}") from error
         raise CorpusError(f"{name} cannot be read: {getattr(error, 'strerror', None) or error}") from error
+
+
+def suffix_of(path: str | os.PathLike[str]) -> str:
+    """Returns the suffix of a compressed file, and an empty string for a plain one."""
+    suffix = PurePath(path).suffix
+    return suffix if suffix in COMPRESSED else ""
+
+
+def without_suffix(path: str) -> str:
+    """Returns the name that a file would have if it were plain."""
+    return path.removesuffix(suffix_of(path))
+
+
+def open_bytes(path: str | os.PathLike[str], mode: str = "rb") -> IO[bytes]:
+    """Opens a file, plain or compressed, to read bytes (`rb`) or to write them (`wb`; plain ones also `ab`)."""
+    suffix = suffix_of(path)
+    if mode == "rb" and suffix and os.path.isfile(path) and not os.path.getsize(path):
+        return io.BytesIO()  # Like gzip, and unlike some others.
+    if suffix == ".zst":
+        import pyarrow as pa
+
+        plain = pa.OSFile(os.fspath(path), mode)
+        if mode == "wb":
+            return cast(IO[bytes], io.BufferedWriter(cast(Any, pa.CompressedOutputStream(plain, "zstd"))))
+        return cast(IO[bytes], io.BufferedReader(cast(Any, pa.CompressedInputStream(plain, "zstd"))))
+    opened: Any = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}.get(suffix, open)
+    return cast(IO[bytes], opened(path, mode))

@@ -6,10 +6,8 @@ from itertools import zip_longest
 from typing import Any
 
 from vanilla_transformer import __version__
-from vanilla_transformer.errors import MetricError
+from vanilla_transformer.errors import MetricError, closest, refuse_one_text
 from vanilla_transformer.evaluation.moses_tokenization import LANGUAGES, MosesTokenization
-from vanilla_transformer.limits import refuse_one_text
-from vanilla_transformer.suggestions import closest
 
 References = Sequence[Sequence[str]]
 """What is right for each prediction: at least one text."""

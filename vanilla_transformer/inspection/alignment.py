@@ -15,9 +15,8 @@ from typing import Any, Literal, get_args
 import torch
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
-from vanilla_transformer.errors import ModelError
+from vanilla_transformer.errors import ModelError, refuse_one_text
 from vanilla_transformer.inspection.recording import eager_attention, encode, first_token
-from vanilla_transformer.limits import refuse_one_text
 from vanilla_transformer.recurrent.configuration_recurrent_encoder_decoder import RecurrentEncoderDecoderConfig
 from vanilla_transformer.translation import LineTranslator, Translation
 

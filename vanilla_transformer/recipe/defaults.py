@@ -14,7 +14,6 @@ from vanilla_transformer.cost import numbers_kept_per_token, training_flops
 from vanilla_transformer.data.columns import TextForm
 from vanilla_transformer.engine.cpu import has_bfloat16_products
 from vanilla_transformer.errors import RecipeError
-from vanilla_transformer.recipe.learning_rate import paper_learning_rate
 from vanilla_transformer.recipe.schema import Recipe
 
 
@@ -137,6 +136,11 @@ RECURRENT_LEARNING_RATE, RECURRENT_MAX_GRAD_NORM, RECURRENT_WARMUP = 1e-3, 5.0, 
 EVALUATIONS = CHECKPOINTS = 50
 # Evaluating on `dev` takes at most this share of the time; a token costs a third of a training token.
 EVALUATION_SHARE = 0.1
+
+
+def paper_learning_rate(step: int, d_model: int, warmup_steps: int, scale: float = 1.0) -> float:
+    """Section 5.3, Eq. 3: d_model^-0.5 · min(step^-0.5, step · warmup_steps^-1.5); the first step is step 1."""
+    return scale * d_model**-0.5 * min(step**-0.5, step * warmup_steps**-1.5)
 
 
 def choose_vocab_size(recipe: Recipe, task: Architecture, rows: int) -> tuple[int, list[str]]:

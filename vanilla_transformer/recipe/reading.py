@@ -10,9 +10,8 @@ from pathlib import Path
 import yaml
 
 from vanilla_transformer.data.columns import COLUMN_SETTINGS
-from vanilla_transformer.errors import RecipeError
+from vanilla_transformer.errors import RecipeError, did_you_mean
 from vanilla_transformer.recipe.schema import Recipe, placed
-from vanilla_transformer.suggestions import did_you_mean
 
 
 def load_recipe(name_or_path: str | Path, *, lenient: bool = False) -> Recipe:

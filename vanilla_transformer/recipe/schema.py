@@ -1,30 +1,327 @@
-"""The recipe: all settings of a training run, in blocks; each setting has one name, which no other block has."""
+"""The recipe: all settings of a training run, in blocks; each setting has one name, which no other block has.
+
+Text and numbers are read as the words of a command line are. Corpora become `CorpusSpec`s.
+"""
 
 import dataclasses
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, Self
+from typing import Annotated, Any, Literal, Self
 
 import yaml
-
-from vanilla_transformer.data.sources import CorpusSpec, to_words
-from vanilla_transformer.errors import RecipeError
-from vanilla_transformer.options import converted
-from vanilla_transformer.recipe.blocks import (
-    Block,
-    Classification,
-    Data,
-    Decoding,
-    Evaluation,
-    Model,
-    Optimization,
-    Recurrent,
-    Run,
-    Start,
-    Tokenizer,
+from tyro.conf import arg
+from tyro.constructors import (
+    ConstructorRegistry,
+    PrimitiveConstructorSpec,
+    PrimitiveTypeInfo,
+    UnsupportedTypeAnnotationError,
 )
-from vanilla_transformer.suggestions import did_you_mean
+
+from vanilla_transformer.data.columns import COLUMN_SETTINGS
+from vanilla_transformer.data.sources import Corpora, CorpusSpec, one_corpus, parse_corpora, to_words
+from vanilla_transformer.errors import CorpusError, RecipeError, did_you_mean
+from vanilla_transformer.options import (
+    HINT,
+    ChosenCount,
+    ChosenNumber,
+    ChosenTexts,
+    Count,
+    OptionalCount,
+    OptionalNumber,
+    OptionalPositive,
+    OptionalShare,
+    OptionalText,
+    OptionalTexts,
+    Positive,
+    Share,
+    Texts,
+    number,
+)
+
+# `resolve` chooses a value that is not given.
+CHOSEN: Any = None
+
+
+def _corpora(*, several: bool) -> PrimitiveConstructorSpec[Corpora]:
+    def read(words: list[str]) -> Corpora:
+        return parse_corpora(words) if several or not words else (one_corpus(words),)
+
+    def is_instance(value: object) -> bool:
+        if not isinstance(value, tuple) or not all(isinstance(corpus, CorpusSpec) for corpus in value):
+            return False
+        return several or (len(value) <= 1 and all(corpus.weight is None for corpus in value))
+
+    return PrimitiveConstructorSpec("*", "[CORPUS [CORPUS ...]]", read, is_instance, to_words)
+
+
+Mixture = Annotated[Corpora, _corpora(several=True), HINT]
+HeldOut = Annotated[Corpora, _corpora(several=False), HINT]
+
+
+@cache
+def _spec(hint: Any) -> PrimitiveConstructorSpec[Any]:
+    """Returns tyro's reading of a type."""
+    spec = ConstructorRegistry.get_primitive_spec(PrimitiveTypeInfo.make(hint, set()))
+    assert not isinstance(spec, UnsupportedTypeAnnotationError), hint
+    return spec
+
+
+def _converted(name: str, value: object, hint: object) -> Any:
+    """Returns a value in the type of its setting: text and numbers are read as the words of a command line are.
+
+    Raises:
+        RecipeError: It cannot have that value.
+    """
+    spec = _spec(hint)
+    if value is not None and spec.is_instance(value) is True:
+        return value
+    words = value if isinstance(value, list | tuple) and spec.nargs == "*" else [value]
+    if all(type(word) in (str, int, float) for word in words):
+        given = [str(word) for word in words]
+        if spec.choices is None or {*given} <= {*spec.choices}:
+            try:
+                return spec.instance_from_str(given)
+            except CorpusError as error:
+                raise RecipeError(f"{name}: {error}.") from None
+            except ValueError as error:
+                raise RecipeError(f"{name} {error}.") from None
+    raise RecipeError(f"{name} must be {spec.metavar}, not {value!r}.")
+
+
+@dataclass(frozen=True)
+class Block:
+    """Settings that belong together, checked as they are made.
+
+    Raises:
+        RecipeError: A value has another type than its field, or exceeds its limits.
+    """
+
+    def __post_init__(self) -> None:
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            if value is not None or field.default is not None:
+                object.__setattr__(self, field.name, _converted(field.name, value, field.type))
+
+
+@dataclass(frozen=True)
+class Data(Block):
+    """The text."""
+
+    #: Training data: two line-aligned files, a table (TSV, CSV, JSONL, Parquet), a Hub id, or `cmudict:train`.
+    #: Separate several corpora with `+`. Each may be followed by `source_column=en target_column=de`, and by
+    #: `weight=0.7` (its share of an epoch, which oversamples small corpora).
+    train: Mixture = ()
+    #: Held-out data for the loss during training, in any form that `train` accepts.
+    dev: HeldOut = ()
+    #: Test data, scored once at the end.
+    test: HeldOut = ()
+    #: Source column, or source language of a `translation` column; by default the first.
+    source_column: OptionalText = None
+    #: Target column, or target language of a `translation` column; by default the second.
+    target_column: OptionalText = None
+    #: Text column or, in CoNLL files, the column of the words; a number, from 1, if the file has no column names.
+    text_column: OptionalText = None
+    #: Column of the second text, for pairs of texts.
+    text_pair_column: OptionalText = None
+    #: Column of the label or, in CoNLL files, of the tags.
+    label_column: OptionalText = None
+    #: Maximum number of tokens per side; longer pairs, or rows, are skipped, and their number is reported.
+    max_length: Count = 256
+    #: Text that a language model learns from. With lines, each line, or row of a table, is one text. With packed, each
+    #: plain text file is one text, line ends included, cut into blocks of max_length tokens so that nothing is lost.
+    documents: Literal["lines", "packed"] = "lines"
+
+    @property
+    def may_have_columns(self) -> bool:
+        """Tells whether any corpus is a table or a dataset."""
+        return any(corpus.may_have_columns for corpus in (*self.train, *self.dev, *self.test))
+
+    def corpora(self, name: str) -> Corpora:
+        """Return the corpora of `train`, `dev` or `test`; columns named for all apply to tables that name none."""
+        named = {column: getattr(self, column) for column in COLUMN_SETTINGS}
+        return tuple(
+            corpus
+            if any(corpus.columns) or (self.may_have_columns and not corpus.may_have_columns)
+            else dataclasses.replace(corpus, **named)
+            for corpus in getattr(self, name)
+        )
+
+
+@dataclass(frozen=True)
+class Tokenizer(Block):
+    """The pieces that text is split into."""
+
+    #: Model directory or Hub id whose tokenizer to use; by default one is trained on `train`.
+    tokenizer: OptionalText = None
+    #: Sub-word algorithm (section 5.1: byte-pair encoding); presplit expects text already segmented with `@@ `.
+    tokenizer_algorithm: Literal["bpe", "wordpiece", "character", "presplit"] = "bpe"
+    #: Sides of `train` on which the tokenizer is trained.
+    tokenizer_sides: Literal["both", "source", "target"] = "both"
+    #: Lower-case what the model reads, so that Hello is read as hello; what a translation model writes keeps its case.
+    #: By default decoding restores any text exactly.
+    tokenizer_lowercase: bool = False
+    #: Size of the shared vocabulary; by default chosen from the number of pairs.
+    vocab_size: ChosenCount = CHOSEN
+
+
+@dataclass(frozen=True)
+class Start(Block):
+    """A saved model to train further."""
+
+    #: Start from the weights and tokenizer of this model, a directory or a Hub id: to fine-tune it, or to use the
+    #: encoder of a masked language model in a classifier. The learning rate then stays constant after the warm-up
+    #: (`learning_rate`), because the peak of Eq. 3 suits random weights and would undo what these have learned.
+    from_model: Annotated[OptionalText, arg(aliases=["--from"])] = None
+
+
+@dataclass(frozen=True)
+class Model(Block):
+    """The sizes of the model (sections 3 and 5.4)."""
+
+    #: The paper's Transformer, or `recurrent` for a model of the kind it replaced (2014 and 2015).
+    architecture: Literal["transformer", "recurrent"] = "transformer"
+    #: Model size: tiny, small, base, big or a row of Table 3; by default chosen from the data and the device.
+    preset: OptionalText = None
+    #: Width of the layers (section 3.1); by default the preset's.
+    d_model: OptionalCount = None
+    #: Inner width of the feed-forward layers (section 3.3); by default the preset's.
+    d_ff: OptionalCount = None
+    #: Number of attention heads (section 3.2.2); by default the preset's.
+    num_heads: OptionalCount = None
+    #: Width of a head's queries and keys; by default d_model / num_heads.
+    d_k: OptionalCount = None
+    #: Width of a head's values; by default d_model / num_heads.
+    d_v: OptionalCount = None
+    #: Number of encoder layers; by default the preset's.
+    encoder_layers: OptionalCount = None
+    #: Number of decoder layers; by default the preset's.
+    decoder_layers: OptionalCount = None
+    #: Residual dropout (section 5.4); by default chosen from the number of pairs.
+    dropout: OptionalShare = None
+    #: Dropout of attention weights; off by default, as in the paper.
+    attention_dropout: OptionalShare = None
+    #: Dropout inside the feed-forward layers; off by default, as in the paper.
+    activation_dropout: OptionalShare = None
+    #: Label smoothing (section 5.4); by default the preset's.
+    label_smoothing: OptionalShare = None
+    #: Positional encoding: sinusoidal (section 3.5) or learned (Table 3, row E); by default the preset's.
+    positional_encoding: Literal["sinusoidal", "learned"] | None = None
+
+
+@dataclass(frozen=True)
+class Recurrent(Block):
+    """Settings of recurrent models only."""
+
+    #: Cells of a recurrent model; lstm by default.
+    cell: Literal["lstm", "gru"] | None = None
+    #: Attention of a recurrent model over the source; luong-general by default.
+    attention: Literal["none", "bahdanau", "luong-dot", "luong-general", "luong-concat"] | None = None
+    #: Window of Luong's local attention: positions on each side of the predicted one; by default all positions.
+    attention_window: OptionalCount = None
+
+
+@dataclass(frozen=True)
+class Classification(Block):
+    """The labels of a text or of its words."""
+
+    #: Labels in the order of their ids; by default those in `train`, sorted.
+    labels: OptionalTexts = None
+    #: Input of a text classifier: the mean over all tokens (the default), or the first token, `<s>`.
+    classifier_pooling: Literal["mean", "first"] | None = None
+
+
+@dataclass(frozen=True)
+class Optimization(Block):
+    """The training steps and their learning rate (section 5)."""
+
+    #: Maximum tokens per side and step over all devices, padding included (section 5.1); by default chosen from the
+    #: number of pairs.
+    batch_tokens: ChosenCount = CHOSEN
+    #: Batches per step over all devices, for gradient accumulation; by default chosen from the device's memory.
+    batches_per_step: ChosenCount = CHOSEN
+    #: Number of training steps (section 5.2); by default chosen from the data and the device.
+    max_steps: OptionalCount = None
+    #: End within this many minutes, scores and model card included, with as many steps as fit. The speed of the first
+    #: steps decides the warm-up. After an interruption, the minutes used up to its checkpoint count.
+    max_minutes: OptionalPositive = None
+    #: Warm-up steps of the learning rate (Eq. 3); by default chosen from the number of steps.
+    warmup_steps: ChosenCount = CHOSEN
+    #: Factor on the learning rate of Eq. 3; by default 1, or less for a short run, whose short warm-up would raise the
+    #: rate higher than small models tolerate.
+    learning_rate_scale: ChosenNumber = CHOSEN
+    #: Constant learning rate after the warm-up, instead of Eq. 3; by default only for recurrent models (0.001) and
+    #: with `from_model` (the rate that Eq. 3 reaches after the paper's 100,000 steps).
+    learning_rate: OptionalPositive = None
+    #: Adam's beta1 (section 5.3).
+    adam_beta1: Share = 0.9
+    #: Adam's beta2 (section 5.3).
+    adam_beta2: Share = 0.98
+    #: Adam's epsilon (section 5.3).
+    adam_epsilon: Positive = 1e-9
+    #: Clip gradients to this norm; 0 turns clipping off. By default 5 for recurrent models, and 0 for others.
+    max_grad_norm: OptionalNumber = None
+    #: Precision of matrix products; auto uses bfloat16 where the device supports it, float16 on NVIDIA GPUs that do
+    #: not, and float32 elsewhere. Parameters stay in float32.
+    precision: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    #: Whether products in float32 may round their factors to TF32, with 10 bits instead of 23, on NVIDIA GPUs.
+    tf32: bool = True
+    #: Random seed.
+    seed: Annotated[int, number(int, 0, 2**31)] = 1
+
+
+@dataclass(frozen=True)
+class Evaluation(Block):
+    """The evaluation of a run."""
+
+    #: Steps between evaluations of the loss on `dev`.
+    eval_steps: ChosenCount = CHOSEN
+    #: Stop after this many evaluations without a lower loss on `dev`; off by default.
+    patience: OptionalCount = None
+    #: Metrics for `dev` and `test`; by default the task's. For translation sacrebleu and chrf; also ter,
+    #: tokenized_bleu, paper_bleu (or, for example, paper_bleu:fr), wer and per.
+    metrics: ChosenTexts = CHOSEN
+    #: Texts to give to the model at the end; the answers are printed and added to its model card.
+    examples: Texts = ()
+
+
+@dataclass(frozen=True)
+class Decoding(Block):
+    """Settings of the model's generation config (section 6.1)."""
+
+    #: Beam size in the generation config (section 6.1); 1 for greedy search, without length penalty.
+    num_beams: Annotated[int, number(int, 1, 10_001)] = 4
+    #: Exponent of the length penalty in the generation config (section 6.1).
+    length_penalty: Annotated[float, number(float, 0, 10)] = 0.6
+    #: Formula of the length penalty: google divides by ((5 + length) / 6)^penalty (section 6.1), huggingface by
+    #: length^penalty.
+    length_penalty_type: Literal["google", "huggingface"] = "google"
+    #: Maximum tokens an output may have beyond its source (section 6.1; 300 for trees, section 6.3).
+    max_length_beyond_source: Annotated[int, number(int, 0, 1_000_001)] = 50
+
+
+@dataclass(frozen=True)
+class Run(Block):
+    """The output of a run, its place, and the number of processes."""
+
+    #: Output directory, which becomes the model; an unfinished run of the same recipe there is resumed.
+    output: OptionalText = None
+    #: Steps between checkpoints.
+    save_steps: ChosenCount = CHOSEN
+    #: Average the last N checkpoints for the final model (section 6.1: 5 for base, 20 for big).
+    average_checkpoints: Count = 5
+    #: Checkpoints to keep: those to be averaged, or with doubling also those after 1, 2, 4, 8, ... times save_steps,
+    #: from which `explore` replays the training.
+    keep_checkpoints: Literal["averaged", "doubling"] = "averaged"
+    #: Steps between log lines and records in metrics.jsonl.
+    log_steps: Count = 50
+    #: Experiment trackers supported by accelerate: tensorboard, wandb, trackio, mlflow and others.
+    trackers: Texts = ()
+    #: Processes that share the cores of a CPU; by default two for a run of at least 1,000 steps on two or more cores.
+    #: A resumed run keeps its number. Not for torchrun and other launchers, which start their own processes.
+    processes: Annotated[int | None, number(int, 1, 1025), HINT] = None
+    #: Seconds that a process waits for the others within a step before the run is aborted.
+    process_timeout: Annotated[float, number(float, 1, 1_000_000)] = 120.0
 
 
 @dataclass(frozen=True)
@@ -50,7 +347,7 @@ class Recipe:
     run: Run = Run()
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "task", converted("task", self.task, str))
+        object.__setattr__(self, "task", _converted("task", self.task, str))
 
     @classmethod
     def of(cls, **settings: object) -> Self:
@@ -83,7 +380,7 @@ class Recipe:
         return {name: value for name, value in vars(self).items() if isinstance(value, Block)}
 
     @property
-    def options(self) -> dict[str, object]:
+    def options(self) -> dict[str, Any]:
         """Returns all settings by name."""
         return {"task": self.task} | {
             name: value for block in self.blocks.values() for name, value in vars(block).items()
@@ -107,10 +404,7 @@ class Recipe:
         return {name: _plain(value) for name, value in self.options.items() if value is not None}
 
     def to_yaml(self) -> str:
-        """Returns the recipe as YAML that `load_recipe` reads back; None stands for a value to be chosen.
-
-        Blocks that not every recipe uses are left out if they equal their defaults.
-        """
+        """Returns the recipe as YAML that `load_recipe` reads back, without what is still to be chosen."""
         plain: dict[str, object] = {"task": self.task}
         for name, block in self.blocks.items():
             settings = {
@@ -118,15 +412,11 @@ class Recipe:
                 for field in dataclasses.fields(block)
                 if (value := getattr(block, field.name)) is not None and (value, field.default) != ((), ())
             }
-            if settings and (block.is_used or name in _ALWAYS):
+            if settings:
                 plain[name] = settings
         text = yaml.safe_dump(plain, sort_keys=False, allow_unicode=True, width=1000)
         # Some rare characters, such as U+0085, are line breaks to the YAML reader unless they are escaped.
         return text if yaml.safe_load(text) == plain else yaml.safe_dump(plain, sort_keys=False, width=1000)
-
-
-# Their defaults may change, and a run keeps its own.
-_ALWAYS = ("data", "tokenizer", "model", "optimization", "evaluation", "decoding", "run")
 
 
 def placed(settings: Mapping[str, object], *, lenient: bool = False) -> Iterator[tuple[str, str, object]]:
@@ -137,27 +427,23 @@ def placed(settings: Mapping[str, object], *, lenient: bool = False) -> Iterator
     """
     blocks = Recipe().blocks
     for name, value in settings.items():
-        known = {"task", *places()}
-        if name in blocks and (isinstance(value, Mapping) or name not in places()):
-            if not isinstance(value, Mapping | None):
-                raise RecipeError(f"{name} must hold lines of the form `setting: value`, not {value!r}.")
-            for inner, one in (value or {}).items():
-                if places().get(inner) == name:
-                    yield name, inner, one
-                elif not lenient:
-                    known = {setting for setting, block in places().items() if block == name}
-                    hint = did_you_mean(str(inner), known) or f": there are {', '.join(sorted(known))}."
-                    raise RecipeError(f"{str(inner)!r} is not a setting of {name}{hint}")
-        elif name in known:
-            yield places().get(name, ""), name, value
-        elif not lenient:
-            raise RecipeError(f"{str(name)!r} is not a setting of a recipe{did_you_mean(str(name), known) or '.'}")
+        block = name if name in blocks and isinstance(value, Mapping | None) else None
+        inner = {name: value} if block is None else value or {}
+        assert isinstance(inner, Mapping)
+        known = [setting for setting, place in places().items() if block in (None, place)]
+        for setting, one in inner.items():
+            if setting in known:
+                yield places()[setting], setting, one
+            elif not lenient:
+                hint = did_you_mean(str(setting), known) or "."
+                raise RecipeError(f"{str(setting)!r} is not a setting of {block or 'a recipe'}{hint}")
 
 
 @cache
 def places() -> dict[str, str]:
-    """Returns the block of each setting."""
-    return {field.name: name for name, block in Recipe().blocks.items() for field in dataclasses.fields(block)}
+    """Returns the block of each setting, "" for one of the recipe itself."""
+    blocks = Recipe().blocks.items()
+    return {"task": ""} | {field.name: name for name, block in blocks for field in dataclasses.fields(block)}
 
 
 def in_words(value: object) -> str:

@@ -10,7 +10,7 @@ import torch
 
 from vanilla_transformer.data.columns import COLUMN_SETTINGS, TextForm
 from vanilla_transformer.data.corpus import describe_empty_rows, read_corpus, with_columns_of
-from vanilla_transformer.data.sources import CorpusSpec, as_corpora, only_corpus
+from vanilla_transformer.data.sources import CorpusSpec, one_corpus
 from vanilla_transformer.evaluation import Evaluation, check_names
 from vanilla_transformer.recipe.reading import load_recipe
 from vanilla_transformer.tasks.interface import Task
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 def evaluate(
     model: str | os.PathLike[str],
-    data: object,
+    data: CorpusSpec | str | Sequence[str],
     *,
     metrics: Sequence[str] | None = None,
     device: str | torch.device | None = None,
@@ -49,7 +49,7 @@ def evaluate(
     task = task_of_model(path)
     names = choose_metrics(path, task, metrics)
     columns = {name: settings.pop(name) for name in COLUMN_SETTINGS if name in settings}
-    spec = dataclasses.replace(only_corpus(as_corpora(data) or ()), **columns)
+    spec = dataclasses.replace(one_corpus(data), **columns)
     corpus = read_corpus(with_columns_of_model(spec, path, task.form), form=task.form)
     loaded, tokenizer = load_model(path, device=device, translates=False)
     evaluation = task.evaluate(loaded, tokenizer, corpus, names, progress=lambda count: None, **settings)

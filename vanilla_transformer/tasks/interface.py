@@ -11,11 +11,9 @@ from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerB
 
 from vanilla_transformer.data.batching import Indices, Lengths, TokenIds, pad
 from vanilla_transformer.data.columns import Row, TextForm
-from vanilla_transformer.data.preparation import Encoder
-from vanilla_transformer.data.token_corpus import Rows
-from vanilla_transformer.errors import ModelError, RecipeError
+from vanilla_transformer.data.preparation import Encoder, Rows
+from vanilla_transformer.errors import ModelError, RecipeError, check_number
 from vanilla_transformer.evaluation import Evaluation, Metric
-from vanilla_transformer.limits import check_number
 from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.translation.translator import BATCH_TOKENS, CHUNK_LINES, evaluating
 

@@ -8,9 +8,8 @@ from transformers import PreTrainedTokenizerBase
 
 from vanilla_transformer.data.corpus import row_place
 from vanilla_transformer.data.preparation import Encoder, Texts
-from vanilla_transformer.errors import CorpusError, RecipeError
+from vanilla_transformer.errors import CorpusError, RecipeError, did_you_mean
 from vanilla_transformer.recipe.schema import Recipe
-from vanilla_transformer.suggestions import did_you_mean
 from vanilla_transformer.tasks.encoders import EncoderTask
 from vanilla_transformer.tasks.interface import Predictor
 

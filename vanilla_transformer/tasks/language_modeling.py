@@ -11,8 +11,7 @@ from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerB
 
 from vanilla_transformer.data.batching import LABEL_PADDING, Lengths, TokenIds, pad
 from vanilla_transformer.data.columns import PACKED_TEXT, TEXTS_IN_BLOCKS, Row
-from vanilla_transformer.data.preparation import Encoder, Texts, token_ids
-from vanilla_transformer.data.token_corpus import Rows
+from vanilla_transformer.data.preparation import Encoder, Rows, Texts, token_ids
 from vanilla_transformer.errors import RecipeError
 from vanilla_transformer.evaluation.language_models import LANGUAGE_MODEL_METRICS, TextCost
 from vanilla_transformer.model.configuration_vanilla_transformer import VanillaTransformerDecoderConfig

@@ -4,11 +4,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from vanilla_transformer.errors import ModelError, RecipeError
+from vanilla_transformer.errors import ModelError, RecipeError, did_you_mean
 from vanilla_transformer.recipe.reading import load_recipe
 from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.registration import FAMILIES
-from vanilla_transformer.suggestions import did_you_mean
 from vanilla_transformer.tasks.interface import Task
 from vanilla_transformer.tasks.label_task import LabelTask
 from vanilla_transformer.tasks.language_modeling import LanguageModeling, PackedLanguageModeling

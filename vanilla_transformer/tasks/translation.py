@@ -7,8 +7,7 @@ from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerB
 
 from vanilla_transformer.data.batching import LABEL_PADDING, Lengths, pad
 from vanilla_transformer.data.columns import PAIRS
-from vanilla_transformer.data.preparation import Encoder, Texts, token_ids
-from vanilla_transformer.data.token_corpus import Rows
+from vanilla_transformer.data.preparation import Encoder, Rows, Texts, token_ids
 from vanilla_transformer.errors import RecipeError
 from vanilla_transformer.evaluation import METRICS, Evaluation, evaluate_translation
 from vanilla_transformer.model.configuration_vanilla_transformer import VanillaTransformerConfig

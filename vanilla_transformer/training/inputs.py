@@ -14,9 +14,15 @@ from vanilla_transformer.atomic_files import atomic_directory, atomic_write_text
 from vanilla_transformer.data.batching import StepPlan, share
 from vanilla_transformer.data.columns import BETWEEN_WORDS
 from vanilla_transformer.data.corpus import corpus_languages, read_corpus
-from vanilla_transformer.data.preparation import prepare_corpus
+from vanilla_transformer.data.preparation import (
+    PreparationReport,
+    PreparedCorpus,
+    Rows,
+    StoredCorpus,
+    prepare_corpus,
+    rows_at,
+)
 from vanilla_transformer.data.sources import refuse_pipes
-from vanilla_transformer.data.token_corpus import PreparationReport, PreparedCorpus, Rows, StoredCorpus, rows_at
 from vanilla_transformer.errors import CorpusError, RecipeError, VocabularyError
 from vanilla_transformer.fingerprints import fingerprint_settings
 from vanilla_transformer.model.configuration_vanilla_transformer import VanillaTransformerConfig
@@ -100,7 +106,7 @@ def gather_inputs(recipe: Recipe, run: RunDirectory, say: Callable[[str], None])
         None if dev is None else prepared("dev", "dev", dev),
         dev_text=dev,
         test_text=test,
-        languages=corpus_languages(corpora["train"][0], cache_dir=cache) if task.form.parallel else (None, None),
+        languages=corpus_languages(train[0]),
     )
 
 

@@ -16,7 +16,7 @@ from accelerate.utils import set_seed
 from transformers import PreTrainedTokenizerBase
 
 from vanilla_transformer.data.batching import share
-from vanilla_transformer.data.token_corpus import PreparedCorpus
+from vanilla_transformer.data.preparation import PreparedCorpus
 from vanilla_transformer.errors import DivergenceError, RecipeError, RunError
 from vanilla_transformer.machine import keep_freed_memory
 from vanilla_transformer.recipe.defaults import duration

@@ -10,8 +10,7 @@ from transformers import PreTrainedConfig, PreTrainedModel
 
 from vanilla_transformer.errors import RecipeError
 from vanilla_transformer.model.configuration_vanilla_transformer import VanillaTransformerBaseConfig
-from vanilla_transformer.recipe.defaults import MODEL_FIELDS
-from vanilla_transformer.recipe.learning_rate import paper_learning_rate
+from vanilla_transformer.recipe.defaults import MODEL_FIELDS, paper_learning_rate
 from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.tasks import Task
 from vanilla_transformer.translation.differences import TRAINING_FIELDS, deciding_fields

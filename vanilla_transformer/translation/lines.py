@@ -5,7 +5,7 @@ import threading
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from vanilla_transformer.limits import check_number, refuse_one_text
+from vanilla_transformer.errors import check_number, refuse_one_text
 
 # Limit on a chunk of any number of lines: splitting text into sub-words takes a hundred times its size.
 CHUNK_CHARACTERS = 1 << 20
