@@ -38,7 +38,6 @@ from vanilla_transformer.recipe.defaults import device_facts
 from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.training.inputs import gather_inputs
 from vanilla_transformer.training.run_directory import RunDirectory
-from vanilla_transformer.training.summary import format_flops_per_second
 
 SIZES = ("d_model", "d_ff", "num_heads", "encoder_layers", "decoder_layers")
 Turn = dict[str, Any]
@@ -197,10 +196,8 @@ def main(words: Sequence[str] | None = None) -> None:
             raise ValueError(f"nothing was measured: {'; '.join(results.failures.values())}")
         peak = next(iter(results.turns[PEAK]), None)
         if peak is not None:
-            speed = (
-                f"{format_flops_per_second(peak['peak'])} in {job.recipe.optimization.precision} ({peak['source']})"
-            )
-            print(f"{peak['device']}, peak {speed}", end=", ")
+            speed = f"{peak['peak'] / 1e12:,.2g} TFLOP/s in {job.recipe.optimization.precision}"
+            print(f"{peak['device']}, whose matrix products reach {speed}", end=", ")
         print(f"torch {torch.__version__}, transformers {transformers.__version__}, {job.threads} threads\n")
         print(table(results))
 

@@ -14,6 +14,7 @@ import torch
 from accelerate import Accelerator
 from datasets import Dataset
 from torch import nn
+from torch.utils.benchmark import Timer
 from transformers import (
     BertConfig,
     BertForMaskedLM,
@@ -42,7 +43,7 @@ from vanilla_transformer.training.loop import TrainingLoop
 from vanilla_transformer.training.model import has_tf32, training_kernels
 from vanilla_transformer.training.processes import StopRequest
 from vanilla_transformer.training.run_logger import RunLogger
-from vanilla_transformer.training.summary import describe_device, device_peak, peak_memory
+from vanilla_transformer.training.summary import describe_device, peak_memory
 
 # More steps than any measurement takes.
 WITHOUT_END = 10**8
@@ -150,14 +151,17 @@ def take_part(name: str, job: Job, connection: Connection) -> None:
 
 
 def measure_peak(job: Job, connection: Connection) -> None:
-    """Answers each turn with the device's peak speed in our precision, and the device's name."""
+    """Answers each turn with the best FLOP/s of products of large matrices in our precision, and the device's name."""
     connection.send({})
+    dtype = getattr(torch, job.recipe.optimization.precision)
     while connection.recv():
-        with training_kernels(has_tf32(job.device)):
-            peak = device_peak(job.device, job.recipe.optimization.precision)
-        connection.send(
-            {"peak": peak.flops_per_second, "source": peak.source, "device": describe_device(job.device, 1)}
-        )
+        speeds = []
+        for size in (512, 1024) if job.device.type == "cpu" else (4096, 8192):
+            matrix = torch.randn(size, size, device=job.device, dtype=dtype)
+            product = Timer("(m @ m)[0, 0].item()", globals={"m": matrix}, num_threads=torch.get_num_threads())
+            with training_kernels(has_tf32(job.device)):
+                speeds.append(2 * size**3 / min(product.blocked_autorange(min_run_time=0.15).times))
+        connection.send({"peak": max(speeds), "device": describe_device(job.device, 1)})
     raise SystemExit
 
 

@@ -47,9 +47,6 @@ KNOWN = {
     "precision": "bfloat16",
     "processes": 1,
     "target_tokens_per_second": 2057.6,
-    "peak_flops_per_second": 1e12,
-    "peak_source": "measured",
-    "share_of_peak": 0.04,
     "scores": {"test": [BLEU]},
     "languages": ["en", "deu_Latn"],
 }
@@ -98,7 +95,7 @@ def test_the_card_of_a_run_says_what_is_known(directory: Path) -> None:
         "29,000 pairs",
         "The weights are the mean of the checkpoints of steps 1,900, 2,000.",
         f"{weights:,} parameters: 1+2 layers with d_model 16, 2 heads, vocabulary size 260.",
-        "2.50e+15 FLOPs, 4.0% of peak (1 TFLOP/s, measured with matrix products on 2 CPU threads in bfloat16)",
+        "2,058 target tokens/s; 2.50e+15 FLOPs; peak memory 0.00 GB.",
         "beam size 4, length penalty 0.6, at most 50 tokens more than the source",
         "max_length: 99",
     ):

@@ -13,9 +13,7 @@ from vanilla_transformer.evaluation.metrics import Score
 from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.training import finalize as finish
 from vanilla_transformer.training.checkpoints import Progress
-from vanilla_transformer.training.summary import Peak, Summary, device_peak, peak_memory
-
-CUDA, CPU = torch.device("cuda"), torch.device("cpu")
+from vanilla_transformer.training.summary import Summary, peak_memory
 
 
 class Corpus:
@@ -25,8 +23,7 @@ class Corpus:
     report = PreparationReport(read=3, kept=2, dropped_empty=1, dropped_too_long=0)
 
 
-def test_the_share_is_that_of_all_devices_over_the_time_of_the_whole_run(monkeypatch, tiny_model):
-    monkeypatch.setattr(finish, "device_peak", lambda device, precision: Peak(1e9, "published"))
+def test_the_cost_is_that_of_the_whole_run(tiny_model):
     progress = Progress(step=20, target_tokens=30, seconds=4.0, processes=8)
     inputs = SimpleNamespace(train=Corpus(), languages=("en", "de"))
     logger = SimpleNamespace(read_metrics=list)
@@ -35,8 +32,6 @@ def test_the_share_is_that_of_all_devices_over_the_time_of_the_whole_run(monkeyp
     three_epochs = 3 * training_flops(tiny_model.config, *Corpus.lengths.values())
     assert (summary.epochs, summary.pairs) == (3, 2)
     assert summary.flops == pytest.approx(three_epochs)
-    assert summary.peak_flops_per_second == 8e9
-    assert summary.share_of_peak == pytest.approx(three_epochs / 4.0 / 8e9)
     assert summary.target_tokens_per_second == 30 / 4
 
 
@@ -51,14 +46,6 @@ def test_a_summary_is_json_whatever_its_numbers_are(tmp_path):
 
 
 def test_peak_memory_grows_with_what_is_held():
-    before = peak_memory(CPU)
+    before = peak_memory(torch.device("cpu"))
     held = torch.ones(200_000_000 // 4)
-    assert peak_memory(CPU) >= max(before, held.nbytes)
-
-
-def test_the_peak_of_an_accelerator_is_the_data_sheets_and_that_of_a_cpu_is_measured(monkeypatch):
-    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "NVIDIA A100-SXM4-80GB")
-    assert device_peak(CUDA, "bfloat16") == Peak(312e12, "published")
-    for precision in ("float32", "bfloat16"):
-        peak = device_peak(CPU, precision)
-        assert peak.source == "measured" and 1e7 < peak.flops_per_second < 1e15
+    assert peak_memory(torch.device("cpu")) >= max(before, held.nbytes)

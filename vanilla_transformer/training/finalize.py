@@ -24,7 +24,6 @@ from vanilla_transformer.training.checkpoints import (
     load_average,
     remove_partial_files,
 )
-from vanilla_transformer.training.model import has_tf32, training_kernels
 from vanilla_transformer.training.model_card import usage_for, write_model_card
 from vanilla_transformer.training.run_logger import plot_learning_curves
 from vanilla_transformer.training.setup import RunContext
@@ -33,7 +32,6 @@ from vanilla_transformer.training.summary import (
     Summary,
     describe_device,
     describe_weights,
-    device_peak,
     items_of_loss,
     peak_memory,
 )
@@ -142,13 +140,8 @@ def _summarise(
     scores: dict[str, list[Score]],
 ) -> Summary:
     recipe, corpus = context.recipe, context.inputs.train
-    lengths, precision = tuple(corpus.lengths.values()), recipe.optimization.precision
+    lengths = tuple(corpus.lengths.values())
     epochs = progress.target_tokens / int(task_for(recipe).items(*lengths).sum(dtype=np.int64))
-    flops = epochs * training_flops(model.config, *lengths)
-    memory = peak_memory(model.device)  # Measuring the device's peak takes some memory too.
-    with training_kernels(recipe.optimization.tf32 and has_tf32(model.device)):
-        peak = device_peak(model.device, precision)
-    peak_of_all = peak.flops_per_second * progress.processes
     records = context.logger.read_metrics()
     last = {name: record[name] for record in records for name in ("loss", "dev_loss") if name in record}
     return Summary(
@@ -158,20 +151,17 @@ def _summarise(
         parameters=model.num_parameters(),
         pairs=corpus.report.kept,
         target_tokens=progress.target_tokens,
-        flops=flops,
+        flops=epochs * training_flops(model.config, *lengths),
         seconds=progress.seconds,
         last_loss=last.get("loss"),
         last_dev_loss=last.get("dev_loss"),
         best_dev_loss=progress.best_dev_loss,
         best_dev_step=progress.best_step if progress.best_dev_loss is not None else None,
         target_tokens_per_second=progress.target_tokens / progress.seconds,
-        peak_memory_bytes=memory,
+        peak_memory_bytes=peak_memory(model.device),
         device=describe_device(model.device, progress.processes),
         processes=progress.processes,
-        peak_flops_per_second=peak_of_all,
-        peak_source=peak.source,
-        share_of_peak=flops / progress.seconds / peak_of_all,
-        precision=precision,
+        precision=recipe.optimization.precision,
         scores=scores,
         languages=list(context.inputs.languages),
     )

@@ -1,4 +1,4 @@
-"""A finished run: its figures in summary.json, with those of the device as their reference, and its directory."""
+"""A finished run: its figures, summary.json in its directory, and that directory in Python."""
 
 import dataclasses
 import json
@@ -8,10 +8,9 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.utils.benchmark import Timer
 
 from vanilla_transformer.atomic_files import atomic_write_text
 from vanilla_transformer.evaluation.metrics import Score
@@ -22,26 +21,6 @@ if TYPE_CHECKING:
 # Files of a run's directory.
 SUMMARY = "summary.json"
 CURVES = "learning_curves.png"
-# Dense FLOP/s from NVIDIA's data sheets, by torch's name of the device; half of the figure where a sheet gives only
-# the one with sparsity. Variants missing here, and parts of a device, are measured.
-_HOPPER = {"bfloat16": 989.4e12, "tf32": 494.7e12, "float32": 66.9e12}
-_AMPERE = {"bfloat16": 312e12, "tf32": 156e12, "float32": 19.5e12}
-_PUBLISHED = {
-    "NVIDIA H200": _HOPPER,
-    "NVIDIA H100 80GB HBM3": _HOPPER,
-    "NVIDIA H100 PCIe": {"bfloat16": 756e12, "tf32": 378e12, "float32": 51.2e12},
-    "NVIDIA A100-SXM4-40GB": _AMPERE,
-    "NVIDIA A100-SXM4-80GB": _AMPERE,
-    "NVIDIA A100-PCIE-40GB": _AMPERE,
-    "NVIDIA A100 80GB PCIe": _AMPERE,
-    "NVIDIA L40S": {"bfloat16": 362e12, "tf32": 183e12, "float32": 91.6e12},
-    "NVIDIA L4": {"bfloat16": 121e12, "tf32": 60e12, "float32": 30.3e12},
-    "Tesla V100-SXM2-16GB": {"float16": 125e12, "float32": 15.7e12},
-    "Tesla V100-SXM2-32GB": {"float16": 125e12, "float32": 15.7e12},
-}
-# The best size differs between devices, so the best of all counts.
-_MEASURED_SIZES = {"cpu": (512, 1024), "accelerator": (4096, 8192)}
-_MEASURING_SECONDS = 0.15
 
 
 @dataclass(frozen=True)
@@ -49,7 +28,7 @@ class Summary:
     """The figures of a finished run.
 
     `seconds` is the training time including checkpoints and evaluations on `dev`; `flops` counts matrix products as
-    Table 2 does, without padding; `peak_flops_per_second` is the total over all devices.
+    Table 2 does, without padding.
     """
 
     steps: int
@@ -67,10 +46,6 @@ class Summary:
     peak_memory_bytes: int
     device: str
     processes: int
-    peak_flops_per_second: float
-    peak_source: str
-    """`published` in the device's data sheet, or `measured` with a matrix product at the end of the run."""
-    share_of_peak: float
     target_tokens_per_second: float
     precision: str
     scores: dict[str, list[Score]]
@@ -90,17 +65,14 @@ class Summary:
         )
 
     def describe_cost(self, items: str = "target tokens") -> list[str]:
-        """Describes speed, operations and memory, each with its reference."""
+        """Describes speed, operations and memory."""
         speed = f"{self.target_tokens_per_second:,.0f} {items}/s"
         memory = f"peak memory {self.peak_memory_bytes / 1e9:.2f} GB"
         if self.processes > 1:
             speed += f" ({self.target_tokens_per_second / self.processes:,.0f} per process)"
             memory += " in the main process"
-        how = "published for" if self.peak_source == "published" else "measured with matrix products on"
-        peak = f"{format_flops_per_second(self.peak_flops_per_second)}, {how} {self.device} in {self.precision}"
         # The operations of a model of another family may be unknown.
-        cost = [f"{self.flops:.2e} FLOPs, {self.share_of_peak:.1%} of peak ({peak})"] if self.flops else []
-        return [speed, *cost, memory]
+        return [speed, *([f"{self.flops:.2e} FLOPs"] if self.flops else []), memory]
 
     def write(self, file: Path) -> None:
         """Writes the summary atomically, without numbers that JSON cannot represent, such as a score of no text."""
@@ -118,7 +90,7 @@ class Summary:
             values["scores"][part] = [
                 Score(name, math.nan if value is None else value, signature) for name, value, signature in figures
             ]
-        return cls(**values)
+        return cls(**{name: values[name] for name in cls.__dataclass_fields__ if name in values})
 
 
 def items_of_loss(task: "Task") -> str:
@@ -147,14 +119,6 @@ def describe_weights(averaged_steps: Sequence[int]) -> str:
     """Describes the checkpoints that the model's weights come from."""
     checkpoints = "the mean of the checkpoints of steps" if len(averaged_steps) > 1 else "the checkpoint of step"
     return f"{checkpoints} {', '.join(f'{step:,}' for step in averaged_steps)}"
-
-
-def format_flops_per_second(flops_per_second: float) -> str:
-    """Formats FLOP/s with a suitable unit."""
-    value, unit = (
-        (flops_per_second / 1e12, "TFLOP/s") if flops_per_second >= 1e12 else (flops_per_second / 1e9, "GFLOP/s")
-    )
-    return f"{value:,.0f} {unit}" if value >= 10 else f"{value:.2g} {unit}"
 
 
 @dataclass(frozen=True, repr=False)
@@ -196,37 +160,6 @@ class TrainedRun(os.PathLike[str]):
     def _repr_png_(self) -> bytes | None:
         curves = self.directory / CURVES
         return curves.read_bytes() if curves.is_file() else None
-
-
-@dataclass(frozen=True)
-class Peak:
-    """Peak FLOP/s of one device in matrix products, and whether it is published or measured."""
-
-    flops_per_second: float
-    source: Literal["published", "measured"]
-
-
-def device_peak(device: torch.device, precision: str) -> Peak:
-    """Returns the data sheet's figure for this precision, otherwise the speed that a matrix product reaches now."""
-    if device.type == "cuda":
-        published = _PUBLISHED.get(torch.cuda.get_device_name(device), {})
-        kind = "tf32" if precision == "float32" and torch.get_float32_matmul_precision() != "highest" else precision
-        # Where a sheet has one figure for both kinds of 16 bits, it stands once.
-        kind = "bfloat16" if kind == "float16" and kind not in published else kind
-        if kind in published:
-            return Peak(published[kind], "published")
-    return Peak(_measured_flops_per_second(device, getattr(torch, precision)), "measured")
-
-
-def _measured_flops_per_second(device: torch.device, dtype: torch.dtype) -> float:
-    """Returns the best speed of several products of square matrices, on as many threads as the run has."""
-    speeds = []
-    for size in _MEASURED_SIZES["cpu" if device.type == "cpu" else "accelerator"]:
-        matrix = torch.randn(size, size, device=device, dtype=dtype)
-        product = Timer("(m @ m)[0, 0].item()", globals={"m": matrix}, num_threads=torch.get_num_threads())
-        seconds = product.blocked_autorange(min_run_time=_MEASURING_SECONDS).times
-        speeds.append(2 * size**3 / min(seconds))
-    return max(speeds)
 
 
 def peak_memory(device: torch.device) -> int:
