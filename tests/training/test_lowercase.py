@@ -24,14 +24,10 @@ def test_a_word_is_read_alike_in_any_case_and_targets_keep_theirs(recipe, tmp_pa
     model, tokenizer = load_model(run)
     first, second, third = translate_lines(model, tokenizer, ["hello", "Hello", "HELLO"])
     assert first.source_ids == second.source_ids == third.source_ids and first.text == third.text
-    # Text that is lower-cased already teaches the same, to the last bit.
-    plain = train(recipe, tokenizer_lowercase=False, output=str(tmp_path / "plain"))
-    assert (run / "model.safetensors").read_bytes() == (plain / "model.safetensors").read_bytes()
+    # Text that is lower-cased already, or not at all, teaches the same, to the last bit.
+    (tmp_path / "upper.tsv").write_text("".join(f"{word.upper()}\t{sounds}\n" for word, sounds in WORDS.items()))
+    for changes in ({"tokenizer_lowercase": False}, {"train": (str(tmp_path / "upper.tsv"),)}):
+        other = train(recipe, output=str(tmp_path / "-".join(changes)), **changes)
+        assert (run / "model.safetensors").read_bytes() == (other / "model.safetensors").read_bytes()
     with refused(RunError, "tokenizer_lowercase"):
         train(recipe, tokenizer_lowercase=False, max_steps=3)
-
-
-def test_upper_case_sources_are_learned_from_as_lower_case_ones(recipe, tmp_path):
-    (tmp_path / "upper.tsv").write_text("".join(f"{word.upper()}\t{sounds}\n" for word, sounds in WORDS.items()))
-    upper = train(recipe, train=(str(tmp_path / "upper.tsv"),), output=str(tmp_path / "upper"))
-    assert (upper / "model.safetensors").read_bytes() == (train(recipe) / "model.safetensors").read_bytes()

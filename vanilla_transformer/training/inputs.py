@@ -186,13 +186,10 @@ def check_tokenizer(
     expected = [*wanted[1:2] * special.begins, *inner, *wanted[-1:] * special.ends]
     stands_right = set(wanted).isdisjoint(inner) and tokenizer("a")["input_ids"] == expected
     if found != wanted or not stands_right:
-        places = [
-            *(["the start must begin each text"] * special.begins),
-            f"the end must {'' if special.ends else 'not '}end each sentence",
-        ]
+        frame = f"{'the start, ' * special.begins}its pieces{' and the end' * special.ends}"
         raise RecipeError(
             f"The tokenizer of {name} cannot be used for training: padding, start and end must have the ids "
-            f"{', '.join(map(str, wanted))} (here {', '.join(map(str, found))}), and {' and '.join(places)}. "
+            f"{', '.join(map(str, wanted))} (here {', '.join(map(str, found))}), and a text must become {frame}. "
             "Leave --tokenizer out to have one trained."
         )
     if special.mask_token and "<mask>" not in tokenizer.get_vocab():

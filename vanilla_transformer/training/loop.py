@@ -41,7 +41,6 @@ from vanilla_transformer.training.processes import (
     from_main_process,
     is_launched,
     is_main_process,
-    stop_on_signals,
 )
 from vanilla_transformer.training.run_directory import AlreadyFinished, output_path
 from vanilla_transformer.training.run_logger import PROJECT, RunLogger
@@ -114,7 +113,7 @@ def _follow(context: RunContext) -> None:
     loop.follow(recipe, context.checkpoint)
     if accelerator.is_main_process:
         run.go_on(recipe)
-    with stop_on_signals(run.finish, context.last_step_by) as stop:
+    with StopRequest(run.finish, context.last_step_by) as stop:
         loop.run(stop)
     step = loop.progress.step
     if not loop.is_over:

@@ -16,7 +16,7 @@ from datetime import timedelta
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import FrameType
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NoReturn, Self, TypeVar
 
 import psutil
 import torch
@@ -92,13 +92,10 @@ def processes_for(recipe: Recipe) -> int:
         with suppress(RecipeError):  # The error is reported when the directory is opened.
             # The run may have begun on other machines.
             return min(load_recipe(output / "recipe.yaml").run.processes or 1, usable_cores())
-    return recipe.run.processes or _fastest_number(recipe.optimization.max_steps)
-
-
-def _fastest_number(max_steps: int | None) -> int:
     # Other systems and more processes have not been measured; of three threads, one would be idle.
     suits = sys.platform == "linux" and own_threads() not in (1, 3) and psutil.virtual_memory().total >= MIN_MEMORY
-    return 2 if suits and (max_steps is None or max_steps >= MIN_STEPS) else 1
+    steps = recipe.optimization.max_steps
+    return recipe.run.processes or (2 if suits and (steps is None or steps >= MIN_STEPS) else 1)
 
 
 def launch(number: int, recipe: Recipe, options: Sequence[str] = ()) -> None:
@@ -274,6 +271,8 @@ def check_same(facts: dict[str, object]) -> None:
 class StopRequest:
     """Remembers the first signal that asked to stop, 0 before that; tells when a step is the last one.
 
+    In its block SIGTERM, SIGHUP and Ctrl-C are only recorded. An ignored SIGHUP stays ignored, as under nohup.
+
     Args:
         finish: A file that asks the run, by being there, to end with the model that it has.
         last_step_by: The end of the last step on the clock of `time.perf_counter`.
@@ -281,6 +280,7 @@ class StopRequest:
 
     def __init__(self, finish: Path | None = None, last_step_by: float = math.inf) -> None:
         self.signal, self.finish, self.last_step_by = 0, finish, last_step_by
+        self._previous: dict[int, Any] = {}
 
     def is_last_step(self) -> bool:
         """Tells whether the run ends with the step that is done, by its time or as somebody asked."""
@@ -300,25 +300,14 @@ class StopRequest:
             raise KeyboardInterrupt
         self.signal = self.signal or signum
 
+    def __enter__(self) -> Self:
+        # Outside the main thread Python allows no handlers, and Windows has no SIGHUP.
+        with suppress(ValueError):
+            for signum in (getattr(signal, name) for name in ("SIGTERM", "SIGINT", "SIGHUP") if hasattr(signal, name)):
+                if signum == signal.SIGINT or signal.getsignal(signum) is not signal.SIG_IGN:
+                    self._previous[signum] = signal.signal(signum, self)
+        return self
 
-@contextmanager
-def stop_on_signals(finish: Path | None = None, last_step_by: float = math.inf) -> Iterator[StopRequest]:
-    """Lets SIGTERM, SIGHUP and Ctrl-C only be recorded in its body; afterwards restores their handlers.
-
-    An ignored SIGHUP stays ignored, as under nohup.
-
-    Outside the main thread Python allows no handlers, and signals keep their usual effect.
-    """
-    request = StopRequest(finish, last_step_by)
-    previous = {}
-    try:
-        for signum in (getattr(signal, name) for name in ("SIGTERM", "SIGINT", "SIGHUP") if hasattr(signal, name)):
-            if signum == signal.SIGINT or signal.getsignal(signum) is not signal.SIG_IGN:
-                previous[signum] = signal.signal(signum, request)
-    except ValueError:
-        pass
-    try:
-        yield request
-    finally:
-        for signum, handler in previous.items():
+    def __exit__(self, *error: object) -> None:
+        for signum, handler in self._previous.items():
             signal.signal(signum, handler)

@@ -153,13 +153,22 @@ class RunDirectory:
         except RecipeError as error:
             raise RunError(f"The output directory {self.path} holds a run that cannot be read: {error}") from None
         if not has_checkpoints(self.checkpoints):
-            return self._begin_again(recipe)
-        merged = _merge(recipe, kept)
-        longer = {name for name in ("max_steps", "patience") if _is_more(merged[name], kept[name])}
-        differing = _differing_fields(merged, kept) - longer
+            # As long as nothing is learned, the new recipe counts: the first try may have been on another device.
+            if self.summary.exists() or any(self.path.glob("model*.safetensors")):
+                raise RunError(
+                    f"The output directory {self.path} holds a model without the checkpoints of its run, which "
+                    "cannot be continued: name another directory."
+                )
+            self.keep(recipe)
+            return recipe
+        chosen = {name: kept[name] for name, value in recipe.options.items() if value is None or value == "auto"}
+        merged = recipe.with_options(**chosen)
+        longer = {name for name in ("max_steps", "patience") if kept[name] and (merged[name] or 0) > kept[name]}
+        same = {*_FREE_FIELDS, *longer}
+        differing = sorted(name for name, value in kept.options.items() if value != merged[name] and name not in same)
         if differing:
             changes = "; ".join(
-                f"{name} {in_words(kept[name])} there, {in_words(merged[name])} here" for name in sorted(differing)
+                f"{name} {in_words(kept[name])} there, {in_words(merged[name])} here" for name in differing
             )
             raise RunError(
                 f"The output directory {self.path} holds another run ({changes}): name another directory, or "
@@ -181,28 +190,3 @@ class RunDirectory:
                 f"model; {further}"
             )
         raise AlreadyFinished(f"The run in {self.path} is finished, there is nothing to do: {further}")
-
-    def _begin_again(self, recipe: Recipe) -> Recipe:
-        """Follows the new recipe as long as nothing is learned: the first try may have been on another device."""
-        if self.summary.exists() or any(self.path.glob("model*.safetensors")):
-            raise RunError(
-                f"The output directory {self.path} holds a model without the checkpoints of its run, which "
-                "cannot be continued: name another directory."
-            )
-        self.keep(recipe)
-        return recipe
-
-
-def _merge(recipe: Recipe, kept: Recipe) -> Recipe:
-    """Returns the given recipe, with the run's earlier choices wherever it leaves them open."""
-    open_fields = {name for name, value in recipe.options.items() if value is None or value == "auto"}
-    return recipe.with_options(**{name: kept[name] for name in open_fields})
-
-
-def _differing_fields(recipe: Recipe, kept: Recipe) -> set[str]:
-    """Returns the fields whose difference would give other weights."""
-    return {name for name, value in kept.options.items() if value != recipe[name] and name not in _FREE_FIELDS}
-
-
-def _is_more(value: int | None, kept: int | None) -> bool:
-    return value is not None and kept is not None and value > kept
