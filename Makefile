@@ -30,7 +30,8 @@ test-device: $(VENV)/.installed-dev
 
 docs: $(VENV)/.installed-dev quickstart
 	rm -rf docs/_build/pages
-	$(BIN)/vanilla-transformer explore models/cmudict-quickstart --output docs/_build/pages/explore --documentation ..
+	$(BIN)/vanilla-transformer explore models/cmudict-quickstart --output docs/_build/pages/explore \
+		--documentation .. --text telephone attention unfathomable transformer
 	DOCS_PAGES=_build/pages $(BIN)/sphinx-build -W --keep-going -q docs docs/_build/html
 	@echo 'Open docs/_build/html/index.html. The page on which the model computes needs a server:'
 	@echo 'python3 -m http.server --directory docs/_build/html'

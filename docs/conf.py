@@ -40,7 +40,11 @@ html_theme = "furo"
 html_title = "vanilla_transformer"
 html_copy_source = True
 html_show_sphinx = html_show_copyright = False
-html_static_path = ["_static"]
+# The font of formulas is that of the page that computes.
+html_static_path = [
+    "_static",
+    *(f"../vanilla_transformer/explore/web/vendor/stix-two-math{end}" for end in (".css", "-OFL.txt")),
+]
 html_css_files = ["stix-two-math.css", "pages.css"]
 # A folder that holds `explore`, the quickstart's model as a page: see the Makefile.
 if os.environ.get("DOCS_PAGES"):

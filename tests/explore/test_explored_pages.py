@@ -137,6 +137,36 @@ def test_an_address_leads_to_the_state_from_which_it_was_taken(visit):
     assert other.evaluate(state)[:3] == ["a dog", 0, None]
 
 
+def test_the_map_lights_up_the_block_of_the_reader_and_nothing_covers_the_panel(visit):
+    page = visit(viewport={"width": 1280, "height": 720})
+    for words, block in (
+        ("Linear · softmax", "output"),
+        ("What if …", "what-if"),
+        ("Feed forward", "encoder-1-feed_forward"),
+    ):
+        page.locator("#map a", has_text=words).first.click()
+        playwright.expect(page.locator("#map [aria-current]").last).to_have_text(words)
+        page.wait_for_url(re.compile(f"at={block}"))
+    page.get_by_label("divide by").uncheck()
+    expect(page, "#weighed", "The undisturbed answer’s probability")
+    page.locator("#encoder-1 canvas").first.hover()
+    corners = """(panel) => {
+      const { left, top, right, bottom } = panel.getBoundingClientRect(), lowest = Math.min(bottom, innerHeight) - 9;
+      const found = [[left + 9, top + 9], [right - 9, lowest]].map((at) => document.elementFromPoint(...at));
+      return found.map((one) => panel.contains(one));
+    }"""
+    assert page.locator("#inspector").evaluate(corners) == [True, True]
+
+
+def test_a_row_of_cross_attention_has_the_name_of_the_token_that_its_step_writes(visit):
+    page = visit(hash="#at=decoder-2-cross_attention")
+    weights = page.locator("#decoder-2-cross_attention figure", has_text="Softmax")
+    weights.get_by_role("button", name="as a table").click()
+    written = page.locator("#answer .written button").all_text_contents()
+    rows = weights.locator("tbody th").all_text_contents()
+    assert rows == written[: len(rows)] and len(rows) > 2
+
+
 def test_a_number_leads_to_its_section_its_equation_and_its_chapter(visit):
     page = visit("trained")
     canvas = page.locator("#encoder-1 figure", has_text="Scores").first.locator("canvas")
@@ -183,7 +213,7 @@ def test_a_language_model_goes_on(visit):
     playwright.expect(written).not_to_have_text(before)
     page.locator("#tree-width").fill("3")
     playwright.expect(page.locator("#search .hypotheses tbody tr")).to_have_count(3)
-    expect(page, "#search .equation", "|Y|^α")
+    expect(page, "#search .equation msup", "|Y|α")
 
 
 def test_the_training_is_gone_back_to_and_replayed(visit, explored):

@@ -47,8 +47,9 @@ _README = """---
 
 Any host of static files serves this folder; on your own machine `python -m http.server` does, at
 http://localhost:8000. The model computes in the browser of whoever opens it, and what they write stays there: no other
-host is asked. `model` holds its weights; D3 (ISC licence) and tokenizers.js (Apache-2.0) are in `vendor`, with their
-licences, and the rest is the page's own JavaScript, to be read as it is.
+host is asked. `model` holds its weights; D3 (ISC licence), tokenizers.js (Apache-2.0) and the font STIX Two Math (SIL
+Open Font License) are in `vendor`, with their licences, and the rest is the page's own JavaScript, to be read as it
+is.
 """
 
 

@@ -26,7 +26,7 @@ export class Inspector {
     const parts = Object.fromEntries(Object.entries(told.parts).map(([name, part]) => [name, typeof part === "number" ? plain(part) : part]));
     this.element.classList.add("full");
     this.body.replaceChildren(...[
-      h("p", { class: "where" }, picture.path, h("br"), h("b", {}, picture.title), ` · ${picture.rowName(row)} · ${picture.columnName(col)}`),
+      h("p", { class: "where" }, picture.path, h("br"), h("b", {}, picture.title), `: ${t("cell", { row: picture.rowName(row), column: picture.columnName(col) })}`),
       h("output", { class: "big" }, number(shown, 6)),
       h("p", { class: "formula" }, t(`made.${told.kind}`, { ...parts, value: number(told.value, 4), cols: value.cols, count: told.terms.length })),
       told.terms.length ? this.terms(told, picture) : null,

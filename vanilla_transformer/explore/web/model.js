@@ -21,9 +21,7 @@ export class Model {
 
   /** The weights of a name, as {data, shape}. */
   weight(name) {
-    const found = this.byName.get(name);
-    if (!found) throw new Error(`There is no weight ${name}.`);
-    return found;
+    return this.byName.get(name);
   }
 
   has(name) {

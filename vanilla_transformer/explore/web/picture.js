@@ -121,7 +121,7 @@ export class Picture {
     this.canvas.height = Math.round(at.height * ratio);
     this.canvas.style.height = `${at.height}px`;
     context.scale(ratio, ratio);
-    const style = getComputedStyle(document.documentElement), ink = style.getPropertyValue("--ink"), faint = style.getPropertyValue("--faint");
+    const style = getComputedStyle(document.documentElement), ink = style.getPropertyValue("--ink");
     let most = 0;
     for (const number of value.data) if (Number.isFinite(number)) most = Math.max(most, Math.abs(number));
     if (kind === "weights") most = 1;
@@ -154,14 +154,14 @@ export class Picture {
     if (this.current !== null && value.rows > 1) this.outline(context, at, this.current, 0, value.cols, style.getPropertyValue("--accent"), 1.2);
     if (this.cursor) this.outline(context, at, this.cursor.row, this.cursor.col, 1, ink, 2);
     this.scale.textContent = kind === "weights" ? "0 … 1" : kind === "signed" ? `±${number(most, 2)}` : `0 … ${number(most, 2)}`;
-    this.scale.style.setProperty("color", faint);
   }
 
   drawCells(context, at, most) {
     const { value, kind } = this, signed = kind === "signed";
     const share = signed ? (number) => (most ? (number / most + 1) / 2 : 0.5) : (number) => (most ? Math.sqrt(number / most) : 0);
-    const small = new OffscreenCanvas(value.cols, value.rows);
-    small.getContext("2d").putImageData(image(value, colours(signed ? "signed" : "amounts"), share), 0, 0);
+    const small = new OffscreenCanvas(value.cols, value.rows), { cols, rows } = value;
+    const data = this.order ? value.data.map((_, at) => value.data[at - (at % cols) + this.order[at % cols]]) : value.data;
+    small.getContext("2d").putImageData(image({ data, cols, rows }, colours(signed ? "signed" : "amounts"), share), 0, 0);
     context.imageSmoothingEnabled = false;
     context.drawImage(small, at.left, at.top, value.cols * at.cellWidth, value.rows * at.cellHeight);
     if (at.cellHeight >= 8) {
@@ -201,7 +201,7 @@ export class Picture {
   go(row, col, pinned) {
     this.cursor = { row, col };
     this.invalidate();
-    this.inspector.show(this, row, col, pinned);
+    this.inspector.show(this, row, this.order?.[col] ?? col, pinned);
   }
 
   leave() {

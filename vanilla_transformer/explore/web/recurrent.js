@@ -140,7 +140,7 @@ export function decode(model, encoder, ids) {
   return found;
 }
 
-/** For the search: as `decoding` in stepping.js. */
+/** For the search: as `decoding` in computation.js. */
 export function recurrentSteps(model, encoder) {
   const { start, advance } = recurrence(model, encoder);
   return {

@@ -7,8 +7,11 @@ import { ops } from "./tape.js";
 export function section(id, { paper, title, text, colour, formula = null, body = [] }) {
   return h("section", { id, class: "part", style: `--hue: var(--${colour})`, "aria-labelledby": `${id}-title` },
     h("header", {}, paper && h("span", { class: "number" }, paper), h("h2", { id: `${id}-title` }, title)),
-    text && h("p", { class: "text" }, text), formula && h("p", { class: "equation" }, formula), body);
+    text && h("p", { class: "text" }, text), formula && equation(formula), body);
 }
+
+/** A formula of the words of the page, which are MathML. */
+const equation = (formula) => h("p", { class: "equation", innerHTML: `<math display="block">${formula}</math>` });
 
 /** Tokens in a row, each a chip. */
 export function chips(tokens, label) {
@@ -41,6 +44,9 @@ export class EmbeddingPart {
   update({ embedded, ids }, rows, current) {
     this.tokens.replaceChildren(chips(ids.map((id, at) => ({ text: rows[at], id, current: at === current })), t("tokens")));
     const told = { current, path: t(`stack.${this.stack}`) };
+    // Beside each other sines and cosines are stripes, apart they are waves.
+    const sine = embedded.positions.from.op === "sinusoids", dimensions = d3.range(embedded.positions.cols);
+    this.pictures.positions.order = sine ? d3.sort(dimensions, (one) => one % 2) : null;
     for (const [name, one] of Object.entries(this.pictures)) one.update(embedded[name], rows, null, told);
   }
 }
@@ -110,7 +116,7 @@ export class LayerPart {
     this.skip = h("button", { type: "button", class: "quiet skip-layer", "aria-pressed": "false", onclick: (event) => { event.preventDefault(); app.toggle("layers", this.place); } }, t("skipLayer"));
     this.peek = h("span", { class: "peek", "aria-hidden": "true" });
     this.skipped = h("p", { class: "text", hidden: true }, t("skippedText"));
-    const feed = h("div", { class: "feed sub", id: `${id}-feed_forward` }, h("h4", {}, t("feedTitle")), h("p", { class: "text" }, t("feedText", { d_ff: app.model.config.d_ff })), h("p", { class: "equation" }, t("feedFormula")), this.active.element, this.fires, this.feedOutput.element);
+    const feed = h("div", { class: "feed sub", id: `${id}-feed_forward` }, h("h4", {}, t("feedTitle")), h("p", { class: "text" }, t("feedText", { d_ff: app.model.config.d_ff })), equation(t("feedFormula")), this.active.element, this.fires, this.feedOutput.element);
     const elements = [this.self, this.cross].filter(Boolean).map((one) => one.element).concat(feed);
     this.content = h("div", { class: "inside" }, elements.map((one, at) => [one, addAndNorm(this.norms[at])]));
     this.details = h("details", { open, class: "layer" }, h("summary", {}, h("span", { class: "number" }, "3.1"), h("h3", {}, t("layerTitle", { stack: t(`stack.${stack}`), layer: number + 1 })), this.peek, this.skip), this.skipped, this.content);

@@ -3,7 +3,7 @@ import { h, number, t } from "./dom.js";
 import { section } from "./sections.js";
 import { penalty } from "./search.js";
 
-const LINE = 25, TOP = 26, LEFT = 46, NARROWEST = 66, WIDEST = 110;
+const LINE = 25, TOP = 26, LEFT = 46, WIDEST = 110;
 
 export class TreePart {
   constructor(app) {
@@ -19,7 +19,7 @@ export class TreePart {
     this.stop = h("p", { class: "stop" });
     this.table = h("div", { class: "sheet open" });
     this.element = section("search", {
-      paper: "6.1", colour: "linear", title: t("searchTitle"), text: t("searchText"), formula: t("searchFormula", { penalty: formula("|Y|", "α", google) }),
+      paper: "6.1", colour: "linear", title: t("searchTitle"), text: t("searchText"), formula: t("searchFormula", { penalty: t(google ? "googlePenalty" : "libraryPenalty") }),
       body: [
         h("div", { class: "sliders" }, slider("width", { min: 1, max: 8, step: 1, value: width }, t("beamWidth")), slider("alpha", { min: 0, max: Math.max(1, alpha), step: 0.05, value: alpha }, t("alpha"))),
         h("p", { class: "key", "aria-hidden": "true" }, ["running", "ended", "dropped", "bestPath"].map((name) => h("span", {}, h("span", { class: `dot ${name}` }), t(name)))),
@@ -34,13 +34,14 @@ export class TreePart {
     for (let node = best[0]; node; node = node.parent) path.add(node);
     const nodes = steps.flatMap((one) => one.candidates), lines = Math.max(1, ...steps.map((one) => one.candidates.length));
     if (!nodes.includes(this.node)) this.node = null;
-    const column = Math.max(NARROWEST, Math.min(WIDEST, ((this.plot.clientWidth || 700) - LEFT - 40) / steps.length));
+    const { model } = this.app, label = 13 + 7 * d3.max(nodes, (node) => short(model.piece(node.token)).length);
+    const column = Math.max(label + 24, Math.min(WIDEST, ((this.plot.clientWidth || 700) - LEFT - 40) / steps.length));
     const x = (node) => (node ? LEFT + (node.length - 0.6) * column : LEFT - 34), y = (node) => (node ? TOP + node.rank * LINE + 12 : TOP + 12);
     const width = LEFT + steps.length * column + 40, height = TOP + lines * LINE + 14;
     const svg = d3.create("svg").attr("viewBox", `0 0 ${width} ${height}`).attr("width", width).attr("height", height).attr("role", "img").attr("aria-label", t("treeLabel"));
     svg.append("g").attr("class", "ticks").selectAll("text").data(steps).join("text")
       .attr("x", (one) => x({ length: one.length, rank: 0 })).attr("y", 14).attr("class", (one) => (one.length === step + 1 ? "now" : null)).text((one) => one.length);
-    const link = d3.linkHorizontal().source((node) => [x(node.parent) + (node.parent ? 34 : 8), y(node.parent)]).target((node) => [x(node) - 9, y(node)]);
+    const link = d3.linkHorizontal().source((node) => [x(node.parent) + (node.parent ? label : 8), y(node.parent)]).target((node) => [x(node) - 9, y(node)]);
     svg.append("g").selectAll("path").data(nodes).join("path").attr("d", link)
       .attr("class", (node) => `link ${node.fate} ${path.has(node) ? "best" : ""}`)
       .attr("stroke-width", (node) => 1 + 3 * Math.exp(node.logp));
@@ -52,7 +53,7 @@ export class TreePart {
     this.groups.append("rect").attr("class", "target").attr("x", -10).attr("y", -LINE / 2).attr("width", column - 12).attr("height", LINE);
     this.groups.filter((node) => node.fate === "ended").append("rect").attr("class", "end").attr("x", -6).attr("y", -6).attr("width", 12).attr("height", 12).attr("rx", 2);
     this.groups.filter((node) => node.fate !== "ended").append("circle").attr("r", (node) => (node.fate === "dropped" ? 3 : 5.5));
-    this.groups.append("text").attr("x", 10).attr("dy", "0.33em").text((node) => short(this.app.model.piece(node.token)));
+    this.groups.append("text").attr("x", 10).attr("dy", "0.33em").text((node) => short(model.piece(node.token)));
     this.plot.replaceChildren(svg.node());
     const shown = steps[Math.max(0, Math.min(step, steps.length - 1))];
     this.plot.scrollLeft = x(shown) - this.plot.clientWidth * 0.7;
