@@ -69,7 +69,7 @@ REFUSED = [
     ("info broken", "summary.json is not valid JSON"),
     ("info model --vocab-size 7", "--vocab-size applies to presets"),
     ("info model --family encoder", "--family applies to presets"),
-    ("export lm new --to marian", "not vanilla_transformer"),
+    ("export lm new --to marian", "`generate`"),
 ]
 WRONG_WORDS = [
     ("train --tran a.en a.de", "--train"),

@@ -83,7 +83,6 @@ def test_our_model_loads_as_a_marian_model_with_its_tokenizer(spelled_backwards,
         ("convert {tmp}/nothing {tmp}/out", "There is no model directory {tmp}/nothing"),
         ("convert {tmp}/t5 {tmp}/out", "is a t5 model, which cannot be converted; supported types: marian"),
         ("convert {model} {tmp}", "{tmp} is not empty"),
-        ("export {tmp}/t5 {tmp}/out --to onnx", "of the type t5, not vanilla_transformer"),
         ("export {model} {tmp}/out --to marian --quantization int8", "is not available for marian: use f"),
     ],
 )

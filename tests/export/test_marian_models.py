@@ -8,7 +8,7 @@ from transformers import MarianMTModel
 
 from vanilla_transformer import VanillaTransformerConfig, VanillaTransformerForConditionalGeneration
 from vanilla_transformer.errors import ModelError
-from vanilla_transformer.export.marian import to_marian
+from vanilla_transformer.export.conversion import to_marian
 from vanilla_transformer.translation.marian import from_marian
 
 SOURCE = torch.tensor([[5, 9, 7, 8, END], [11, 4, END, PAD, PAD]])

@@ -36,6 +36,8 @@ class Export:
 
     def run(self) -> None:
         """Exports the model and prints the directory."""
+        from vanilla_transformer.translation import load_model
+
         output = self.output or Path(f"{Path(self.model).name}-{self.to}")
         check_new_directory(output)
         write, quantizations = self._writer()
@@ -44,7 +46,7 @@ class Export:
             raise RecipeError(
                 f"--quantization {quantization} is not available for {self.to}: use {', '.join(quantizations)}."
             )
-        model, tokenizer = _load(self.model)
+        model, tokenizer = load_model(self.model, device="cpu")
         with atomic_directory(output) as place:
             remarks = write(model, tokenizer, place, quantization)
         for remark in remarks:
@@ -66,14 +68,3 @@ class Export:
         from vanilla_transformer.export.conversion import export_marian
 
         return export_marian, ("float32",)
-
-
-def _load(path: str) -> "tuple[PreTrainedModel, PreTrainedTokenizerBase]":
-    """Loads an encoder-decoder and its tokenizer; ValueError if the model is of another type."""
-    from vanilla_transformer.model.configuration_vanilla_transformer import VanillaTransformerConfig
-    from vanilla_transformer.translation import load_config, load_model
-
-    config = load_config(path, its_weights=False)
-    if not isinstance(config, VanillaTransformerConfig):
-        raise ValueError(f"{path} is a model of the type {config.model_type}, not vanilla_transformer.")
-    return load_model(path, device="cpu")

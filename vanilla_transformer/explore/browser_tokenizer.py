@@ -9,7 +9,6 @@ from typing import Any
 from transformers import PreTrainedTokenizerBase
 
 from vanilla_transformer.errors import ModelError
-from vanilla_transformer.export.vocabulary_files import save_tokenizer
 
 # The version in `web/vendor`.
 TOKENIZERS_JS = "0.2.0"
@@ -40,12 +39,14 @@ def tokenizer_parts(tokenizer: PreTrainedTokenizerBase) -> dict[str, object]:
         ModelError: The tokenizer has no tokenizer.json, or one with parts that tokenizers.js does not support.
     """
     with TemporaryDirectory() as directory:
-        if not save_tokenizer(tokenizer, Path(directory)):
+        file = Path(directory, "tokenizer.json")
+        tokenizer.save_pretrained(directory)
+        if not file.is_file():
             raise ModelError(
                 f"The tokenizer is a {type(tokenizer).__name__} without a tokenizer.json, the one form that "
                 "tokenizers.js reads."
             )
-        parts: dict[str, Any] = json.loads(Path(directory, "tokenizer.json").read_text(encoding="utf-8"))
+        parts: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
     for part, known in _TOKENIZER_PARTS.items():
         for kind in _kinds(parts[part]):
             if kind not in known:

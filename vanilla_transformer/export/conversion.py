@@ -1,17 +1,27 @@
-"""Converts model directories: weights, generation config and tokenizer."""
+"""Marian (OPUS-MT) models as ours, and ours as Marian models, which transformers runs without this package."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import torch
-from transformers import PreTrainedModel, PreTrainedTokenizerBase, PreTrainedTokenizerFast
+from transformers import MarianConfig, MarianMTModel, PreTrainedModel, PreTrainedTokenizerBase, PreTrainedTokenizerFast
+from transformers.activations import ACT2FN
 
 from vanilla_transformer.errors import ModelError
-from vanilla_transformer.export.marian import to_marian
+from vanilla_transformer.export.refusals import exportable, refuse_other_widths
 from vanilla_transformer.model.configuration_vanilla_transformer import VanillaTransformerConfig
+from vanilla_transformer.model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
 from vanilla_transformer.translation.loading import load_tokenizer, load_weights_and_config, saved_config
-from vanilla_transformer.translation.marian import MARIAN, fresh
+from vanilla_transformer.translation.marian import (
+    LAYER_NORM_EPS,
+    MARIAN,
+    Weights,
+    fresh,
+    load,
+    reordered,
+    their_name,
+)
 
 OURS = VanillaTransformerConfig.model_type
 
@@ -23,8 +33,8 @@ _OWN_SETTINGS = ("length_penalty_type", "max_length_beyond_source")
 class Converted:
     """A model of another type with the same logits, its tokenizer, and remarks for the user."""
 
-    model: Any  # A PreTrainedModel that is a GenerationMixin as well: Python has no type for both.
-    tokenizer: Any | None
+    model: MarianMTModel | VanillaTransformerForConditionalGeneration
+    tokenizer: PreTrainedTokenizerBase | None
     remarks: list[str] = field(default_factory=list)
 
     def save(self, output: Path) -> None:
@@ -46,7 +56,8 @@ def convert(source: str | Path) -> Converted:
         raise ModelError(
             f"{source} is a {config.model_type} model, which cannot be converted; supported types: {MARIAN}, {OURS}."
         )
-    model: PreTrainedModel = load_weights_and_config(source, torch.float32)
+    model = load_weights_and_config(source, torch.float32)
+    assert isinstance(model, VanillaTransformerForConditionalGeneration)  # As which a Marian model is loaded.
     tokenizer = _tokenizer(source)
     remarks = [] if tokenizer is not None else [f"{source} has no tokenizer, so the converted model has none either."]
     if config.model_type == OURS:
@@ -54,7 +65,9 @@ def convert(source: str | Path) -> Converted:
     return Converted(model, tokenizer, remarks)
 
 
-def as_marian(model: Any, tokenizer: PreTrainedTokenizerBase | None, remarks: list[str] | None = None) -> Converted:
+def as_marian(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None, remarks: Sequence[str] = ()
+) -> Converted:
     """Converts our model to a Marian model, which transformers loads without this package.
 
     Marian's `generate` has neither Google's length penalty nor a length limit per sentence: it gets the library's
@@ -63,10 +76,11 @@ def as_marian(model: Any, tokenizer: PreTrainedTokenizerBase | None, remarks: li
     Raises:
         ModelError: Marian cannot express the model.
     """
+    model = exportable(model, ACT2FN)
     marian = to_marian(model)
     settings = model.generation_config.to_diff_dict()
     own = {name: settings.pop(name, None) for name in _OWN_SETTINGS}
-    remarks = list(remarks or ())
+    remarks = list(remarks)
     if own["length_penalty_type"] == "google":
         remarks.append("Marian has no Google length penalty: the library's is used, with the same exponent.")
     if own["max_length_beyond_source"] is not None:
@@ -79,7 +93,10 @@ def as_marian(model: Any, tokenizer: PreTrainedTokenizerBase | None, remarks: li
 
 
 def export_marian(
-    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, output: Path, quantization: str = "float32"
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    output: Path,
+    quantization: str = "float32",
 ) -> list[str]:
     """Writes a Marian model, always in float32, and returns remarks for the user."""
     converted = as_marian(model, tokenizer)
@@ -87,7 +104,7 @@ def export_marian(
     return converted.remarks
 
 
-def _without_our_class(tokenizer: PreTrainedTokenizerBase | None) -> Any | None:
+def _without_our_class(tokenizer: PreTrainedTokenizerBase | None) -> PreTrainedTokenizerBase | None:
     """Returns the tokenizer in a class that loads without this package; other classes are unchanged."""
     if not isinstance(tokenizer, PreTrainedTokenizerFast):
         return tokenizer
@@ -99,7 +116,7 @@ def _without_our_class(tokenizer: PreTrainedTokenizerBase | None) -> Any | None:
     )
 
 
-def _tokenizer(source: str | Path) -> Any | None:
+def _tokenizer(source: str | Path) -> PreTrainedTokenizerBase | None:
     """Returns the model's tokenizer in its own class, so that ids are unchanged; None if it has none."""
     if Path(source).is_dir() and not Path(source, "tokenizer_config.json").is_file():
         return None
@@ -109,3 +126,86 @@ def _tokenizer(source: str | Path) -> Any | None:
         raise ModelError(
             f"The tokenizer of {source} needs extra packages: run `pip install sentencepiece sacremoses`."
         ) from error
+
+
+@torch.no_grad()
+def to_marian(model: VanillaTransformerForConditionalGeneration) -> MarianMTModel:
+    """Converts our model to a Marian model with the same logits.
+
+    Raises:
+        ModelError: Our model has a feature that Marian cannot express.
+    """
+    config = model.config
+    marian = MarianMTModel(_marian_config(config))
+    weights: Weights = {name: weight.clone() for name, weight in model.state_dict().items()}
+    bias = weights.pop("lm_head.bias", None)
+    _adopt_epsilon(weights, config)
+    weights = reordered(weights, torch.arange(config.d_model).view(-1, 2).T.flatten())
+    if not config.tie_word_embeddings:  # Marian has `shared` only if tied.
+        weights["model.encoder.embed_tokens.weight"] = weights.pop("model.shared.weight")
+    state = marian.state_dict()
+    for name, weight in weights.items():
+        state[their_name(name)] = weight
+    for name in state:
+        # Our projections have no biases unless `attention_bias` is on.
+        if not config.attention_bias and "_attn." in name and name.endswith(".bias"):
+            state[name] = torch.zeros_like(state[name])
+    state["final_logits_bias"] = torch.zeros(1, config.vocab_size) if bias is None else bias[None]
+    load(marian, state)
+    return marian
+
+
+def _marian_config(config: VanillaTransformerConfig) -> MarianConfig:
+    if config.positional_encoding != "sinusoidal":
+        raise ModelError("Marian's positions are sinusoidal: a model with learned positions cannot become one.")
+    refuse_other_widths(config, "Marian")
+    return MarianConfig(
+        vocab_size=config.vocab_size,
+        decoder_vocab_size=config.vocab_size,
+        d_model=config.d_model,
+        encoder_layers=config.encoder_layers,
+        decoder_layers=config.decoder_layers,
+        encoder_attention_heads=config.num_heads,
+        decoder_attention_heads=config.num_heads,
+        encoder_ffn_dim=config.d_ff,
+        decoder_ffn_dim=config.d_ff,
+        activation_function=config.activation_function,
+        dropout=config.dropout,
+        attention_dropout=config.attention_dropout,
+        activation_dropout=config.activation_dropout,
+        max_position_embeddings=config.max_position_embeddings,
+        scale_embedding=True,
+        share_encoder_decoder_embeddings=config.tie_word_embeddings,
+        tie_word_embeddings=config.tie_word_embeddings,
+        pad_token_id=config.pad_token_id,
+        bos_token_id=config.bos_token_id,
+        eos_token_id=config.eos_token_id,
+        forced_eos_token_id=None,
+        decoder_start_token_id=config.decoder_start_token_id,  # type: ignore[arg-type]
+    )
+
+
+def _adopt_epsilon(weights: Weights, config: VanillaTransformerConfig) -> None:
+    """Makes Marian's fixed ε act as ours: LayerNorm of c·x with c²·ε equals LayerNorm of x with ε.
+
+    Activations between layers become c times as large, and every weight that reads them is divided by c. Only the sum
+    of embedding and position before a stack is unchanged: beside its variance of about one, ε is negligible.
+    """
+    c = (LAYER_NORM_EPS / config.layer_norm_eps) ** 0.5
+    if c == 1:
+        return
+    for name, weight in weights.items():
+        if ".layers." not in name:
+            continue
+        stack, _, rest = name.partition(".layers.")
+        layer, _, part = rest.partition(".")
+        if layer == "0" and part.startswith("self_attention."):
+            continue
+        depth = config.encoder_layers if stack.endswith("encoder") else config.decoder_layers
+        reads = part.endswith("q_proj.weight") or part == "feed_forward.w_1.weight"
+        reads |= part.startswith("self_attention.") and part.endswith(("k_proj.weight", "v_proj.weight"))
+        writes = ".out_proj." in part or ".w_2." in part or "_norm." in part
+        if part.startswith("feed_forward_norm.") and int(layer) == depth - 1:
+            writes = False
+        if reads or writes:
+            weight *= c if writes else 1 / c

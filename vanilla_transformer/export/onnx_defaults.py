@@ -1,13 +1,12 @@
 """A model's own settings of `generate`: those that exports do not follow, and the defaults of its ONNX graph."""
 
-from collections.abc import Collection
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Self
 
 import torch
 
-from vanilla_transformer.engine.known import changed_settings
+from vanilla_transformer.export.refusals import refuse_settings
+from vanilla_transformer.model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
 
 # Settings that the graph follows, or has its own form of; bad_words_ids only of single tokens.
 _FOLLOWED = ("bad_words_ids", "forced_eos_token_id", "quantization", "suppress_tokens")
@@ -48,14 +47,14 @@ class Defaults:
     forced_end: tuple[int, ...] | None
 
     @classmethod
-    def of(cls, model: Any) -> Self:
+    def of(cls, model: VanillaTransformerForConditionalGeneration) -> Self:
         """Reads the defaults of a model.
 
         Raises:
             ValueError: The model has a setting that graphs do not follow.
         """
         config, given = model.config, model.generation_config.to_diff_dict()
-        refuse_settings(given, Path(model.name_or_path), _FOLLOWED)
+        refuse_settings(model, _FOLLOWED)
 
         def setting(name: str, otherwise: object) -> Any:
             value = given.get(name)
@@ -85,17 +84,6 @@ class Defaults:
             ends=_tokens(setting("eos_token_id", config.eos_token_id)),
             never=tuple(never),
             forced_end=None if forced is None else _tokens(forced),
-        )
-
-
-def refuse_settings(settings: dict[str, Any], directory: Path, followed: Collection[str]) -> None:
-    """Raises ValueError if a model's settings include one, beside those `followed`, that its export would ignore."""
-    wrong = changed_settings(settings, followed)
-    wrong += ["bad_words_ids"] * any(len(words) != 1 for words in settings.get("bad_words_ids") or ())
-    if wrong:
-        raise ValueError(
-            f"{wrong[0]}={settings[wrong[0]]!r} in {directory / 'generation_config.json'} is not available with an "
-            "exported model: take it out there, or translate with the model itself."
         )
 
 

@@ -4,17 +4,22 @@ Shapes in names: N sentences · R tokens of each that are computed together: all
 hypothesis · S source · L keys · D d_model · H heads · K d_k.
 """
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 
 from vanilla_transformer.engine.known import activations
+from vanilla_transformer.model.modeling_vanilla_transformer import DecoderLayer, EncoderLayer, MultiHeadAttention
+
+if TYPE_CHECKING:
+    import onnx
 
 OPSET, IR_VERSION = 20, 10
 OWN_OPERATORS = "com.microsoft"
 ACTIVATIONS = activations("onnx")
+Shape = Sequence[int | str]
 
 
 class Graph:
@@ -30,13 +35,13 @@ class Graph:
         self.onnx, self.around = onnx, around
         # Names inside a loop must differ from those around it.
         self.prefix: str = "" if around is None else f"{around.prefix}{len(around.nodes)}_"
-        self.nodes: list[Any] = []
-        self.inputs: list[Any] = []
-        self.outputs: dict[str, Any] = {}
-        self.constants: list[Any] = []
-        self._kept: dict[Any, str] = {}
+        self.nodes: list[onnx.NodeProto] = []
+        self.inputs: list[onnx.ValueInfoProto] = []
+        self.outputs: dict[str, onnx.ValueInfoProto] = {}
+        self.constants: list[onnx.TensorProto] = []
+        self._kept: dict[object, str] = {}
 
-    def input(self, name: str, shape: list[object] | None, kind: str = "FLOAT", default: object = None) -> str:
+    def input(self, name: str, shape: Shape | None, kind: str = "FLOAT", default: object = None) -> str:
         """Adds an input of each run, with its default; in a loop's body, an input of each iteration."""
         name = self.prefix + name
         self.inputs.append(self._described(name, shape, kind))
@@ -44,7 +49,7 @@ class Graph:
             self._keep(_in_float32(default), name)
         return name
 
-    def output(self, name: str, value: str, shape: list[Any], kind: str = "FLOAT") -> None:
+    def output(self, name: str, value: str, shape: Shape, kind: str = "FLOAT") -> None:
         """Names and describes an output."""
         self.nodes.append(self.onnx.helper.make_node("Identity", [value], [name]))
         self.outputs[name] = self._described(name, shape, kind)
@@ -63,15 +68,15 @@ class Graph:
         number = _in_float32(value)
         return self.once((value, number.dtype), lambda: self.constant(number))
 
-    def node(self, operator: str, *inputs: str, outputs: int = 1, **attributes: Any) -> Any:
-        """Adds one node; returns the name of its output, or the names of several."""
+    def node(self, operator: str, *inputs: str, **attributes: Any) -> str:
+        """Adds one node; returns the name of its output."""
+        return self.outputs_of(operator, *inputs, outputs=1, **attributes)[0]
+
+    def outputs_of(self, operator: str, *inputs: str, outputs: int, **attributes: Any) -> list[str]:
+        """Adds one node of several outputs; returns their names."""
         names = [f"{self.prefix}{operator}_{len(self.nodes)}_{number}" for number in range(outputs)]
         self.nodes.append(self.onnx.helper.make_node(operator, list(inputs), names, **attributes))
-        return names[0] if outputs == 1 else names
-
-    def own_node(self, operator: str, *inputs: str, outputs: int = 1, **attributes: object) -> Any:
-        """Adds one node of ONNX Runtime's own operators."""
-        return self.node(operator, *inputs, outputs=outputs, domain=OWN_OPERATORS, **attributes)
+        return names
 
     def loop(self, rounds: str, body: "Graph", first: list[str], results: list[str]) -> list[str]:
         """Repeats another graph, whose own inputs are the iteration number, a boolean, and `first`.
@@ -86,24 +91,24 @@ class Graph:
             The values that the last iteration leaves, and the collected values of all, along a first dimension.
         """
         graph = body.finished(results)
-        return self.node("Loop", rounds, self.scalar(True), *first, outputs=len(results) - 1, body=graph)
+        return self.outputs_of("Loop", rounds, self.scalar(True), *first, outputs=len(results) - 1, body=graph)
 
     def cast(self, x: str, kind: str) -> str:
         """Casts to another type."""
         return self.node("Cast", x, to=getattr(self.onnx.TensorProto, kind))
 
-    def finished(self, results: list[str]) -> Any:
+    def finished(self, results: list[str]) -> "onnx.GraphProto":
         """Returns the graph as the library represents it."""
         outputs = [self.outputs.get(name, self.onnx.ValueInfoProto(name=name)) for name in results]
         return self.onnx.helper.make_graph(self.nodes, "graph", self.inputs, outputs, self.constants)
 
-    def model(self, results: list[str]) -> Any:
+    def model(self, results: list[str]) -> "onnx.ModelProto":
         """Returns the graph as a file's model."""
         helper = self.onnx.helper
         operators = [helper.make_opsetid("", OPSET), helper.make_opsetid(OWN_OPERATORS, 1)]
         return helper.make_model(self.finished(results), opset_imports=operators, ir_version=IR_VERSION)
 
-    def _described(self, name: str, shape: list[Any] | None, kind: str) -> Any:
+    def _described(self, name: str, shape: Shape | None, kind: str) -> "onnx.ValueInfoProto":
         return self.onnx.helper.make_tensor_value_info(name, getattr(self.onnx.TensorProto, kind), shape)
 
     def once(self, key: object, write: Callable[[], str]) -> str:
@@ -136,6 +141,7 @@ class LayerGraph(Graph):
         # The operator has one width for all heads: narrower ones are padded with zeros, which change nothing.
         self.head_width = max(config.d_k, config.d_v)
         self._attention: dict[str, Any] = {
+            "domain": OWN_OPERATORS,
             "num_heads": config.num_heads,
             "scale": config.d_k**-0.5,
             "mask_filter_value": torch.finfo(torch.float32).min,
@@ -157,7 +163,7 @@ class LayerGraph(Graph):
         """Section 3.4: the output projection, which may be the embedding."""
         matrix, scales = self.outermost.table(lm_head.weight)
         if not scales:
-            outputs = self.own_node("FusedMatMul", x, matrix, transB=1)
+            outputs = self.node("FusedMatMul", x, matrix, domain=OWN_OPERATORS, transB=1)
             return outputs if lm_head.bias is None else self.node("Add", outputs, self.constant(lm_head.bias.float()))
         outermost = self.outermost  # Where it is transposed once, when the graph is loaded.
         turned = outermost.once((matrix, "turned"), lambda: outermost.node("Transpose", matrix, perm=[1, 0]))
@@ -183,10 +189,10 @@ class LayerGraph(Graph):
 
     def _int8_product(self, x: str, matrix: str, scales: str, bias: torch.Tensor | None) -> str:
         more = [] if bias is None else ["", self.constant(bias.float())]
-        return self.own_node("DynamicQuantizeMatMul", x, matrix, scales, *more)
+        return self.node("DynamicQuantizeMatMul", x, matrix, scales, *more, domain=OWN_OPERATORS)
 
     def self_attention(
-        self, x: str, layer: Any, mask_NS: str = "", bias: str = "", past: Sequence[str] = ()
+        self, x: str, layer: EncoderLayer | DecoderLayer, mask_NS: str = "", bias: str = "", past: Sequence[str] = ()
     ) -> tuple[str, list[str]]:
         """Adds the self-attention of a layer.
 
@@ -202,12 +208,12 @@ class LayerGraph(Graph):
         """
         own = layer.self_attention
         projected = self.linear(x, *self._projection(own.q_proj, own.k_proj, own.v_proj))
-        parts = self.node("Split", projected, outputs=3, axis=-1, num_outputs=3)
+        parts = self.outputs_of("Split", projected, outputs=3, axis=-1, num_outputs=3)
         inputs = *parts, "", mask_NS, bias, *past
-        attended, *present = self.own_node("MultiHeadAttention", *inputs, outputs=3, **self._attention)
+        attended, *present = self.outputs_of("MultiHeadAttention", *inputs, outputs=3, **self._attention)
         return self._joined(x, attended, own, layer.self_attention_norm), present
 
-    def keys_and_values(self, x: str, layers: Any) -> list[list[str]]:
+    def keys_and_values(self, x: str, layers: Iterable[DecoderLayer]) -> list[list[str]]:
         """Maps the encoder's output to the keys and values of the source for each decoder layer, (N, H, S, K)."""
         modules = [part for layer in layers for part in (layer.cross_attention.k_proj, layer.cross_attention.v_proj)]
         shape = self.number(0, 0, len(modules), self.config.num_heads, self.head_width)
@@ -216,27 +222,27 @@ class LayerGraph(Graph):
         each = [self.node("Gather", parts, self.scalar(number)) for number in range(len(modules))]
         return [each[first : first + 2] for first in range(0, len(each), 2)]
 
-    def cross_attention(self, x: str, layer: Any, source: list[str], mask_NS: str) -> str:
+    def cross_attention(self, x: str, layer: DecoderLayer, source: list[str], mask_NS: str) -> str:
         """Adds the cross-attention of a decoder layer."""
         cross = layer.cross_attention
         query = self.linear(x, *self._projection(cross.q_proj))
-        attended = self.own_node("MultiHeadAttention", query, *source, "", mask_NS, **self._attention)
+        attended = self.node("MultiHeadAttention", query, *source, "", mask_NS, **self._attention)
         return self._joined(x, attended, cross, layer.cross_attention_norm)
 
-    def feed_forward(self, x: str, layer: Any) -> str:
+    def feed_forward(self, x: str, layer: EncoderLayer | DecoderLayer) -> str:
         """Adds the feed-forward network of a layer."""
         first, second = layer.feed_forward.w_1, layer.feed_forward.w_2
         activation, attributes = ACTIVATIONS[self.config.activation_function]
         inner = self.node(activation, self.linear(x, first.weight, first.bias), **attributes)
         return self._sublayer(x, self.linear(inner, second.weight, second.bias), layer.feed_forward_norm)
 
-    def _projection(self, *modules: Any) -> tuple[torch.Tensor, torch.Tensor | None]:
+    def _projection(self, *modules: nn.Linear) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Joins the projections to queries, keys or values into one: weight and bias."""
         weight = torch.cat([self._filled(module.weight) for module in modules])
         bias = None if modules[0].bias is None else torch.cat([self._filled(module.bias) for module in modules])
         return weight, bias
 
-    def _joined(self, x: str, attended: str, attention: Any, norm: nn.LayerNorm) -> str:
+    def _joined(self, x: str, attended: str, attention: MultiHeadAttention, norm: nn.LayerNorm) -> str:
         """Applies the output projection of all heads."""
         projection = attention.out_proj
         outputs = self.linear(attended, self._filled(projection.weight.mT).mT, projection.bias)

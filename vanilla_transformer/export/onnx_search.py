@@ -7,14 +7,17 @@ Shapes in names: N sentences · S source · W hypotheses of a sentence, one at f
 hypotheses · D d_model · V vocabulary.
 """
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
-from transformers import PreTrainedModel
 
 from vanilla_transformer.engine.search import IMPOSSIBLE
 from vanilla_transformer.export.onnx_defaults import Defaults
 from vanilla_transformer.export.onnx_graph import LayerGraph
+from vanilla_transformer.model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
+
+if TYPE_CHECKING:
+    import onnx
 
 _ENDLESS = 1 << 31
 
@@ -28,14 +31,16 @@ class SearchGraph(LayerGraph):
         quantization: None, or "int8" for 8-bit matrices.
     """
 
-    def __init__(self, model: PreTrainedModel, defaults: Defaults, quantization: str | None = None) -> None:
+    def __init__(
+        self, model: VanillaTransformerForConditionalGeneration, defaults: Defaults, quantization: str | None = None
+    ) -> None:
         super().__init__(model.config, quantization)
         self.defaults, self.lm_head = defaults, model.lm_head
         self.encoder, self.decoder = model.model.encoder, model.model.decoder
         # Where scores never rise, the returned hypotheses can be certain before all W are finished.
         self.certain = defaults.early_stopping == "never" and defaults.forced_end is None
 
-    def translation(self) -> Any:
+    def translation(self) -> "onnx.ModelProto":
         """Writes the graph; returns it as a file's model."""
         given, number = self.defaults, self.number
         tokens_NS = self.input("input_ids", ["sentences", "length"], "INT64")
@@ -133,12 +138,12 @@ class SearchGraph(LayerGraph):
         logits_NWV, present = self._advance(step, number, tokens_NW, past, bias_N1WL, positions_LD)
         log_p_NWV = self._allowed(step, node("LogSoftmax", logits_NWV, axis=-1), number, last_step_N1)
         scores = node("Reshape", node("Add", log_p_NWV, running_NW1), step.number(0, -1))
-        scores_NC, places_NC = node("TopK", scores, self.candidates, outputs=2)
+        scores_NC, places_NC = step.outputs_of("TopK", scores, self.candidates, outputs=2)
         ended_NC = node("Or", node("Gather", ends_WV, places_NC), node("GreaterOrEqual", number, last_step_N1))
 
         # The best unfinished hypotheses continue.
         left_NC = node("Where", ended_NC, impossible, scores_NC)
-        left_NW, chosen_NW = node("TopK", left_NC, self.width, outputs=2)
+        left_NW, chosen_NW = step.outputs_of("TopK", left_NC, self.width, outputs=2)
         chosen_places_NW, vocabulary = node("GatherElements", places_NC, chosen_NW, axis=1), self._vocabulary(step)
         parents_NW, newest_NW = (node(part, chosen_places_NW, vocabulary) for part in ("Div", "Mod"))
         origins_N1W1 = node("Unsqueeze", parents_NW, step.number(1, 3))
@@ -147,7 +152,7 @@ class SearchGraph(LayerGraph):
         # The best of the hypotheses ended before and those ending now; only the best W candidates of a step may end.
         penalized_NC = node("Div", scores_NC, node("Gather", penalties_T11, number))
         ended_scores_NC = node("Where", node("And", ended_NC, may_end_NC), penalized_NC, impossible)
-        best_NK, _ = node("TopK", node("Concat", finished_NK, ended_scores_NC, axis=1), counted, outputs=2)
+        best_NK, _ = step.outputs_of("TopK", node("Concat", finished_NK, ended_scores_NC, axis=1), counted, outputs=2)
 
         # Continue if too few have ended, or the best running one may overtake the last of those that count.
         last_N1 = node("Gather", best_NK, step.number(-1), axis=1)
@@ -184,7 +189,7 @@ class SearchGraph(LayerGraph):
         """Takes the best ended hypotheses, and traces each from its end to its beginning."""
         ended = self.node("Reshape", self.node("Transpose", ended_TNC, perm=[1, 0, 2]), self.number(0, -1))
         # Ties go to the first, as when they are merged step by step.
-        scores_NB, best_NB = self.node("TopK", ended, self.best, outputs=2)
+        scores_NB, best_NB = self.outputs_of("TopK", ended, self.best, outputs=2)
         last_NB, candidate_NB = (self.node(part, best_NB, self.candidates) for part in ("Div", "Mod"))
         there_NB = self.node("Greater", scores_NB, self.number(IMPOSSIBLE))
         lengths_NB = self.node("Mul", self.node("Add", last_NB, self.number(1)), self.cast(there_NB, "INT64"))
@@ -199,7 +204,7 @@ class SearchGraph(LayerGraph):
         place_NB = step.node("GatherElements", places_NC, taken_NB, axis=1)
         parent_NB = step.node("Div", place_NB, self._vocabulary(step))
         token_NB = step.node("Mod", place_NB, self._vocabulary(step))
-        _, tokens_NBT = self.node(
+        _, tokens_NBT = self.outputs_of(
             "Scan",
             *(self.node("Sub", best_NB, best_NB), is_last_TNB, places_TNC, chosen_TNW),
             outputs=2,

@@ -1,12 +1,13 @@
-"""Refusal of models that a format cannot express."""
+"""Refusal of models and settings that a format cannot express."""
 
 from collections.abc import Collection
 
 from transformers import PreTrainedModel
 
-from vanilla_transformer.engine.known import unknown_to_export
+from vanilla_transformer.engine.known import changed_settings, unknown_to_export
 from vanilla_transformer.errors import ModelError
 from vanilla_transformer.model.configuration_vanilla_transformer import VanillaTransformerConfig
+from vanilla_transformer.model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
 
 
 def refuse_other_widths(config: VanillaTransformerConfig, system: str) -> None:
@@ -18,7 +19,22 @@ def refuse_other_widths(config: VanillaTransformerConfig, system: str) -> None:
         )
 
 
-def refuse_unexportable(model: PreTrainedModel, activations: Collection[str]) -> None:
-    """Raises ModelError if an export with these activation functions would drop a part of the model."""
-    if reason := unknown_to_export(model, activations):
+def exportable(model: PreTrainedModel, activations: Collection[str]) -> VanillaTransformerForConditionalGeneration:
+    """Returns the model; raises ModelError if an export with these activation functions would drop a part of it."""
+    reason = unknown_to_export(model, activations)
+    if reason or not isinstance(model, VanillaTransformerForConditionalGeneration):
+        reason = reason or f"a {type(model).__name__}"
         raise ModelError(f"The model cannot be exported, because no export supports {reason}.")
+    return model
+
+
+def refuse_settings(model: VanillaTransformerForConditionalGeneration, followed: Collection[str]) -> None:
+    """Raises ValueError if a model's settings include one, beside those `followed`, that its export would ignore."""
+    settings = model.generation_config.to_diff_dict()
+    wrong = changed_settings(settings, followed)
+    wrong += ["bad_words_ids"] * any(len(words) != 1 for words in settings.get("bad_words_ids") or ())
+    if wrong:
+        raise ValueError(
+            f"{wrong[0]}={settings[wrong[0]]!r} in {model.name_or_path}/generation_config.json is not available with "
+            "an exported model: take it out there, or translate with the model itself."
+        )

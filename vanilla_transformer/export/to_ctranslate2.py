@@ -8,15 +8,19 @@ from ctranslate2.converters import utils
 from ctranslate2.converters.converter import Converter
 from ctranslate2.specs import common_spec, model_spec, transformer_spec
 from torch import nn
-from transformers import PreTrainedTokenizerBase
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from vanilla_transformer.engine.known import activations
 from vanilla_transformer.errors import ModelError
-from vanilla_transformer.export.onnx_defaults import refuse_settings
-from vanilla_transformer.export.refusals import refuse_other_widths, refuse_unexportable
-from vanilla_transformer.export.vocabulary_files import save_tokenizer, vocabularies
+from vanilla_transformer.export.refusals import exportable, refuse_other_widths, refuse_settings
 from vanilla_transformer.model.configuration_vanilla_transformer import VanillaTransformerConfig
 from vanilla_transformer.model.generation_vanilla_transformer import savable
+from vanilla_transformer.model.modeling_vanilla_transformer import (
+    DecoderLayer,
+    EncoderLayer,
+    MultiHeadAttention,
+    VanillaTransformerForConditionalGeneration,
+)
 from vanilla_transformer.plain_text import plain_text
 
 QUANTIZATIONS = tuple(sorted(model_spec.ACCEPTED_MODEL_TYPES))
@@ -106,7 +110,7 @@ class _Made(Converter):
 
 
 def export_ctranslate2(
-    model: Any, tokenizer: PreTrainedTokenizerBase, output: Path, quantization: str = "float32"
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, output: Path, quantization: str = "float32"
 ) -> list[str]:
     """Writes a directory that `ctranslate2.Translator` loads, with the tokenizer and a README.
 
@@ -118,16 +122,12 @@ def export_ctranslate2(
     """
     if quantization not in QUANTIZATIONS:
         raise ModelError(f"CTranslate2 has no quantization {quantization!r}; it has {', '.join(QUANTIZATIONS)}.")
-    refuse_unexportable(model, _ACTIVATIONS)
-    refuse_settings(
-        model.generation_config.to_diff_dict(),
-        Path(model.name_or_path),
-        ("bad_words_ids", "forced_eos_token_id", "quantization"),
-    )
+    model = exportable(model, _ACTIVATIONS)
+    refuse_settings(model, ("bad_words_ids", "forced_eos_token_id", "quantization"))
     with torch.no_grad():
         spec = _specification(model)
     tokenizer = plain_text(tokenizer)
-    source, target = vocabularies(tokenizer, model.config.vocab_size)
+    source, target = _vocabularies(tokenizer, model.config.vocab_size)
     spec.register_source_vocabulary(source)
     spec.register_target_vocabulary(target)
     spec.config.bos_token = tokenizer.bos_token or tokenizer.eos_token
@@ -137,12 +137,40 @@ def export_ctranslate2(
     spec.config.layer_norm_epsilon = model.config.layer_norm_eps
     _Made(spec).convert(str(output), quantization=quantization, force=True)
     savable(model.generation_config).save_pretrained(output)
-    alone = save_tokenizer(tokenizer, output)
+    tokenizer.save_pretrained(output)
+    alone = (output / "tokenizer.json").is_file()
     (output / "README.md").write_text(_readme(model, tokenizer, target, alone, quantization), encoding="utf-8")
     return []
 
 
-def _readme(model: Any, tokenizer: PreTrainedTokenizerBase, target: list[str], alone: bool, quantization: str) -> str:
+def _vocabularies(tokenizer: PreTrainedTokenizerBase, vocab_size: int) -> tuple[list[str], list[str]]:
+    """Returns source and target vocabulary in the order of the ids; unused ids get a placeholder.
+
+    Raises:
+        ModelError: The tokenizer's vocabulary is larger than the model's.
+    """
+    source = {index: token for token, index in tokenizer.get_vocab().items()}
+    target = dict(source)
+    # A Marian tokenizer may have a target vocabulary of its own, under this name.
+    target.update(getattr(tokenizer, "decoder", None) or {} if not tokenizer.is_fast else {})
+    return _by_id(source, vocab_size), _by_id(target, vocab_size)
+
+
+def _by_id(tokens: dict[int, str], vocab_size: int) -> list[str]:
+    if tokens and max(tokens) >= vocab_size:
+        raise ModelError(
+            f"The tokenizer has {max(tokens) + 1} vocabulary entries but the model {vocab_size}: they do not match."
+        )
+    return [tokens.get(index, f"<unused-{index}>") for index in range(vocab_size)]
+
+
+def _readme(
+    model: VanillaTransformerForConditionalGeneration,
+    tokenizer: PreTrainedTokenizerBase,
+    target: list[str],
+    alone: bool,
+    quantization: str,
+) -> str:
     """Explains how to run the export, with the settings with which the model decodes."""
     settings = model.generation_config
     options = f"beam_size={settings.num_beams or 1}, length_penalty={settings.length_penalty or 0}"
@@ -167,9 +195,9 @@ def _readme(model: Any, tokenizer: PreTrainedTokenizerBase, target: list[str], a
     )
 
 
-def _specification(model: Any) -> transformer_spec.TransformerSpec:
+def _specification(model: VanillaTransformerForConditionalGeneration) -> transformer_spec.TransformerSpec:
     """Returns the model in CTranslate2's terms: post-norm, no other norm, stored positions."""
-    config: VanillaTransformerConfig = model.config
+    config = model.config
     refuse_other_widths(config, "CTranslate2")
     spec = _Specification.from_config(
         (config.encoder_layers, config.decoder_layers),
@@ -192,10 +220,10 @@ def _positions(config: VanillaTransformerConfig) -> int:
     return config.max_position_embeddings if config.positional_encoding == "learned" else _POSITIONS
 
 
-def _set_layer(spec: Any, layer: Any) -> None:
+def _set_layer(spec: Any, layer: EncoderLayer | DecoderLayer) -> None:
     _set_attention(spec.self_attention, layer.self_attention, shared=3)
     _set_norm(spec.self_attention.layer_norm, layer.self_attention_norm)
-    if hasattr(layer, "cross_attention"):
+    if isinstance(layer, DecoderLayer):
         _set_attention(spec.attention, layer.cross_attention, shared=1)
         _set_norm(spec.attention.layer_norm, layer.cross_attention_norm)
     _set_linear(spec.ffn.linear_0, layer.feed_forward.w_1)
@@ -203,7 +231,7 @@ def _set_layer(spec: Any, layer: Any) -> None:
     _set_norm(spec.ffn.layer_norm, layer.feed_forward_norm)
 
 
-def _set_attention(spec: Any, attention: Any, shared: int) -> None:
+def _set_attention(spec: Any, attention: MultiHeadAttention, shared: int) -> None:
     """Fuses the projections of the same states into one matrix: all three, or keys and values without the queries."""
     projections = [common_spec.LinearSpec() for _ in range(3)]
     for projection, ours in zip(projections, (attention.q_proj, attention.k_proj, attention.v_proj), strict=True):

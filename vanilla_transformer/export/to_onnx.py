@@ -9,8 +9,7 @@ from vanilla_transformer.errors import ModelError
 from vanilla_transformer.export.onnx_defaults import Defaults
 from vanilla_transformer.export.onnx_graph import ACTIVATIONS
 from vanilla_transformer.export.onnx_search import SearchGraph
-from vanilla_transformer.export.refusals import refuse_unexportable
-from vanilla_transformer.export.vocabulary_files import save_tokenizer
+from vanilla_transformer.export.refusals import exportable
 from vanilla_transformer.plain_text import plain_text
 
 QUANTIZATIONS = ("float32", "int8")
@@ -80,7 +79,7 @@ def export_onnx(
     """
     if quantization not in QUANTIZATIONS:
         raise ModelError(f"Quantization {quantization!r} is not available for ONNX: use float32 or int8.")
-    refuse_unexportable(model, ACTIVATIONS)
+    model = exportable(model, ACTIVATIONS)
     defaults = Defaults.of(model)
     with torch.no_grad():
         graph = SearchGraph(model, defaults, None if quantization == "float32" else quantization).translation()
@@ -90,7 +89,8 @@ def export_onnx(
     (output / "translate.onnx").write_bytes(graph.SerializeToString())
     model.config.save_pretrained(output)
     remarks = []
-    if not save_tokenizer(plain_text(tokenizer), output):
+    plain_text(tokenizer).save_pretrained(output)
+    if not (output / "tokenizer.json").is_file():
         remarks.append(
             "There is no tokenizer.json, because the model's tokenizer has none: split text by other means."
         )
