@@ -24,7 +24,6 @@ LAYERS = [
         "atomic_files",
         "fingerprints",
         "options",
-        "links",
         "machine",
     ),
     *("network", "progress", "registration", "recurrent", "import_hooks", "plain_text"),

@@ -1,6 +1,5 @@
 """Uploads a model directory to the Hub."""
 
-import re
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
@@ -17,20 +16,17 @@ from huggingface_hub import (
     RepoCard,
     SpaceInfo,
     constants,
-    get_token,
     hf_hub_download,
 )
 from huggingface_hub.errors import (
     HfHubHTTPError,
     HTTPError,
-    OfflineModeIsEnabled,
     RemoteEntryNotFoundError,
     RepositoryNotFoundError,
 )
 from huggingface_hub.utils import filter_repo_objects
 
 from vanilla_transformer.errors import PushError
-from vanilla_transformer.links import refuse_links_out
 from vanilla_transformer.network import hub_or_cache
 from vanilla_transformer.recipe.reading import load_recipe
 from vanilla_transformer.training.model_card import (
@@ -44,9 +40,9 @@ from vanilla_transformer.training.model_card import (
 from vanilla_transformer.training.run_directory import RECIPE
 from vanilla_transformer.translation.loading import (
     TOKENIZER_FILES,
-    VOCABULARIES,
     load_config,
     load_model,
+    load_tokenizer,
     saved_config,
 )
 from vanilla_transformer.translation.marian import MARIAN
@@ -99,11 +95,10 @@ def push_model(
 
     Raises:
         PushError: The directory is not a model, its card has another licence, or the Hub refuses it.
-        OSError: A file to be sent is a link out of the directory.
     """
-    with _as_ours(directory) as directory, hub_errors(repo_id):
+    with _as_ours(directory) as directory, _told_to_go_on():
         model_type = _check_model(directory)
-        api = _write_access()
+        api = HfApi(library_name="vanilla_transformer", token=True)  # Says so where nobody is logged in.
 
         def occupied(there: ModelInfo | SpaceInfo) -> str | None:
             kind = (getattr(there, "config", None) or {}).get("model_type", model_type)
@@ -153,55 +148,49 @@ def _as_ours(directory: Path) -> Iterator[Path]:
         yield converted
 
 
-def _write_access() -> HfApi:
-    """Returns the Hub, if there is a token to write to it."""
-    if get_token() is None:
-        where = f"log in with `hf auth login`, or set HF_TOKEN ({constants.ENDPOINT}/settings/tokens)"
-        raise PushError(f"No Hub token found: {where}.")
-    return HfApi(library_name="vanilla_transformer")
-
-
 def _check_model(directory: Path) -> str:
     """Returns the type of the model in a directory; raises PushError if it is not complete."""
     if not directory.is_dir():
         raise PushError(f"There is no model directory {directory}: push needs a local directory.")
-    refuse_links_out(directory, [directory / name for name in _sent(directory)])
     if (directory / "checkpoints").is_dir() and not (directory / "summary.json").is_file():
         raise PushError(
             f"The run in {directory} is not finished: run its `train` command again, or push the result of `average`."
         )
-    code = ["modeling_vanilla_transformer.py", "modeling_*.py"]
-    for either in (["config.json"], ["model*.safetensors"], VOCABULARIES, ["tokenizer_config.json"], code):
-        if not any(any(directory.glob(pattern)) for pattern in either):
-            raise PushError(
-                f"{directory} is not a complete model, {either[0]} is missing: save it with `save_pretrained` of the "
-                "model and of the tokenizer."
-            )
-    return load_config(directory).model_type
+    config = load_config(directory)
+    load_tokenizer(directory)
+    if not any(directory.glob("model*.safetensors")):
+        raise PushError(f"{directory} has no weights, model.safetensors: save the model there with `save_pretrained`.")
+    return config.model_type
 
 
 def _prepare_place(
-    api: HfApi, name: str, private: bool, occupied: Callable[[ModelInfo | SpaceInfo], str | None], **kind: Any
+    api: HfApi,
+    name: str,
+    private: bool,
+    occupied: Callable[[ModelInfo | SpaceInfo], str | None],
+    space_sdk: str | None = None,
 ) -> str:
     """Creates the repository if it does not exist, and returns its full name.
 
     Args:
         name: Without a namespace, it is the user's own.
         occupied: Returns what is there in words, if it must not be replaced.
-        kind: Of the repository, unless it is one of a model.
+        space_sdk: The kind of a Space; None for a repository of a model.
 
     Raises:
         PushError: It is public despite `private`, or holds something else.
     """
     repo_id = name if "/" in name else f"{api.whoami()['name']}/{name}"
     try:
-        there: Any = api.repo_info(repo_id, repo_type=kind.get("repo_type"))
+        there = api.model_info(repo_id) if space_sdk is None else api.space_info(repo_id)
     except RepositoryNotFoundError:
-        return api.create_repo(repo_id, private=private or None, exist_ok=True, **kind).repo_id
+        made = api.create_repo(
+            repo_id, private=private or None, exist_ok=True, repo_type=space_sdk and "space", space_sdk=space_sdk
+        )
+        return made.repo_id
     reason = "public" if private and not there.private else occupied(there)
     if reason:
-        shown = "spaces/" * bool(kind) + repo_id
-        raise PushError(f"{shown} on the Hub is {reason}: choose another name, or change it in its settings.")
+        raise PushError(f"{repo_id} on the Hub is {reason}: choose another name, or change it in its settings.")
     return repo_id
 
 
@@ -222,15 +211,12 @@ def _is_of_others_on_the_hub(card: str, repo_id: str, revision: str | None) -> b
 
 
 @contextmanager
-def hub_errors(name: str) -> Iterator[None]:
-    """Turns errors of the Hub and the network about what has this name there into one sentence."""
+def _told_to_go_on() -> Iterator[None]:
+    """Says what to do about a connection that was lost; the Hub itself says why it refuses something."""
     try:
         yield
-    except OfflineModeIsEnabled:
-        raise PushError("The Hub cannot be reached while HF_HUB_OFFLINE is set: unset it to push.") from None
-    except HfHubHTTPError as error:
-        reason = error.server_message or re.sub(r"\s+", " ", str(error))
-        raise PushError(f"The Hub refuses {name} ({error.response.status_code}): {reason.rstrip('.')}.") from error
+    except HfHubHTTPError:
+        raise
     except HTTPError as error:
         raise PushError(
             f"The connection to {constants.ENDPOINT} was lost ({str(error).rstrip('.')}): run the same command again "
@@ -250,18 +236,15 @@ def push_space(folder: Path, repo_id: str, *, private: bool = False, message: st
     Raises:
         PushError: A Space of that name was not made by this package, or the Hub refuses it.
     """
-    refuse_links_out(folder, folder.rglob("*"))
-    api = _write_access()
+    api = HfApi(library_name="vanilla_transformer", token=True)
     head: Any = RepoCard.load(folder / CARD).data
 
     def occupied(there: ModelInfo | SpaceInfo) -> str | None:
-        if SPACE_TAG not in (getattr(there.card_data, "tags", None) or ()):
-            return "a Space that this command did not make"
-        sdk = getattr(there, "sdk", None)
-        return None if sdk == head.sdk else f"a {sdk} Space, where this would be a {head.sdk} Space"
+        is_ours = SPACE_TAG in (getattr(there.card_data, "tags", None) or ())
+        return None if is_ours else "a Space that this command did not make"
 
-    with hub_errors(f"spaces/{repo_id}"):
-        repo_id = _prepare_place(api, repo_id, private, occupied, repo_type="space", space_sdk=head.sdk)
+    with _told_to_go_on():
+        repo_id = _prepare_place(api, repo_id, private, occupied, space_sdk=head.sdk)
         api.upload_folder(
             folder_path=folder,
             repo_id=repo_id,

@@ -48,7 +48,7 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A finished run of a few steps, and beside it in `mean` what `average` makes of its checkpoints."""
+    """A finished run of a few steps."""
     directory = tmp_path_factory.mktemp("trained")
     for side, words in (("en", "one two three four"), ("de", "eins zwei drei vier")):
         (directory / f"pairs.{side}").write_text("".join(f"{word}\n" for word in words.split() * 5))
@@ -57,5 +57,4 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     length = "--max-steps 4 --save-steps 2 --batch-tokens 60 --metrics chrf"
     run = str(directory / "numbers")
     assert main(["train", "--train", *pairs, "--dev", *pairs, "--output", run, *sizes.split(), *length.split()]) == 0
-    assert main(["average", run, "--last", "1", "--output", str(directory / "mean")]) == 0
     return directory / "numbers"

@@ -131,13 +131,11 @@ def test_a_second_push_completes_one_that_lost_the_connection(request_: str, ann
 def test_no_token_is_said_before_anything_is_asked(ann: HubServer, directory: Path, capsys, monkeypatch):
     monkeypatch.delenv("HF_TOKEN")
     assert push(directory, "ann/tiny") == 1
-    assert "No Hub token found: log in with `hf auth login`" in complaint(capsys)
+    assert "`hf auth login`" in complaint(capsys)
     assert ann.requests == []
 
 
-@pytest.mark.parametrize(
-    ("owner", "config", "words"), [("bob", None, "bob/tiny (403)"), ("ann", "bert", "a bert model")]
-)
+@pytest.mark.parametrize(("owner", "config", "words"), [("bob", None, "bob/tiny"), ("ann", "bert", "a bert model")])
 def test_a_name_that_is_taken_is_said_and_left_alone(ann: HubServer, directory: Path, capsys, owner, config, words):
     repository, there = Repository(), (directory / "config.json").read_bytes()
     repository.commit(

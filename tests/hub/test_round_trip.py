@@ -56,9 +56,7 @@ INSTALLED = """
 import socket, transformers, vanilla_transformer
 reach, socket.socket.connect = socket.socket.connect, None  # Nothing leaves the machine unless it is asked to.
 config, base, model, tokenizer, translate, generate = load(SAVED)
-results = {"directory": answers(config, base, model, tokenizer, translate, generate)}
-for name in OTHERS:
-    results[name] = answers(*load(name))
+results = {"directory": answers(config, base, model, tokenizer, translate, generate), "run": answers(*load(RUN))}
 model.save_pretrained(SAVED + "-again")
 tokenizer.save_pretrained(SAVED + "-again")
 generate.save_pretrained(SAVED + "-pipeline")
@@ -92,12 +90,14 @@ except ModuleNotFoundError:
 
 NOT_INSTALLED = """
 results = {}
-for name in (SAVED, *OTHERS, "ann/parts", "ann/pushed"):
-    loaded = load(name, trust_remote_code=True)
-    config, base, model, tokenizer, translate, generate = loaded
-    assert modules(config, base, model, translate, generate) == ["transformers_modules"] * 5
-    assert modules(tokenizer) == ["transformers"]
-    results[name] = answers(*loaded)
+for name, place in {"run": RUN, "parts": "ann/parts", "pushed": "ann/pushed", "opus": "ann/opus"}.items():
+    loaded = load(place, trust_remote_code=True)
+    assert modules(*loaded) == ["transformers_modules"] * 3 + ["transformers"] + ["transformers_modules"] * 2
+    if name == "opus":
+        results[name] = loaded[4](TEXTS)
+    else:
+        results[name] = answers(*loaded)
+        config, base, model, tokenizer, *_ = loaded
 results["negative"] = answers(*load("ann/parts", revision="negative", trust_remote_code=True))
 model.save_pretrained(SAVED + "-by-its-code")
 tokenizer.save_pretrained(SAVED + "-by-its-code")
@@ -107,11 +107,12 @@ print(json.dumps(results))
 """
 
 
-def run(script: str, saved: Path, others: list[str], hub: HubServer, home: Path) -> dict[str, Any]:
+def run(script: str, saved: Path, trained: Path, hub: HubServer, home: Path) -> dict[str, Any]:
     """The JSON that the script prints in a process of its own, which knows no other Hub than this."""
+    home.mkdir()
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("HF_", "TRANSFORMERS_"))}
     environment |= {"HF_ENDPOINT": hub.url, "HF_HOME": str(home), "HF_TOKEN": "token-of-ann", "OMP_NUM_THREADS": "1"}
-    settings = f"SAVED, OTHERS, TEXTS = {str(saved)!r}, {others!r}, {TEXTS!r}\n"
+    settings = f"SAVED, RUN, TEXTS = {str(saved)!r}, {str(trained)!r}, {TEXTS!r}\n"
     command = [sys.executable, "-c", COMMON + settings + script]
     result = subprocess.run(command, env=environment, cwd=home, capture_output=True, text=True)
     assert result.returncode == 0, result.stderr[-4000:]
@@ -121,11 +122,7 @@ def run(script: str, saved: Path, others: list[str], hub: HubServer, home: Path)
 def test_a_model_comes_back_from_the_hub_with_and_without_the_package(
     ann: HubServer, saved: Path, trained: Path, tmp_path: Path
 ):
-    homes = tmp_path / "installed", tmp_path / "not-installed"
-    for home in homes:
-        home.mkdir()
-    others = [str(trained), str(trained.parent / "mean")]
-    installed = run(INSTALLED, saved, others, ann, homes[0])
+    installed = run(INSTALLED, saved, trained, ann, tmp_path / "installed")
     expected = installed["directory"]
     assert expected["defaults"] == [4, 0.6, "google", 50, "never"]
     assert expected["back"] == ["the cat on ", "Matte?"]
@@ -139,25 +136,18 @@ def test_a_model_comes_back_from_the_hub_with_and_without_the_package(
 
     pushed = shutil.copytree(saved, tmp_path / "pushed")
     assert main(["push", str(pushed), "ann/pushed"]) == 0
-    elsewhere = run(WITHOUT_THE_PACKAGE + NOT_INSTALLED, saved, others, ann, homes[1])
-    for name in (str(saved), "ann/parts", "ann/pushed", "saved again"):
-        assert elsewhere[name] == expected, name
-    for name in ("negative", *others):
-        assert elsewhere[name] == installed[name], name
-
-
-def test_a_marian_model_is_pushed_as_one_of_this_package(ann: HubServer, tmp_path: Path):
+    # A Marian model is pushed as one of this package, with its card.
     opus = write_opus(tmp_path)
     (opus / "README.md").write_text("---\nlicense: cc-by-4.0\n---\n# Theirs\n")
     assert main(["push", str(opus), "ann/opus"]) == 0
     assert "cc-by-4.0" in ann.repositories["ann/opus"].files()["README.md"].decode()
-    script = """
-_, _, model, _, translate, _ = load("ann/opus", trust_remote_code=True)
-print(json.dumps([modules(model), translate(TEXTS)]))
-"""
-    (tmp_path / "home").mkdir()
-    modules, found = run(WITHOUT_THE_PACKAGE + script, opus, [], ann, tmp_path / "home")
+
+    elsewhere = run(WITHOUT_THE_PACKAGE + NOT_INSTALLED, pushed, trained, ann, tmp_path / "not-installed")
+    for name in ("parts", "pushed", "saved again"):
+        assert elsewhere[name] == expected, name
+    for name in ("negative", "run"):
+        assert elsewhere[name] == installed[name], name
     tokenizer, theirs = AutoTokenizer.from_pretrained(opus), MarianMTModel.from_pretrained(opus).eval()
     ids = [theirs.generate(**tokenizer([text], return_tensors="pt"))[0] for text in TEXTS]
-    expected = tokenizer.batch_decode(ids, skip_special_tokens=True)
-    assert modules == ["transformers_modules"] and [record["translation_text"] for record in found] == expected
+    translations = tokenizer.batch_decode(ids, skip_special_tokens=True)
+    assert [record["translation_text"] for record in elsewhere["opus"]] == translations

@@ -45,19 +45,10 @@ def test_heads_are_chosen_once_and_kept_with_the_model(here, capsys):
     assert [f"{layer + 1}:{head + 1}" for layer, head in kept["alignment_heads"]] == heads
     named = out(capsys, "align", "model", "in.en", "in.de", "--alignment-heads", printed.out.strip())
     assert out(capsys, "align", "model", "in.en", "in.de") == named
-    plain = out(capsys, "translate", "model", "in.en", *SETTINGS)
-    aligned = out(capsys, "translate", "model", "in.en", *SETTINGS, "--alignment")
-    assert [line.rsplit(" ||| ", 1)[0] for line in aligned] == plain
 
 
-@pytest.fixture
-def chosen(here, model):
-    """The model, with heads chosen."""
+def test_translations_are_the_same_with_their_alignments_after_them(here, capsys, model):
     save_alignment_heads("model", model, AlignmentHeads(((2, 1), (3, 4)), "output"))
-
-
-@pytest.mark.usefixtures("chosen")
-def test_translations_are_the_same_with_their_alignments_after_them(here, capsys):
     plain = out(capsys, "translate", "model", "in.en", *SETTINGS)
     aligned = out(capsys, "translate", "model", "in.en", *SETTINGS, "--alignment")
     assert [line.rsplit(" ||| ", 1)[0] for line in aligned] == plain and aligned[1] == " ||| "

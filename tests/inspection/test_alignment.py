@@ -105,14 +105,7 @@ def test_a_recurrent_model_has_one_head_and_needs_no_choice(tokenizer):
 
 
 def test_wrong_alignment_heads_are_refused(model, tokenizer):
-    for text, named in (
-        ("7", "3:1"),
-        ("1:5", "1:5 3:4"),
-        ("0:1", "0:1 3:4"),
-        ("last", "last 3:1"),
-        ("", "3:1"),
-        ("output", "output 3:1"),
-    ):
+    for text, named in (("7", "3:1"), ("1:5", "1:5 3:4"), ("0:1", "0:1 3:4"), ("output", "output 3:1")):
         with refused(ModelError, *named.split()):
             AlignmentHeads.from_text(model, text)
     assert AlignmentHeads.from_text(model, "output 3:1 1:2 3:1") == AlignmentHeads(((3, 1), (1, 2)), "output")

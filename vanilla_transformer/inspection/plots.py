@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 
 import numpy as np
 
-from vanilla_transformer.errors import ModelError
 from vanilla_transformer.inspection.lettering import families_for
 from vanilla_transformer.inspection.recording import TITLES, Attention, Kind
 
@@ -29,7 +28,7 @@ def plot_attention(
     attention: Attention,
     kind: Kind = "cross",
     layer: int | Literal["mean"] = -1,
-    head: int | Literal["mean", "all"] = "mean",
+    head: int | Literal["mean"] = "mean",
     view: Literal["heatmap", "lines"] = "heatmap",
     axes: "Axes | None" = None,
 ) -> "Figure":
@@ -41,33 +40,27 @@ def plot_attention(
         attention: The result of `vanilla_transformer.inspection.attention()`, or its `words()`.
         kind: `encoder` (self-attention), `decoder` (self-attention) or `cross`.
         layer: Counted from 1, -1 for the last, or the `mean` of all.
-        head: Counted from 1, or the `mean` of all; with lines also `all`, each head in a colour of its own.
+        head: Counted from 1, or the `mean` of all; `plot_heads` shows all side by side.
         view: `heatmap` or `lines`.
         axes: The axes to draw on (default: those of a new figure).
 
     Raises:
         ModelError: There is no such layer or head.
     """
-    attention.check(kind)
+    weights = attention.select(kind, layer, head).numpy()
     queries, keys = attention.queries(kind).texts, attention.keys(kind).texts
     layers, heads_there = attention.weights[kind].shape[:2]
-    named = "all heads" if head == "all" else _named("head", head, heads_there)
-    title = f"{TITLES[kind]}, {_named('layer', layer, layers)}, {named}"
+    title = f"{TITLES[kind]}, {_named('layer', layer, layers)}, {_named('head', head, heads_there)}"
     if view == "heatmap":
-        if head == "all":
-            raise ModelError("A heat map shows one head or the mean: head='all' is for view='lines'.")
-        weights = attention.select(kind, layer, head)
         axes = axes or _new_figure(max(4.5, 2.5 + 0.35 * len(keys)), 1.8 + 0.3 * len(queries)).subplots()
-        image = _heatmap(axes, weights.numpy(), queries, keys, 8, float(weights.max()))
+        image = _heatmap(axes, weights, queries, keys, 8, float(weights.max()))
         attending, attended = attention.sides(kind)
         axes.set_ylabel(f"queries: {attending}")
         axes.set_xlabel(f"keys: {attended}")
         axes.figure.colorbar(image, ax=axes, label="attention weight")
     else:
         axes = axes or _new_figure(4.5, 1 + 0.28 * max(len(queries), len(keys))).subplots()
-        shown = range(1, heads_there + 1) if head == "all" else [head]
-        heads = [attention.select(kind, layer, one).numpy() for one in shown]
-        _lines(axes, heads, queries, keys, attention.sides(kind))
+        _lines(axes, weights, queries, keys, attention.sides(kind))
     axes.set_title(title, fontsize=9)
     return cast("Figure", axes.figure)
 
@@ -99,7 +92,7 @@ def plot_heads(
     for head, (axes, weights) in enumerate(zip(grid.flat, matrices, strict=False), 1):
         axes.set_title(f"head {head}", fontsize=8)
         if view == "lines":
-            _lines(axes, [weights], queries, keys, (attending, attended), 7)
+            _lines(axes, weights, queries, keys, (attending, attended), 7)
         else:
             image = _heatmap(axes, weights, queries, keys, max(3.0, min(7.0, 60 * cell)), strongest)
     if view == "heatmap":
@@ -151,21 +144,16 @@ def _heatmap(
 
 def _lines(
     axes: "Axes",
-    heads: list[np.ndarray],
+    weights: np.ndarray,
     queries: Sequence[str],
     keys: Sequence[str],
     sides: tuple[str, str],
     fontsize: float = 9,
 ) -> None:
-    from matplotlib import colormaps
-
-    colours = [PALETTE[-1]] if len(heads) == 1 else colormaps["tab10"](range(10))
     style: dict[str, Any] = {"fontfamily": families_for([*queries, *keys]), "parse_math": False}
-    for number, weights in enumerate(heads):
-        for query, key in zip(*np.nonzero(weights >= _FAINTEST), strict=True):
-            colour = colours[number % len(colours)]
-            alpha = float(weights[query, key]) / (1 if len(heads) == 1 else 1.5)
-            axes.plot([0, 1], [query, key], color=colour, alpha=min(alpha, 1), linewidth=2, solid_capstyle="round")
+    for query, key in zip(*np.nonzero(weights >= _FAINTEST), strict=True):
+        alpha = min(float(weights[query, key]), 1)
+        axes.plot([0, 1], [query, key], color=PALETTE[-1], alpha=alpha, linewidth=2, solid_capstyle="round")
     for place, texts, alignment, side in ((-0.03, queries, "right", sides[0]), (1.03, keys, "left", sides[1])):
         axes.text(place, -0.9, side, ha=alignment, va="center", fontsize=fontsize - 1, color="#666666")
         for row, text in enumerate(texts):
