@@ -18,13 +18,11 @@ from faults import at_call, failing_disk, standard_streams
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
-from small_models import save_translator, write_checkpoint
+from small_models import SIZES, save, save_translator, write_checkpoint
 
 from vanilla_transformer import (
-    RecurrentEncoderDecoderConfig,
     VanillaTransformerConfig,
-    VanillaTransformerDecoderConfig,
-    VanillaTransformerEncoderConfig,
+    VanillaTransformerForConditionalGeneration,
     VanillaTransformerTokenizer,
     __version__,
 )
@@ -33,15 +31,12 @@ from vanilla_transformer.cli.info import Info
 from vanilla_transformer.cli.program import COMMANDS
 from vanilla_transformer.data import text_lines
 from vanilla_transformer.data.sources import CorpusSpec
-from vanilla_transformer.plain_text import plain_text
 from vanilla_transformer.recipe.reading import load_recipe
 from vanilla_transformer.recipe.schema import Recipe
-from vanilla_transformer.registration import FAMILIES
 from vanilla_transformer.tasks.registry import _TASKS
-from vanilla_transformer.translation import load_model, load_tokenizer, translate_lines
+from vanilla_transformer.translation import load_model, translate_lines
 
 COMMAND = [sys.executable, "-m", "vanilla_transformer"]
-SIZES = {"vocab_size": 260, "d_model": 16, "d_ff": 32, "num_heads": 2, "encoder_layers": 1, "decoder_layers": 1}
 SHORT = ["--max-length-beyond-source", "3", "--precision", "float32"]
 HELP_WITHOUT_TORCH = """
 import sys
@@ -203,16 +198,6 @@ def test_debug_shows_the_traceback_wherever_it_stands(run):
         assert "Traceback" in err and err.splitlines()[-1].startswith("vanilla-transformer: error: ")
 
 
-def test_a_missing_package_is_named_with_what_installs_it(run, model, corpus, missing, monkeypatch):
-    missing("vanilla_transformer.evaluation", "sacrebleu")
-    monkeypatch.delitem(sys.modules, "vanilla_transformer.evaluation")
-    for name in [name for name in sys.modules if name.startswith(("vanilla_transformer.evaluation.", "sacrebleu."))]:
-        monkeypatch.delitem(sys.modules, name)
-    code, _, err = run("evaluate", model, "--data", *corpus)
-    assert code == 1
-    assert_one_sentence(err, "sacrebleu", "vanilla-transformer[train]")
-
-
 def test_an_interrupt_ends_with_130(run, monkeypatch):
     monkeypatch.delitem(sys.modules, "vanilla_transformer.cli.program")
     with at_call(1, importlib.machinery.SourceFileLoader, "exec_module"):
@@ -285,42 +270,27 @@ def test_average_of_models_has_their_mean_weights_and_translates(run, model, tmp
 
 
 @pytest.mark.parametrize(
-    ("family", "change"),
+    "change",
     [
-        (VanillaTransformerConfig, {"num_heads": 1, "d_k": 8, "d_v": 8}),
-        (VanillaTransformerEncoderConfig, {"id2label": {0: "plant", 1: "animal"}}),
-        (VanillaTransformerDecoderConfig, {"documents": "packed"}),
-        (RecurrentEncoderDecoderConfig, {"attention": "luong-dot"}),
-        (VanillaTransformerConfig, "vocabulary"),
-        (VanillaTransformerConfig, {"dropout": 0.3, "label_smoothing": 0.0, "max_position_embeddings": 99}),
+        {"num_heads": 1, "d_k": 8, "d_v": 8},
+        {"vocabulary": "xyz xyw"},
+        {"dropout": 0.3, "label_smoothing": 0.0, "max_position_embeddings": 99},
     ],
 )
-def test_average_is_of_one_model(run, tmp_path, family, change):
-    sizes = {"vocab_size": 262, "d_model": 8} | (
-        {} if family is RecurrentEncoderDecoderConfig else {"d_ff": 8, "num_heads": 2, "d_k": 4, "d_v": 4}
-    )
-    layers = {name: 1 for name in ("encoder_layers", "decoder_layers", "num_layers") if hasattr(family(), name)}
-    for name, changed in (("one", {}), ("other", change if isinstance(change, dict) else {})):
-        config = family(**{**sizes, **layers, **changed})
-        next(iter(FAMILIES[family].values()))(config).save_pretrained(tmp_path / name)
-        text = ["xyz xyw"] if name == "other" and change == "vocabulary" else ["abc abd"]
-        VanillaTransformerTokenizer.train(text * 9, vocab_size=262).save_pretrained(tmp_path / name)
+def test_average_is_of_one_model(run, tmp_path, change):
+    for name, changed in (("one", {}), ("other", dict(change))):
+        tokenizer = VanillaTransformerTokenizer.train([changed.pop("vocabulary", "abc abd")] * 9, vocab_size=262)
+        config = VanillaTransformerConfig(vocab_size=262, **SIZES | changed)
+        save(VanillaTransformerForConditionalGeneration(config), tokenizer, tmp_path / name)
     code, _, err = run("average", tmp_path / "one", tmp_path / "other", "--output", tmp_path / "mean")
-    if "dropout" in change:
-        assert code == 0
-        return
-    assert (
-        code == 1
-        and f"{tmp_path / 'other'} and " in err
-        and "different models" in err
-        and not (tmp_path / "mean").exists()
-    )
-    assert change == "vocabulary" or next(iter(change)) in err
+    assert (code, (tmp_path / "mean").exists()) == ((0, True) if "dropout" in change else (1, False))
+    if code:
+        assert_one_sentence(err, tmp_path / "other", "different models", next(iter(change)))
 
 
 def test_average_of_a_run_takes_its_last_checkpoints(run, model, tmp_path):
     trained = tmp_path / "run"
-    fields = {**SIZES, "preset": "tiny", "save_steps": 10, "average_checkpoints": 2, "num_beams": 2}
+    fields = {**SIZES, "vocab_size": 260, "preset": "tiny", "save_steps": 10, "average_checkpoints": 2, "num_beams": 2}
     shutil.copytree(model, trained, ignore=shutil.ignore_patterns("config.json", "model.safetensors"))
     (trained / "recipe.yaml").write_text("".join(f"{name}: {value}\n" for name, value in fields.items()))
     weights = load_model(model)[0].state_dict()
@@ -386,17 +356,6 @@ def test_average_of_a_finished_run_counts_its_last_step_as_the_run_did(run, mode
             (trained / "summary.json").write_text(json.dumps(summary))
         code, _, err = run("average", trained, "--output", tmp_path / f"mean-{steps[-1]}")
         assert (code, re.findall(r"checkpoints/step-(\d+)", err)) == (0, [f"{step:08}" for step in steps]), err
-
-
-def test_tokenizer_is_learned_and_splits_and_joins_lines_exactly(run, tmp_path):
-    text = "the cat sat on the mat\n\n  the  cat’s </s> mat\n"
-    (tmp_path / "text").write_text(text, encoding="utf-8")
-    learned = tmp_path / "tokenizer"
-    code, out, err = run("tokenizer", tmp_path / "text", "--vocab-size", 265, "--output", learned)
-    assert (code, out) == (0, "") and "265 vocabulary entries" in err
-    tokenizer = plain_text(load_tokenizer(learned))
-    for line in text.splitlines():
-        assert tokenizer.decode(tokenizer(line)["input_ids"], skip_special_tokens=True) == line
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="there is no /dev/full here")
