@@ -10,6 +10,7 @@ from typing import Any
 
 from hub_server import HubServer, card_problems
 from opus_models import write_opus
+from safetensors.torch import load_file
 from transformers import AutoTokenizer, MarianMTModel
 
 from vanilla_transformer.cli import main
@@ -48,6 +49,9 @@ def load(name, **settings):
         pipeline("translation", model=name, **settings),
         pipeline("text2text-generation", model=name, **settings),
     )
+def output_weights(name, **settings):
+    from transformers import AutoModelForSeq2SeqLM
+    return AutoModelForSeq2SeqLM.from_pretrained(name, **settings).lm_head.weight.tolist()
 def modules(*objects):
     return [type(thing).__module__.partition(".")[0] for thing in objects]
 """
@@ -60,7 +64,7 @@ results = {"directory": answers(config, base, model, tokenizer, translate, gener
 model.save_pretrained(SAVED + "-again")
 tokenizer.save_pretrained(SAVED + "-again")
 generate.save_pretrained(SAVED + "-pipeline")
-assert modules(*load(SAVED + "-pipeline")) == modules(*load(SAVED)) == ["vanilla_transformer"] * 6
+assert modules(*load(SAVED + "-pipeline")) == ["vanilla_transformer"] * 6
 socket.socket.connect = reach
 
 model.push_to_hub("ann/parts")
@@ -69,7 +73,7 @@ translate.push_to_hub("ann/whole", private=True)
 with __import__("torch").no_grad():
     model.lm_head.weight.mul_(-1)
 model.push_to_hub("ann/parts", revision="negative")
-results["negative"] = answers(*load("ann/parts", revision="negative"))
+results["negative"] = output_weights("ann/parts", revision="negative")
 results["parts"] = answers(*load("ann/parts"))
 results["whole"] = answers(*load("ann/whole"))
 print(json.dumps(results))
@@ -98,7 +102,7 @@ for name, place in {"run": RUN, "parts": "ann/parts", "pushed": "ann/pushed", "o
     else:
         results[name] = answers(*loaded)
         config, base, model, tokenizer, *_ = loaded
-results["negative"] = answers(*load("ann/parts", revision="negative", trust_remote_code=True))
+results["negative"] = output_weights("ann/parts", revision="negative", trust_remote_code=True)
 model.save_pretrained(SAVED + "-by-its-code")
 tokenizer.save_pretrained(SAVED + "-by-its-code")
 results["saved again"] = answers(*load(SAVED + "-by-its-code", trust_remote_code=True))
@@ -129,7 +133,6 @@ def test_a_model_comes_back_from_the_hub_with_and_without_the_package(
     assert [list(record) for record in expected["translations"]] == [["translation_text"]] * len(TEXTS)
     for name in ("parts", "whole"):
         assert installed[name] == expected, name
-    assert installed["negative"]["logits"] != expected["logits"]
     assert ann.repositories["ann/whole"].private
     for repository in ann.repositories.values():
         assert card_problems(repository.files()["README.md"].decode()) == []
@@ -145,8 +148,9 @@ def test_a_model_comes_back_from_the_hub_with_and_without_the_package(
     elsewhere = run(WITHOUT_THE_PACKAGE + NOT_INSTALLED, pushed, trained, ann, tmp_path / "not-installed")
     for name in ("parts", "pushed", "saved again"):
         assert elsewhere[name] == expected, name
-    for name in ("negative", "run"):
-        assert elsewhere[name] == installed[name], name
+    assert elsewhere["run"] == installed["run"]
+    own = load_file(saved / "model.safetensors")["model.shared.weight"]
+    assert elsewhere["negative"] == installed["negative"] == (-own).tolist()
     tokenizer, theirs = AutoTokenizer.from_pretrained(opus), MarianMTModel.from_pretrained(opus).eval()
     ids = [theirs.generate(**tokenizer([text], return_tensors="pt"))[0] for text in TEXTS]
     translations = tokenizer.batch_decode(ids, skip_special_tokens=True)
