@@ -164,9 +164,6 @@ def open_page(page: "gradio.Blocks", *, host: str | None = None, port: int | Non
         host: Address to listen at (default: `GRADIO_SERVER_NAME`, which a Space sets, or else 127.0.0.1).
         port: Port to listen at (default: `GRADIO_SERVER_PORT`, or else the first free port from 7860).
     """
-    # gradio sends its own server a request to see if it is up, which must not go through a proxy.
-    own = ",".join(filter(None, (os.environ.get("NO_PROXY"), "127.0.0.1,localhost,0.0.0.0", host)))
-    os.environ["NO_PROXY"] = os.environ["no_proxy"] = own
     quiet = {"prevent_thread_lock": True, "quiet": True, "share": False, "footer_links": ["api"], "ssr_mode": False}
     _, address, _ = page.launch(server_name=host, server_port=port, max_file_size="1kb", **quiet)  # type: ignore[arg-type]
     return str(address)

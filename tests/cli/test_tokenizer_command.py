@@ -32,11 +32,8 @@ def test_lower_cased_text_is_learned_from_and_read(tmp_path):
     assert one == other and "".join(one) == "Ġhello"
 
 
-def test_unwritable_output_is_refused_before_learning(text, tmp_path, capsys, monkeypatch):
+def test_unwritable_output_is_refused_before_learning(text, tmp_path, capsys):
     (tmp_path / "empty").touch()  # Which nothing can be learned from.
     words = ["tokenizer", str(tmp_path / "empty"), "--vocab-size", "300", "--output"]
     assert main([*words, str(text / "tokenizer")]) == 2
     assert f"cannot be written: {text} is a file" in capsys.readouterr().err
-    monkeypatch.setattr("os.access", lambda path, mode: path != tmp_path)
-    assert main([*words, str(tmp_path / "new" / "tokenizer")]) == 2
-    assert f"cannot be written: {tmp_path} is a file or read-only" in capsys.readouterr().err

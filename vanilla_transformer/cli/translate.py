@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from tyro.conf import Positional, arg
 
-from vanilla_transformer.cli.arguments import Decoding, Flag, Model, Resume, load_models
+from vanilla_transformer.cli.arguments import Decoding, Flag, Model, OptionalPath, Resume, load_models
 from vanilla_transformer.cli.files import answer_lines, check_files
 from vanilla_transformer.errors import RecipeError
-from vanilla_transformer.options import OptionalCount, OptionalText
+from vanilla_transformer.options import OptionalCount
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-    from vanilla_transformer.translation import Hypothesis, LineTranslator, Translation
+    from vanilla_transformer.translation import LineTranslator, Translation
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Translate:
     #: UTF-8 text file, plain or compressed (.gz, .bz2, .xz, .zst; default: standard input).
     inputs: Annotated[tuple[str, ...], Positional, arg(metavar="[MODEL ...] [INPUT ...]", help_behavior_hint="")] = ()
     #: File to write to, plain or compressed like the input (default: standard output).
-    output: Annotated[OptionalText, arg(metavar="PATH")] = None
+    output: OptionalPath = None
     #: Write this many translations per line, best first, as `line ||| translation ||| score`; lines count from 0.
     nbest: OptionalCount = None
     resume: Resume = False
@@ -50,15 +50,13 @@ class Translate:
             )
         if self.alignment and (self.decoding.mbr or len(self.models) > 1):
             raise RecipeError("--alignment reads the attention of one model, without --mbr.")
-        self.decoding.arguments(self.nbest)
         input = Path(self.files[0]) if self.files else None
-        output = None if self.output is None else Path(self.output)
-        check_files(input, output, resume=self.resume)
+        check_files(input, self.output, resume=self.resume)
         translator = self.translator()
         self.decoding.announce(translator.model)
         answer_lines(
             input,
-            output,
+            self.output,
             translator.translate,
             self.format,
             chunk_lines=translator.chunk_lines,
@@ -102,14 +100,10 @@ class Translate:
 
     def format(self, number: int, translation: "Translation") -> str:
         """Returns the lines of output for a translation."""
-        if self.nbest is None:
-            return " ||| ".join(_fields(translation.hypotheses[0]))
-        return "\n".join(
-            " ||| ".join((str(number), *_fields(hypothesis), f"{hypothesis.score:.6f}"))
-            for hypothesis in translation.hypotheses
-        )
-
-
-def _fields(hypothesis: "Hypothesis") -> tuple[str, ...]:
-    """Returns the translation, and its alignment if requested."""
-    return (hypothesis.text,) if hypothesis.alignment is None else (hypothesis.text, hypothesis.alignment)
+        lines = []
+        for hypothesis in translation.hypotheses[: self.nbest or 1]:
+            fields = [hypothesis.text] + ([] if hypothesis.alignment is None else [hypothesis.alignment])
+            if self.nbest is not None:
+                fields = [str(number), *fields, f"{hypothesis.score:.6f}"]
+            lines.append(" ||| ".join(fields))
+        return "\n".join(lines)
