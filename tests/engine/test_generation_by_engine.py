@@ -7,7 +7,6 @@ import torch
 from refusals import refused
 from searches import END, INPUTS, START, WORDS, Never, Streamed, greatest_difference, sentences, sharp
 from transformers import GenerationConfig, LogitsProcessorList, MaxTimeCriteria, StoppingCriteriaList
-from transformers.cache_utils import DynamicCache, EncoderDecoderCache
 
 from vanilla_transformer import VanillaTransformerForConditionalGeneration
 
@@ -64,26 +63,6 @@ def test_the_library_searches_with(ways_taken, asked: dict):
     model.set_attn_implementation("eager")
     model.generate(**{**INPUTS, **asked})
     assert ways_taken == ["library"]
-
-
-def test_the_library_goes_on_from_a_cache(ways_taken):
-    model = sharp(0)
-    asked = {**INPUTS, "num_beams": 1, "suppress_tokens": [END], "return_dict_in_generate": True}
-    whole = model.generate(**asked, max_new_tokens=6).sequences
-    part = model.generate(**asked, max_new_tokens=3)
-    # Without the mask the library takes all of the tokens for new ones.
-    rest = model.generate(
-        **asked,
-        max_new_tokens=3,
-        decoder_input_ids=part.sequences,
-        decoder_attention_mask=torch.ones_like(part.sequences),
-        past_key_values=part.past_key_values,
-    )
-    assert torch.equal(rest.sequences, whole)
-    assert ways_taken == ["library"] * 3
-    empty = EncoderDecoderCache(DynamicCache(config=model.config), DynamicCache(config=model.config))
-    model.generate(**INPUTS, past_key_values=empty)
-    assert ways_taken[-1] == "engine"
 
 
 @pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode, torch.enable_grad])

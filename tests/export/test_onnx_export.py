@@ -123,7 +123,6 @@ def test_ten_lines_of_python_translate(onnx_export, spelled_backwards, words):
     assert (text, float(score)) == (expected.text, pytest.approx(expected.score, abs=1e-4))
 
 
-@pytest.mark.processor
 def test_int8_is_smaller_and_translates_almost_the_same(onnx_export, spelled_backwards, words, tmp_path):
     assert main(["export", str(spelled_backwards), str(tmp_path), "--to", "onnx", "--quantization", "int8"]) == 0
     graph = onnx.load(tmp_path / "translate.onnx")

@@ -263,15 +263,14 @@ class _EngineMixin(GenerationMixin):
     def _beam_search(  # type: ignore[override]
         self, input_ids: Any, logits_processor: Any, stopping_criteria: Any, generation_config: Any, **kwargs: Any
     ) -> Any:
-        found = self._by_engine(input_ids, logits_processor, stopping_criteria, generation_config, kwargs)
+        asked = input_ids, logits_processor, stopping_criteria, generation_config
+        found = self._by_engine(*asked, kwargs)
         if found is not None:
             return found
         # The library fills finished rows with `pad_token_id or eos_token_id`, and our padding is 0.
         padding = getattr(generation_config, "_pad_token_tensor", None)
         generation_config._pad_token_tensor = torch.tensor(_UNFILLED, device=input_ids.device)
-        outputs: Any = super()._beam_search(  # type: ignore[misc]
-            input_ids, logits_processor, stopping_criteria, generation_config, **kwargs
-        )
+        outputs: Any = super()._beam_search(*asked, **kwargs)  # type: ignore[misc]
         padding = self.config.pad_token_id if padding is None else int(padding)
         if padding is not None:
             sequences = outputs if isinstance(outputs, torch.Tensor) else outputs.sequences
@@ -281,12 +280,9 @@ class _EngineMixin(GenerationMixin):
     def _sample(  # type: ignore[override]
         self, input_ids: Any, logits_processor: Any, stopping_criteria: Any, generation_config: Any, **kwargs: Any
     ) -> Any:
-        found = self._by_engine(input_ids, logits_processor, stopping_criteria, generation_config, kwargs)
-        if found is not None:
-            return found
-        return super()._sample(  # type: ignore[misc]
-            input_ids, logits_processor, stopping_criteria, generation_config, **kwargs
-        )
+        asked = input_ids, logits_processor, stopping_criteria, generation_config
+        found = self._by_engine(*asked, kwargs)
+        return super()._sample(*asked, **kwargs) if found is None else found  # type: ignore[misc]
 
     def _by_engine(self, *asked: Any) -> Any:
         """Returns the engine's result, or None if the library has to search."""

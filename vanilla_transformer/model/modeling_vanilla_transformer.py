@@ -348,15 +348,12 @@ class HubModel(PreTrainedModel):
     @property
     def loss_function(self) -> Callable[..., torch.Tensor]:
         """Section 5.4, or the loss set in its place."""
-        return self._custom_loss() or self.own_loss
+        # Torch registers a module that is set, and calls no setter for it.
+        return getattr(self, "_loss_function", None) or self._modules.get("loss_function") or self.own_loss
 
     @loss_function.setter
     def loss_function(self, value: Callable[..., torch.Tensor]) -> None:
         self._loss_function = value
-
-    def _custom_loss(self) -> Callable[..., torch.Tensor] | None:
-        # Torch registers a module that is set, and calls no setter for it.
-        return getattr(self, "_loss_function", None) or self._modules.get("loss_function")
 
     def own_loss(self, logits: torch.Tensor, labels: torch.Tensor, **kwargs: Any) -> torch.Tensor:
         """Returns the loss of section 5.4."""
@@ -731,7 +728,7 @@ class LanguageModelHead(HubModel):
         """Tells whether loss and projection are the paper's own, neither replaced nor adapted."""
         return (
             summed_cross_entropy is not None
-            and self._custom_loss() is None
+            and self.loss_function == self.own_loss
             and isinstance(self.lm_head, nn.Linear)
             and not self._has_adapted_embedding()
         )
