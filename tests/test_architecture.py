@@ -22,7 +22,6 @@ LAYERS = [
         "cost",
         "tokenizer",
         "atomic_files",
-        "fingerprints",
         "options",
         "machine",
     ),

@@ -42,7 +42,7 @@ from vanilla_transformer.training.inputs import LocalStep, local_steps, make_pla
 from vanilla_transformer.training.loop import TrainingLoop
 from vanilla_transformer.training.model import has_tf32, training_kernels
 from vanilla_transformer.training.processes import StopRequest
-from vanilla_transformer.training.run_logger import RunLogger
+from vanilla_transformer.training.run_directory import RunLogger
 from vanilla_transformer.training.summary import describe_device, peak_memory
 
 # More steps than any measurement takes.

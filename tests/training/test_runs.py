@@ -7,6 +7,7 @@ import shutil
 import signal
 import time
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -14,7 +15,7 @@ import numpy as np
 import pytest
 import torch
 from accelerate.utils import set_seed
-from faults import at_update, small_files
+from faults import at_call, at_update, small_files
 from refusals import refused
 from safetensors.torch import load_file
 from small_models import small_recipe, write_reversed
@@ -113,26 +114,17 @@ def wait_for(condition, process):
         time.sleep(0.002)
 
 
-def kill_at_call(recipe, place, call):
-    """A run that gets SIGKILL when it calls a function, given as `module.name`, for the n-th time."""
-    module, _, function = place.rpartition(".")
-    home = importlib.import_module(f"vanilla_transformer.{module}")
-    original, calls = getattr(home, function), []
-
-    def deadly(*args, **kwargs):
-        calls.append(args)
-        if len(calls) == call:
-            os.kill(os.getpid(), signal.SIGKILL)
-        return original(*args, **kwargs)
-
-    setattr(home, function, deadly)
-    torch.set_num_threads(1)
-    train(recipe)
-
-
 def with_one_thread(recipe):
     torch.set_num_threads(1)
     train(recipe)
+
+
+def killed_at_call(recipe, place, number):
+    """A run that gets SIGKILL when it calls a function, given as `module.name`, for the n-th time."""
+    module, _, function = place.rpartition(".")
+    home = importlib.import_module(f"vanilla_transformer.{module}")
+    with at_call(number, home, function, partial(os.kill, os.getpid(), signal.SIGKILL)):
+        with_one_thread(recipe)
 
 
 def slowly(recipe):
@@ -173,7 +165,7 @@ def test_the_losses_are_those_of_a_loop_of_ten_lines(recipe, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("place", "call"),
+    ("place", "number"),
     [
         ("training.checkpoints._commit", 1),  # Before there is any checkpoint.
         ("training.checkpoints.sync", 10),  # Between the files of a checkpoint.
@@ -181,9 +173,9 @@ def test_the_losses_are_those_of_a_loop_of_ten_lines(recipe, tmp_path):
         ("training.finalize.load_average", 1),
     ],
 )
-def test_a_run_killed_at_a_delicate_place_ends_the_same(recipe, undisturbed, tmp_path, place, call):
+def test_a_run_killed_at_a_delicate_place_ends_the_same(recipe, undisturbed, tmp_path, place, number):
     mine = into(recipe, tmp_path / "model")
-    process = in_background(mine, kill_at_call, place=place, call=call)
+    process = in_background(mine, killed_at_call, place=place, number=number)
     assert exit_code(process) == -signal.SIGKILL
     with (tmp_path / "model" / "metrics.jsonl").open("a") as metrics:
         metrics.write('{"step": 4, "lo')  # As a kill cuts a line.
@@ -234,22 +226,22 @@ def test_a_loss_that_is_no_number_ends_the_run_and_harms_no_checkpoint(recipe, t
     assert all(weight.isfinite().all() for weight in load_file(newest.path / "model.safetensors").values())
 
 
-def test_a_last_update_that_breaks_the_model_is_no_good_end(recipe, tmp_path):
-    mine = into(recipe, tmp_path / "model", max_steps=5)
-    # Finite, and attention to it is not.
-    with at_update(5, spoil(1e30)), refused(DivergenceError, "NaN", "step 5"):
-        train(mine)
+@pytest.mark.parametrize(
+    ("update", "harm"),
+    [
+        (5, spoil(1e30)),  # The last one: weights are finite, and attention to them is not.
+        (3, spoil(float("nan"), 3)),  # Of a token that is in no text.
+    ],
+)
+def test_a_broken_model_is_no_good_end_and_never_a_checkpoint(recipe, tmp_path, update, harm):
+    with at_update(update, harm), refused(DivergenceError, "NaN", f"step {update}"):
+        train(into(recipe, tmp_path / "model", max_steps=5))
     assert not (tmp_path / "model" / "summary.json").exists()
-    assert [path.name for path in (tmp_path / "model" / "checkpoints").glob("step-*")] == ["step-00000003"]
-    for line in (tmp_path / "model" / "metrics.jsonl").read_text().splitlines():
-        json.loads(line, parse_constant=pytest.fail)
-
-
-def test_weights_that_are_nan_are_never_written_to_a_checkpoint(recipe, tmp_path):
-    # Of a token that is in no text.
-    with at_update(3, spoil(float("nan"), 3)), refused(DivergenceError, "NaN", "step 3"):
-        train(into(recipe, tmp_path / "model"))
-    assert not list((tmp_path / "model" / "checkpoints").glob("step-*"))
+    kept = [path.name for path in (tmp_path / "model" / "checkpoints").glob("step-*")]
+    assert kept == ["step-00000003"][: update > 3]
+    for metrics in (tmp_path / "model").glob("metrics.jsonl"):
+        for line in metrics.read_text().splitlines():
+            json.loads(line, parse_constant=pytest.fail)
 
 
 def test_a_finished_run_is_not_touched_and_there_is_one_line_about_it(recipe, undisturbed, capsys):

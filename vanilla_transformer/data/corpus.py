@@ -1,6 +1,8 @@
 """Text from files, directories, the Hub and the package itself, as a dataset whose rows know their lines."""
 
 import functools
+import hashlib
+import json
 import os
 import re
 import shutil
@@ -33,7 +35,6 @@ from vanilla_transformer.data.sources import (
 from vanilla_transformer.data.table_files import read_table
 from vanilla_transformer.data.text_lines import read_lines, read_pieces, without_suffix
 from vanilla_transformer.errors import CorpusError
-from vanilla_transformer.fingerprints import fingerprint_settings
 from vanilla_transformer.network import hub_or_cache
 
 LINE = "line"
@@ -299,3 +300,8 @@ def _choose_split(location: CorpusLocation, splits: list[str]) -> str:
     problem = "has several splits" if location.split is None else f"has no split {location.split!r}"
     name = ":".join(filter(None, (location.paths[0], location.config)))
     raise CorpusError(f"{location} {problem}: write {' or '.join(f'{name}:{split}' for split in splits)}")
+
+
+def fingerprint_settings(settings: object) -> str:
+    """Returns the fingerprint of settings that JSON can hold. Some are stored: a change would invalidate those."""
+    return hashlib.blake2b(json.dumps(settings).encode(), digest_size=16).hexdigest()

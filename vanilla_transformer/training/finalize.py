@@ -25,7 +25,7 @@ from vanilla_transformer.training.checkpoints import (
     remove_partial_files,
 )
 from vanilla_transformer.training.model_card import usage_for, write_model_card
-from vanilla_transformer.training.run_logger import plot_learning_curves
+from vanilla_transformer.training.run_directory import plot_learning_curves
 from vanilla_transformer.training.setup import RunContext
 from vanilla_transformer.training.summary import (
     CURVES,

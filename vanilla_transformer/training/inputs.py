@@ -13,7 +13,7 @@ from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 from vanilla_transformer.atomic_files import atomic_directory, atomic_write_text
 from vanilla_transformer.data.batching import StepPlan, share
 from vanilla_transformer.data.columns import BETWEEN_WORDS
-from vanilla_transformer.data.corpus import corpus_languages, read_corpus
+from vanilla_transformer.data.corpus import corpus_languages, fingerprint_settings, read_corpus
 from vanilla_transformer.data.preparation import (
     PreparationReport,
     PreparedCorpus,
@@ -24,7 +24,6 @@ from vanilla_transformer.data.preparation import (
 )
 from vanilla_transformer.data.sources import refuse_pipes
 from vanilla_transformer.errors import CorpusError, RecipeError, VocabularyError
-from vanilla_transformer.fingerprints import fingerprint_settings
 from vanilla_transformer.model.configuration_vanilla_transformer import VanillaTransformerConfig
 from vanilla_transformer.model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
 from vanilla_transformer.recipe.defaults import choose_vocab_size

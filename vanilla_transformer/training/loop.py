@@ -42,8 +42,7 @@ from vanilla_transformer.training.processes import (
     is_launched,
     is_main_process,
 )
-from vanilla_transformer.training.run_directory import AlreadyFinished, output_path
-from vanilla_transformer.training.run_logger import PROJECT, RunLogger
+from vanilla_transformer.training.run_directory import AlreadyFinished, RunLogger, output_path
 from vanilla_transformer.training.setup import RunContext, start_run
 from vanilla_transformer.training.summary import TrainedRun, items_of_loss
 from vanilla_transformer.translation.loading import move
@@ -104,7 +103,8 @@ def _follow(context: RunContext) -> None:
     recipe, run, inputs = context.recipe, context.run, context.inputs
     accelerator, logger = context.accelerator, context.logger
     settings = {name: in_words(one) if isinstance(one, list) else one for name, one in recipe.given().items()}
-    accelerator.init_trackers(PROJECT, settings, {"wandb": {"name": run.path.absolute().name, "dir": str(run.path)}})
+    mine = {"wandb": {"name": run.path.absolute().name, "dir": str(run.path)}}
+    accelerator.init_trackers("vanilla-transformer", settings, mine)
     loop = TrainingLoop(recipe, accelerator, inputs.train, inputs.dev, run.checkpoints, logger)
     if inputs.dev_text is not None and loop.task.form.parallel:
         loop.tokenizer, loop.samples = inputs.tokenizer, inputs.dev_text[:SAMPLES]["source"]

@@ -38,9 +38,10 @@ from vanilla_transformer.errors import RecipeError, RunError
 from vanilla_transformer.machine import OWN_LAUNCHER, own_threads, usable_cores
 from vanilla_transformer.recipe.reading import load_recipe
 from vanilla_transformer.recipe.schema import Recipe
-from vanilla_transformer.training.run_logger import TRACKER_FILES
 
 Result = TypeVar("Result")
+# The directory in a run's output in which trackers write their files.
+TRACKER_FILES = "trackers"
 # In fewer steps starting another process costs as much as it gains.
 MIN_STEPS = 1_000
 # Bytes of main memory for two processes: in each, Python with its libraries takes half a gigabyte, a small model and

@@ -2,12 +2,14 @@
 
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 
 from accelerate import Accelerator
+from accelerate.tracking import GeneralTracker, TensorBoardTracker, get_available_trackers
 
 from vanilla_transformer.errors import RecipeError
 from vanilla_transformer.evaluation import check_names
@@ -18,6 +20,7 @@ from vanilla_transformer.training.checkpoints import Checkpoint, latest_checkpoi
 from vanilla_transformer.training.inputs import Inputs, gather_inputs
 from vanilla_transformer.training.model import recipe_of_start
 from vanilla_transformer.training.processes import (
+    TRACKER_FILES,
     check_launch,
     check_same,
     find_store,
@@ -26,8 +29,7 @@ from vanilla_transformer.training.processes import (
     main_process_first,
     start_accelerator,
 )
-from vanilla_transformer.training.run_directory import RECIPE, AlreadyFinished, RunDirectory, output_path
-from vanilla_transformer.training.run_logger import RunLogger, make_trackers
+from vanilla_transformer.training.run_directory import RECIPE, AlreadyFinished, RunDirectory, RunLogger, output_path
 
 # Share of a run's minutes that its last evaluation and checkpoint, the mean, the scores and the card may take; and of
 # the time before them that is left to steps, beside evaluations and checkpoints.
@@ -84,7 +86,7 @@ def start_run(recipe: Recipe) -> Iterator[RunContext]:
     if recipe.evaluation.patience is not None and not recipe.data.dev:
         raise RecipeError("Patience needs a loss on dev: give held-out data as --dev.")
     run = RunDirectory(output_path(recipe))
-    trackers = make_trackers(recipe.run.trackers, run.path)
+    trackers = _make_trackers(recipe.run.trackers, run.path)
     check_launch()
     logger = RunLogger(run.metrics, run.log, enabled=is_main_process())
     accelerator = None
@@ -110,6 +112,24 @@ def start_run(recipe: Recipe) -> Iterator[RunContext]:
         run.leave()
         if accelerator is not None:
             accelerator.end_training()
+
+
+def _make_trackers(names: Sequence[str], output: Path) -> list[str | GeneralTracker]:
+    """Returns accelerate's trackers of these names for the run in `output`; nothing is written until they start.
+
+    Raises:
+        RecipeError: A tracker does not exist or is not installed, which accelerate would pass over.
+    """
+    available = sorted(map(str, get_available_trackers()))
+    for name in names:
+        if name not in available:
+            raise RecipeError(
+                f"There is no tracker {name} here: available are {', '.join(available) or 'none'}, others when "
+                "their packages are installed."
+            )
+    # accelerate would name the run in TensorBoard after the project.
+    own = {"tensorboard": TensorBoardTracker(output.absolute().name, output / TRACKER_FILES)}
+    return [own.get(name, name) for name in dict.fromkeys(names)]
 
 
 def _open_and_prepare(recipe: Recipe, run: RunDirectory, logger: RunLogger) -> Inputs | AlreadyFinished:
