@@ -12,7 +12,7 @@ from vanilla_transformer.recipe.defaults import (
     SIZE_PRESETS,
     CorpusFacts,
     DeviceFacts,
-    _epochs,
+    _counted,
     check_sizes,
     choose_vocab_size,
     device_facts,
@@ -185,6 +185,22 @@ def test_the_loss_on_dev_takes_a_small_share_of_the_time(steps, dev_pairs):
     assert evaluations == 1 or forward <= 0.11 * steps * recipe.optimization.batch_tokens
 
 
+def test_the_length_of_a_mixture_counts_passes_by_shares():
+    def steps_of(*parts):
+        rows = sum(part[2] for part in parts)
+        facts = CorpusFacts(rows, (rows * 14, rows * 13), 4_000, parts=parts)
+        recipe, sentences = resolve(Recipe.of(output="model", batch_tokens=500), TASK, facts, GPU)
+        return recipe.optimization.max_steps, " ".join(sentences)
+
+    alone, _ = steps_of(("all", 7_000, 7_000))
+    assert steps_of(("mine", 1_000, 1_000), ("general", 6_000, 6_000))[0] == alone
+    # 70% mine and 30% general: an epoch repeats mine 14 times, but the run does not pass it 1,400 times.
+    steps, said = steps_of(("mine", 1_000, 14_000), ("general", 6_000, 6_000))
+    passes = {name: float(times) for name, times in re.findall(r"(mine|general) ([\d.,]+) times", said)}
+    assert passes["mine"] * 0.7 + passes["general"] * 0.3 == pytest.approx(100, rel=0.1)
+    assert steps < alone
+
+
 def test_the_recipe_of_a_run_says_how_many_processes_it_has():
     assert chosen(3_000, dataclasses.replace(LAPTOP, processes=2))[0].run.processes == 2
     assert chosen(3_000, LAPTOP, processes=4)[0].run.processes == 1
@@ -195,4 +211,4 @@ def test_the_recipe_of_a_run_says_how_many_processes_it_has():
     [(0.034, "0.034 epochs"), (1.04, "1 epoch"), (3.4, "3.4 epochs"), (104.2, "100 epochs"), (1234, "1,200 epochs")],
 )
 def test_epochs_are_never_a_power_of_ten(number, words):
-    assert _epochs(number) == words
+    assert _counted(number, "epoch") == words

@@ -38,12 +38,21 @@ class Architecture(Protocol):
 
 @dataclass(frozen=True)
 class CorpusFacts:
-    """The size of the training data: rows, such as pairs, tokens per column, vocabulary entries, tokens of `dev`."""
+    """The size of the training data: rows, such as pairs, tokens per column, vocabulary entries, tokens of `dev`.
+
+    Of a mixture, `parts` has the name of each corpus, its rows, and its rows in an epoch, where some are repeated.
+    """
 
     pairs: int
     tokens: tuple[int, ...]
     vocab_size: int
     dev_tokens: tuple[int, ...] = (0,)
+    parts: tuple[tuple[str, int, int], ...] = ()
+
+    @property
+    def passes_per_epoch(self) -> float:
+        """How often an epoch passes a row, as a mean over the corpora by their shares."""
+        return sum(repeated**2 / rows for _, rows, repeated in self.parts) / self.pairs if self.parts else 1.0
 
 
 @dataclass(frozen=True)
@@ -318,7 +327,9 @@ def _choose_length(
         epochs = min(epochs, FINE_TUNING_EPOCHS)
     tokens = max(corpus.tokens)
     steps_per_epoch = math.ceil(tokens / (batch_tokens * SHARE_OF_REAL_TOKENS))
-    steps, reason = epochs * steps_per_epoch, f"{epochs} epochs suit {corpus.pairs:,} {task.form.unit}"
+    steps = math.ceil(epochs * steps_per_epoch / corpus.passes_per_epoch)
+    passes = "epochs" if corpus.passes_per_epoch == 1 else "passes over the corpora, by their shares,"
+    reason = f"{epochs} {passes} suit {corpus.pairs:,} {task.form.unit}"
     if steps > MAX_STEPS:
         steps, reason = MAX_STEPS, "as many as the paper's base model had"
     seconds_per_step = 0.0
@@ -342,12 +353,15 @@ def _choose_length(
     scale = scale if recipe.optimization.learning_rate_scale is None else recipe.optimization.learning_rate_scale
     is_estimated = seconds_per_step and steps_in_time is None
     time = f", very roughly {duration(steps * seconds_per_step)} on {_name(device)}" if is_estimated else ""
-    counted = "1 step" if steps == 1 else _steps(steps)
+    counted, done = "1 step" if steps == 1 else _steps(steps), steps / steps_per_epoch
     sentence = (
-        f"Length: {counted}, about {_epochs(steps / steps_per_epoch)}{time} ({reason}); "
+        f"Length: {counted}, about {_counted(done, 'epoch')}{time} ({reason}); "
         f"the learning rate rises over {recipe.optimization.warmup_steps or warmup:,} steps"
         f"{'' if scale == 1 else f', and is {scale:.2g} times that of Eq. 3'}."
     )
+    if corpus.passes_per_epoch != 1:
+        times = (f"{name} {_counted(done * repeated / rows, 'time')}" for name, rows, repeated in corpus.parts)
+        sentence += f" The run passes {', '.join(times)}."
     return steps, warmup, scale, sentence
 
 
@@ -398,10 +412,11 @@ def _steps(number: int) -> str:
     return "step" if number == 1 else f"{number:,} steps"
 
 
-def _epochs(number: float) -> str:
-    """Writes the number with two significant digits, never as a power of ten."""
+def _counted(number: float, unit: str) -> str:
+    """Writes a number of epochs, say, with two significant digits, never as a power of ten."""
     words = f"{float(f'{number:.2g}'):,.{1 if number < 10 else 0}f}" if number >= 1 else f"{number:.2g}"
-    return "1 epoch" if words in ("1", "1.0") else f"{words.removesuffix('.0')} epochs"
+    words = words.removesuffix(".0")
+    return f"{words} {unit}" if words == "1" else f"{words} {unit}s"
 
 
 def _cpu_seconds_per_epoch(recipe: Recipe, task: Architecture, corpus: CorpusFacts, device: DeviceFacts) -> float:

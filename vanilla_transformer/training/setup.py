@@ -17,7 +17,7 @@ from vanilla_transformer.recipe.defaults import CorpusFacts, check_sizes, device
 from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.tasks import task_for
 from vanilla_transformer.training.checkpoints import Checkpoint, latest_checkpoint
-from vanilla_transformer.training.inputs import Inputs, gather_inputs
+from vanilla_transformer.training.inputs import Inputs, MixedCorpus, gather_inputs
 from vanilla_transformer.training.model import recipe_of_start
 from vanilla_transformer.training.processes import (
     TRACKER_FILES,
@@ -147,11 +147,14 @@ def _resolve(
     recipe: Recipe, inputs: Inputs, accelerator: Accelerator, logger: RunLogger, steps_in_time: int | None = None
 ) -> Recipe:
     """Makes the choices still open, and reports them."""
+    train = inputs.train
+    parts = zip(recipe.data.train, train.parts, train.shares, strict=True) if isinstance(train, MixedCorpus) else ()
     corpus = CorpusFacts(
-        pairs=len(inputs.train),
-        tokens=inputs.train.token_counts,
+        pairs=len(train),
+        tokens=train.token_counts,
         vocab_size=inputs.recipe.tokenizer.vocab_size or len(inputs.tokenizer),
         dev_tokens=(0,) if inputs.dev is None else inputs.dev.token_counts,
+        parts=tuple((str(name), len(part), rows) for name, part, rows in parts),
     )
     device = device_facts(accelerator.device, accelerator.num_processes)
     resolved, sentences = from_main_process(partial(resolve, recipe, task_for(recipe), corpus, device, steps_in_time))
