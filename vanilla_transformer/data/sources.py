@@ -159,36 +159,37 @@ class CorpusLocation:
 def locate(corpus: CorpusSpec, form: TextForm = PAIRS) -> CorpusLocation:
     """Return the location that the words for a corpus mean, for reading a form."""
     wanted, several = corpus.wanted(form), "; to train on several corpora, separate them with +"
-    if len(corpus.parts) > 1 and not form.parallel:
+    kind, paths, parts = "lines", corpus.parts, list[str]()
+    if len(paths) > 1 and not form.parallel:
         raise CorpusError(f"{corpus} are several sources, but {form.unit} come from one at a time{several}")
-    if len(corpus.parts) > 2:
-        raise CorpusError(f"a corpus is two line-aligned files or one other source, not {len(corpus.parts)}{several}")
-    if len(corpus.parts) == 1:
-        kind, path, parts = _locate_one(corpus.parts[0], form)
-        paths: tuple[str, ...] = (path,)
-    elif any(map(table_suffix, corpus.parts)):
+    if len(paths) > 2:
+        raise CorpusError(f"a corpus is two line-aligned files or one other source, not {len(paths)}{several}")
+    if len(paths) == 1:
+        path, parts = split_off(paths[0])
+        kind, paths = _kind(path, parts, form), (path,)
+    elif any(map(table_suffix, paths)):
         raise CorpusError(f"{corpus} are not two line-aligned text files: give one table at a time")
-    else:
-        kind, paths, parts = "lines", corpus.parts, []
     if form.packed and kind != "lines":
         raise CorpusError(f"{corpus}: only plain text files can be packed: leave documents out, or give its text")
     if kind in ("lines", "built-in") and any(wanted):
         raise CorpusError(f"{corpus} has no named columns: leave the names out")
-    config = parts[0] if len(parts) == 2 else None
-    return CorpusLocation(kind, paths, form, wanted, config, parts[-1] if parts else None)
+    if len(parts) > 2:
+        raise CorpusError(f"{corpus}: write NAME, NAME:SPLIT or NAME:CONFIG:SPLIT")
+    config, split = [None, None, *parts][-2:]
+    return CorpusLocation(kind, paths, form, wanted, config, split)
 
 
-def _locate_one(source: str, form: TextForm) -> tuple[str, str, list[str]]:
-    """Return the kind of a source, its path or name, and its configuration and split as far as they are given."""
-    path, parts = split_off(source)
+def _kind(path: str, parts: list[str], form: TextForm) -> str:
+    """Return the kind of a single source, given its path or name, and its configuration and split."""
     suffix, single = table_suffix(path), len(form.columns) == 1
     if form.tagged:
-        if not os.path.isfile(source) or suffix not in (None, ".tsv"):
+        if parts or not os.path.isfile(path) or suffix not in (None, ".tsv"):
+            source = ":".join((path, *parts))
             problem = "is none" if os.path.exists(source) else "does not exist"
             raise CorpusError(f"{form.unit} are read from files of CoNLL columns, but {source} {problem}")
-        return "table", source, []
+        return "table"
     if path == CMUDICT and len(parts) < 2 and form.parallel:
-        return "built-in", path, parts
+        return "built-in"
     if not os.path.exists(path):
         is_file = suffix or (single and path.endswith((".txt", *COMPRESSED)))
         if is_file or not re.fullmatch(r"[\w-][\w.-]*(/[\w.-]+)?", path):
@@ -200,10 +201,8 @@ def _locate_one(source: str, form: TextForm) -> tuple[str, str, list[str]]:
             others = "; plain text needs two line-aligned files, one for each side" if form.parallel else ""
             raise CorpusError(f"{path} is not a table that can be read ({', '.join(FILE_SUFFIXES)}){others}")
         if suffix != ".parquet":
-            return "table" if suffix else "lines", path, []
-    if len(parts) > 2:
-        raise CorpusError(f"{source}: write NAME, NAME:SPLIT or NAME:CONFIG:SPLIT")
-    return "dataset", path, parts
+            return "table" if suffix else "lines"
+    return "dataset"
 
 
 def split_off(source: str) -> tuple[str, list[str]]:
