@@ -19,8 +19,7 @@ def test_tokenized_bleu_takes_the_words_as_they_are():
     assert value("tokenized_bleu", ["a b c d - e"], ["a b c d - f"]) == pytest.approx(100 * (1 / 3) ** 0.25)
     assert value("tokenized_bleu", ["a b c d-e"], ["a b c d-f"]) == 0
 
-
-def test_tokenized_bleu_is_zero_without_a_common_run_of_four_words():
+    # Zero without a common run of four words.
     assert value("tokenized_bleu", ["a b c x"], ["a b c y"]) == 0
     assert value("sacrebleu", ["a b c x"], ["a b c y"]) > 0
 

@@ -10,17 +10,10 @@ from huggingface_hub import constants
 from refusals import refused
 from safetensors.torch import load_file, save_file
 
-from vanilla_transformer import (
-    VanillaTransformerTokenizer,
-)
+from vanilla_transformer import VanillaTransformerTokenizer
 from vanilla_transformer.errors import ModelError
 from vanilla_transformer.export.conversion import convert
-from vanilla_transformer.translation.loading import (
-    load_config,
-    load_model,
-    load_own_tokenizer,
-    load_tokenizer,
-)
+from vanilla_transformer.translation.loading import load_config, load_model, load_own_tokenizer, load_tokenizer
 
 
 @pytest.fixture
@@ -120,21 +113,18 @@ def test_weights_in_pieces_are_compared_with_the_configuration_too(directory, ti
 
 
 @pytest.mark.parametrize("load", [load_model, load_config])
-def test_a_pickle_is_read_with_the_same_care(directory, tmp_path_factory, load):
-    twin = tmp_path_factory.mktemp("twin") / "model"
-    shutil.copytree(directory, twin)
+def test_a_pickle_is_read_with_the_same_care_and_its_code_not_run(directory, tmp_path_factory, load):
+    lacking, running = (tmp_path_factory.mktemp("twin") / "model" for _ in range(2))
+    for twin in (lacking, running):
+        shutil.copytree(directory, twin)
     as_pickle(directory)
     load(directory)
-    as_pickle(twin, lambda weights: weights.pop(NORM))
+    as_pickle(lacking, lambda weights: weights.pop(NORM))
     with refused(ModelError, NORM, "missing"):
-        load(twin)
-
-
-@pytest.mark.parametrize("load", [load_model, load_config])
-def test_a_pickle_with_code_is_refused_without_advice_to_run_it(directory, load):
-    as_pickle(directory, lambda weights: weights.update(code=Path))
+        load(lacking)
+    as_pickle(running, lambda weights: weights.update(code=Path))
     with refused(ModelError, "pytorch_model.bin") as e:
-        load(directory)
+        load(running)
     assert "weights_only" not in str(e.value)
 
 

@@ -32,17 +32,6 @@ def test_two_at_a_time_in_order():
     assert later == [2] and torch.get_num_threads() == 2
 
 
-@pytest.mark.parametrize(
-    ("threads", "parts", "device"),
-    [(1, [1, 2], CPU), (2, [1], CPU), (2, [], CPU), (2, [1, 2], torch.device("meta"))],
-)
-def test_one_at_a_time_otherwise(threads, parts, device):
-    torch.set_num_threads(threads)
-    here = threading.current_thread()
-    places = run_in_threads(lambda part: (part, threading.current_thread(), torch.get_num_threads()), parts, device)
-    assert list(places) == [(part, here, threads) for part in parts]
-
-
 def test_a_failing_part_ends_the_others():
     done = []
 

@@ -128,13 +128,6 @@ def test_a_line_that_is_too_long_is_cut_translated_and_flagged(tokenizer, copyin
     assert len(longest) == 9 and longest[-1] == tokenizer.eos_token_id
 
 
-@pytest.mark.parametrize(("search", "scored"), [({}, True), ({"num_beams": 1}, False), ({"do_sample": True}, False)])
-def test_scores_are_those_of_a_beam(tokenizer, model, search, scored):
-    (found,) = translate_lines(model, tokenizer, ["a b"], scores=True, **search)
-    asked = LineTranslator.from_model(model, tokenizer, scores=True, **search).generate_kwargs
-    assert (found.score is not None) == ("return_dict_in_generate" in asked) == scored
-
-
 def test_translations_and_scores_are_those_of_generate(tokenizer, model):
     sentences = [line for line in LINES if line.strip()]
     translations = list(translate_lines(model, tokenizer, sentences, batch_tokens=30, scores=True))
@@ -145,22 +138,16 @@ def test_translations_and_scores_are_those_of_generate(tokenizer, model):
         assert translation.text == " ".join(expected.splitlines())
         assert translation.score == pytest.approx(output.sequences_scores.item(), abs=1e-5)
         assert translation.hypotheses[0].tokens == output.sequences.shape[1] - 1
+    for search in ({"num_beams": 1}, {"do_sample": True}):  # Without a beam there are no scores.
+        assert next(translate_lines(model, tokenizer, ["a b"], scores=True, **search)).score is None
 
 
-@pytest.mark.parametrize(
-    ("setting", "value"),
-    [
-        *[("num_beams", value) for value in (0, 1.5, 100_000)],
-        *[(name, 0) for name in ("num_return_sequences", "batch_tokens", "max_source_length", "chunk_lines")],
-        *[("length_penalty", float("nan")), ("max_length_beyond_source", -1)],
-    ],
-)
-def test_settings_that_the_command_refuses_are_refused_by_the_function(copying, tokenizer, setting, value):
-    with refused(ValueError, setting):
-        translate_lines(copying, tokenizer, ["a"], **{setting: value})
-
-
-def test_non_text_and_a_bare_string_are_refused(copying, tokenizer):
+def test_wrong_settings_and_what_is_no_text_are_refused(copying, tokenizer):
+    wrong = [("num_beams", 0), ("num_beams", 1.5), ("num_beams", 100_000), ("length_penalty", float("nan"))]
+    wrong += [(name, 0) for name in ("num_return_sequences", "batch_tokens", "max_source_length", "chunk_lines")]
+    for setting, value in [*wrong, ("max_length_beyond_source", -1)]:
+        with refused(ValueError, setting):
+            translate_lines(copying, tokenizer, ["a"], **{setting: value})
     with refused(ValueError, "lines", "['A dog.']"):
         translate_lines(copying, tokenizer, "A dog.")
     with refused(ValueError, "Line 2", "None"):

@@ -13,7 +13,6 @@ from huggingface_hub import RepoCard
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from vanilla_transformer.engine.known import changed_settings
-from vanilla_transformer.errors import ModelError
 from vanilla_transformer.explore.browser_tokenizer import tokenizer_config, tokenizer_parts
 from vanilla_transformer.explore.computable import WRITERS, family, fields
 from vanilla_transformer.explore.packing import (
@@ -255,6 +254,3 @@ def _training(
             "are none."
         )
     return {"steps": [moment.step for moment in kept], "curve": curve} if kept or curve else None
-
-
-__all__ = ["ModelError", "push_page", "write_model_page", "write_page"]
