@@ -169,7 +169,6 @@ def test_the_losses_are_those_of_a_loop_of_ten_lines(recipe, tmp_path):
     [
         ("training.checkpoints._commit", 1),  # Before there is any checkpoint.
         ("training.checkpoints.sync", 10),  # Between the files of a checkpoint.
-        ("training.checkpoints._write_state", 4),
         ("training.finalize.load_average", 1),
     ],
 )

@@ -1,26 +1,10 @@
-import importlib.util
 import json
 
 import pytest
 from small_models import small_recipe
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from vanilla_transformer.training.loop import train
-
-
-def needs(package):
-    missing = importlib.util.find_spec(package) is None
-    return pytest.mark.skipif(missing, reason=f"the package {package} is not installed")
-
-
-@pytest.fixture
-def run(tmp_path):
-    """Trains a model that hardly learns, in `my-model`, and returns the directory."""
-
-    def call(*trackers, max_steps=4):
-        often = {"log_steps": 2, "eval_steps": 2, "max_steps": max_steps, "metrics": ("chrf",)}
-        return train(small_recipe(tmp_path, output=str(tmp_path / "my-model"), trackers=trackers, **often))
-
-    return call
 
 
 def recorded(directory, name):
@@ -28,12 +12,11 @@ def recorded(directory, name):
     return {record["step"]: pytest.approx(record[name], rel=1e-5) for record in records if name in record}
 
 
-@needs("tensorboard")
-def test_tensorboard_gets_all_metrics_under_the_outputs_name(run):
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
-    directory = run("tensorboard")
-    run("tensorboard", max_steps=8)
+def test_tensorboard_gets_all_metrics_under_the_outputs_name(tmp_path):
+    often = {"log_steps": 2, "eval_steps": 2, "trackers": ("tensorboard",)}
+    recipe = small_recipe(tmp_path, output=str(tmp_path / "my-model"), **often)
+    directory = train(recipe)
+    train(recipe, max_steps=8)
     events = EventAccumulator(str(directory / "trackers" / "my-model"))
     events.Reload()
     for name in ("loss", "learning_rate", "tokens_per_second", "dev_loss"):
