@@ -49,7 +49,6 @@ def test_parts_of_base_are_those_of_the_papers_shapes():
     attention, feed_forward, norm = 4 * d * d, 2 * d * ff + ff + d, 2 * d
     assert count_parameters(CONFIGS["base"]) == {
         "embedding": vocabulary * d,
-        "positions": 0,
         "encoder_self_attention": layers * attention,
         "encoder_feed_forward": layers * feed_forward,
         "encoder_norms": layers * 2 * norm,

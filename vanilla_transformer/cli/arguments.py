@@ -166,7 +166,7 @@ class Decoding(BatchedComputing):
         taken = self.taken(model)
         return self._given("mbr") | ({} if taken == "float32" else {"precision": taken})
 
-    def _given(self, *others: str) -> dict[str, Any]:
+    def _given(self, *others: str) -> dict[str, object]:
         """Returns the options of the search, and these others, that are given."""
         names = "num_beams", "length_penalty", "max_length_beyond_source", *others
         return {name: getattr(self, name) for name in names if getattr(self, name) is not None}

@@ -91,7 +91,7 @@ def continue_text(
     tokenizer: "PreTrainedTokenizerBase",
     prompt: str,
     max_new_tokens: int,
-    search: dict[str, Any],
+    search: dict[str, object],
     show: Callable[[str], object],
 ) -> tuple[str, int]:
     """Returns the text with which a language model continues a prompt, and its number of tokens.
@@ -117,7 +117,7 @@ def continue_text(
 
     # A tokenizer that puts nothing before a text has no token for an empty one.
     ids: list[int] = tokenizer(prompt)["input_ids"] or [model.config.bos_token_id]
-    stream = None if search["num_beams"] > 1 else Stream(tokenizer, skip_prompt=True, skip_special_tokens=True)
+    stream = None if search["num_beams"] != 1 else Stream(tokenizer, skip_prompt=True, skip_special_tokens=True)
     block, end = int(model.config.max_position_embeddings), model.generation_config.eos_token_id
     written: list[int] = []
     while len(written) < max_new_tokens and written[-1:] != [end]:

@@ -4,7 +4,7 @@ import dataclasses
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from tyro.conf import Positional, arg
 
@@ -90,7 +90,7 @@ class Info:
             raise RecipeError("--vocab-size applies to presets only: a model has its own vocabulary.")
         return load_config(self.model)
 
-    def _training(self, config: "OwnConfig") -> dict[str, Any]:
+    def _training(self, config: "OwnConfig") -> dict[str, object]:
         """Returns FLOPs per target token and for the paper's schedule, and those of Table 2."""
         import numpy as np
 
@@ -101,7 +101,7 @@ class Info:
         length = np.array([self.sentence_length])
         per_token = training_flops(config, length, length) / self.sentence_length
         token = "target_token" if config.is_encoder_decoder else "token"
-        figures = {"sentence_length": self.sentence_length, f"flops_per_{token}": per_token}
+        figures: dict[str, object] = {"sentence_length": self.sentence_length, f"flops_per_{token}": per_token}
         if not isinstance(config, VanillaTransformerConfig):
             return figures
         model = paper.table_2_model(config)

@@ -91,10 +91,10 @@ class Translate:
         arguments = self.decoding.arguments(self.nbest)
         if self.decoding.mbr or self.nbest is None:
             return arguments
-        own: Any = model.generation_config
+        own = getattr(model.generation_config, "num_beams", None)
         # Greedy search gives no scores.
         least = max(self.nbest, 2)
-        if (self.decoding.num_beams or own.num_beams or 1) < least:
+        if (self.decoding.num_beams or own or 1) < least:
             raise RecipeError(f"--nbest {self.nbest} needs --num-beams {least} or more.")
         return arguments | {"num_return_sequences": self.nbest, "scores": True}
 
