@@ -51,11 +51,3 @@ def onnx_export(spelled_backwards: Path, tmp_path_factory: pytest.TempPathFactor
     output = tmp_path_factory.mktemp("onnx") / "onnx"
     assert main(["export", str(spelled_backwards), str(output), "--to", "onnx"]) == 0
     return output
-
-
-@pytest.fixture(scope="session")
-def ctranslate2_export(spelled_backwards: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The same model for CTranslate2."""
-    output = tmp_path_factory.mktemp("ctranslate2") / "ctranslate2"
-    assert main(["export", str(spelled_backwards), str(output), "--to", "ctranslate2"]) == 0
-    return output

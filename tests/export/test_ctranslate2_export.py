@@ -46,7 +46,8 @@ def test_translations_are_the_models(exported, spelled_backwards: Path, words: l
     assert same == len(words) if quantization == "float32" else same >= 0.8 * len(words)
 
 
-def test_ten_lines_of_python_translate(spelled_backwards: Path, ctranslate2_export: Path, words: list[str]):
+def test_ten_lines_of_python_translate(spelled_backwards: Path, tmp_path: Path, words: list[str]):
+    assert main(["export", str(spelled_backwards), str(tmp_path), "--to", "ctranslate2"]) == 0
     model, tokenizer = load_model(spelled_backwards, device="cpu")
     client = guide_client("ctranslate2")
     for changes in ({"A dog runs.": words[0]}, {"length_penalty=0.6": "length_penalty=0"}):
@@ -55,7 +56,7 @@ def test_ten_lines_of_python_translate(spelled_backwards: Path, ctranslate2_expo
             client = client.replace(old, new)
     search = {"num_beams": 4, "length_penalty": 0.0, "length_penalty_type": "huggingface"}
     (expected,) = translate_lines(model, tokenizer, [words[0]], **search)
-    assert run_client(client, ctranslate2_export) == f"{expected.text}\n"
+    assert run_client(client, tmp_path) == f"{expected.text}\n"
 
 
 def test_8_bits_are_of_7_and_the_model_stays_as_it_is(spelled_backwards: Path):

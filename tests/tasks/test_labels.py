@@ -4,9 +4,6 @@ import gzip
 import json
 import re
 import shutil
-import subprocess
-import sys
-import threading
 from pathlib import Path
 
 import numpy as np
@@ -223,17 +220,3 @@ def test_a_model_of_several_labels_is_refused(trained, tmp_path, capsys):
     (tmp_path / "in.txt").write_text("a\n")
     assert predict(tmp_path / "model", tmp_path / "in.txt") == 1
     assert "multi_label_classification" in capsys.readouterr().err
-
-
-def test_lines_sent_through_a_pipe_are_answered_as_they_come(trained):
-    words = [sys.executable, "-m", "vanilla_transformer", "predict", str(trained("labelled"))]
-    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1) as process:
-        watchdog = threading.Timer(60, process.kill)  # Where the answer never comes.
-        watchdog.daemon = True
-        watchdog.start()
-        for line, label in (("the dog is the cow", "animal"), ("the elm likes the fig", "plant")):
-            process.stdin.write(f"{line}\n")
-            assert process.stdout.readline().startswith(label)
-        process.stdin.close()
-        assert process.wait() == 0
-        watchdog.cancel()

@@ -17,7 +17,6 @@ from vanilla_transformer.data.text_lines import LONGEST_PIECE
 from vanilla_transformer.model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
 from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.tasks import get_task, task_for, task_of_model
-from vanilla_transformer.tasks.language_modeling import in_blocks
 from vanilla_transformer.tasks.masked_language_modeling import masked, tokens_masked
 from vanilla_transformer.training.loop import train
 from vanilla_transformer.translation.loading import load_own_tokenizer
@@ -31,14 +30,6 @@ TEXT = "First:\r\n\n\n  the cat\tsees  \nthe hen\n \nÖl und Öl\x0b\u2028ja\nno
 def last_target_tokens(model: Path) -> int:
     records = [json.loads(line) for line in (model / "metrics.jsonl").read_text().splitlines()]
     return [record["target_tokens"] for record in records if "target_tokens" in record][-1]
-
-
-@pytest.mark.parametrize(("length", "most"), [(2, 2), (9, 2), (5, 5), (6, 5), (9, 5), (10, 5), (7, 300)])
-def test_each_token_but_the_first_is_predicted_once(length, most):
-    blocks = in_blocks(range(length), most)
-    assert [token for block in blocks for token in block[1:]] == [*range(1, length)]
-    assert all(2 <= len(block) <= most for block in blocks)
-    assert all(block[0] == before[-1] for before, block in zip(blocks, blocks[1:], strict=False))
 
 
 def test_a_long_line_loses_no_token_in_training(lines, trained, tmp_path):
