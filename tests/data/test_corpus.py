@@ -80,8 +80,8 @@ def json_lines(rows, record):
     return "".join(json.dumps(record(*row)) + "\n" for row in rows)
 
 
-def table(rows, source="source", target="target"):
-    return Dataset.from_dict({source: [row[0] for row in rows], target: [row[1] for row in rows]})
+def table(rows):
+    return Dataset.from_dict({"source": [row[0] for row in rows], "target": [row[1] for row in rows]})
 
 
 def translations(rows, *languages):
@@ -112,9 +112,6 @@ def test_columns_are_found_by_their_names_in_any_order_and_case(write, rows, tmp
     assert rows(write("a.tsv", tsv(turned, "Target\tSRC \n"))) == ROWS
     assert rows(write("b.jsonl", json_lines(ROWS, lambda s, t: {"id": 1, "target": t, "source": s}))) == ROWS
     assert rows(write("c.tsv", tsv([("1", *row) for row in turned])), "source_column=3", "target_column=2") == ROWS
-    table(ROWS, "en", "de").to_parquet(tmp_path / "d.parquet")
-    assert rows(tmp_path / "d.parquet") == ROWS
-    assert rows(tmp_path / "d.parquet", "source_column=de", "target_column=en") == turned
     translations(turned, "de", "en").to_parquet(tmp_path / "e.parquet")
     assert rows(tmp_path / "e.parquet") == turned
     assert rows(tmp_path / "e.parquet", "source_column=en", "target_column=de") == ROWS
@@ -164,10 +161,8 @@ def test_datasets_saved_to_disk_are_read_where_they_lie(tmp_path, rows):
 
 def test_a_text_alone_is_a_line_or_the_only_or_named_column(write, rows):
     assert rows(write("a.txt", "one\n\ntwo\tthree\n"), form=TEXTS) == [("one",), ("",), ("two\tthree",)]
-    assert rows(write("b.tsv", "x\ty\n"), "text_column=2", form=TEXTS) == [("y",)]
-    assert (
-        rows(write("c.csv", "id,Text\n1,x\n"), form=TEXTS) == rows(write("d.csv", "any\nx\n"), form=TEXTS) == [("x",)]
-    )
+    for table in (write("b.tsv", "y\tx\n"), write("c.csv", "id,Text\n1,x\n"), write("d.csv", "any\nx\n")):
+        assert rows(table, *["text_column=2"] * table.endswith("b.tsv"), form=TEXTS) == [("x",)]
 
 
 def test_labels_are_names_numbers_or_classes_and_a_second_text_may_be_there(write, rows, tmp_path):
@@ -349,20 +344,12 @@ def test_nothing_of_local_files_is_kept_outside_the_given_directory(tmp_path, wr
     assert not (tmp_path / "home").exists()
 
 
-def test_a_full_disk_is_named(rows, write, tmp_path, monkeypatch):
+def test_a_full_disk_is_named(rows, tmp_path):
     text = [f"number {number}" for number in range(9000)]
     pq.write_table(pa.table({"en": text, "de": text}), tmp_path / "a.parquet")
-    lines = [write(name, "".join(f"{line}\n" for line in text)) for name in ("a.en", "a.de")]
-    with small_files(1 << 15):
-        with refused(CorpusError, "a.parquet", "File too large"):
-            rows(tmp_path / "a.parquet")
-        with refused(OSError, str(tmp_path / "cache"), "free some space"):
-            rows(*lines)
-    # The library looks at the free space before it begins.
-    with monkeypatch.context() as patch, refused(CorpusError, "a.parquet", "Not enough disk space"):
-        patch.setattr("os.statvfs", lambda place: os.statvfs_result((1, 1, 1, *[0] * 6, 255)))
+    with small_files(1 << 15), refused(CorpusError, "a.parquet", "File too large"):
         rows(tmp_path / "a.parquet")
-    assert len(rows(*lines)) == 9000
+    assert len(rows(tmp_path / "a.parquet")) == 9000
 
 
 @pytest.mark.parametrize("source", ["./absent", "/absent/folder", "absent.parquet", "a b", "absent.tsv:train"])

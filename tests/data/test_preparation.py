@@ -5,7 +5,6 @@ import dataclasses
 import numpy as np
 import pytest
 from datasets import Dataset
-from faults import small_files
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from refusals import refused
@@ -140,26 +139,21 @@ def forbidden(texts, tokenizer):
     raise AssertionError("tokenized again")
 
 
-def test_the_same_again_is_opened_and_not_made(prepare):
-    first = prepare()
-    again = prepare(encoder=dataclasses.replace(ENCODER, encode=forbidden))
-    assert as_lists(again) == as_lists(first) and again.report == first.report
-
-
 @pytest.mark.parametrize(
     "change",
     [
         {"rows": [*ROWS[:-1], ("the last one", "der letztE")]},
         {"max_length": 29},
         {"tokenizer": VanillaTransformerTokenizer.train(["other text"], 262)},
-        {"encoder": dataclasses.replace(ENCODER, settings=("other",))},
+        {"encoder": dataclasses.replace(ENCODER, encode=forbidden, settings=("other",))},
     ],
 )
-def test_another_text_limit_tokenizer_or_setting_makes_it_anew(prepare, change):
-    prepare()
-    encoder = dataclasses.replace(change.get("encoder", ENCODER), encode=forbidden)
+def test_the_same_again_is_opened_and_another_text_limit_tokenizer_or_setting_makes_it_anew(prepare, change):
+    first, opening = prepare(), {"encoder": dataclasses.replace(ENCODER, encode=forbidden)}
+    again = prepare(**opening)
+    assert as_lists(again) == as_lists(first) and again.report == first.report
     with refused(AssertionError, "tokenized again"):
-        prepare(**{**change, "encoder": encoder})
+        prepare(**opening | change)
 
 
 @pytest.mark.parametrize("place", [0, 1, 2])
@@ -188,11 +182,3 @@ def test_files_that_are_cut_or_foreign_are_made_anew(prepare, tmp_path, name, cu
     whole, path = as_lists(prepare(rows)), tmp_path / "prepared" / name
     path.write_bytes(path.read_bytes()[:-cut] if cut else b"null")
     assert as_lists(prepare(rows)) == whole
-
-
-def test_a_full_disk_is_named_with_the_file(prepare, tmp_path):
-    rows = [(f"a dog {number}", "ein Hund " * 3) for number in range(4000)]
-    with small_files(1 << 16), refused(OSError, "prepared", "free"):
-        prepare(rows)
-    assert list((tmp_path / "prepared").iterdir()) == []
-    assert prepare(rows).report.kept == 4000
