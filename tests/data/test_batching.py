@@ -73,31 +73,25 @@ def test_pairs_of_the_same_lengths_meet_others_in_another_epoch_and_with_another
     assert len(mates[0] & mates[1]) < 20 and len(mates[0] & mates[2]) < 20
 
 
-def halves(figures):
-    return np.mean(figures[: len(figures) // 2]), np.mean(figures[len(figures) // 2 :])
-
-
 def test_steps_are_alike_in_tokens_and_over_an_epoch_and_hardly_padded():
     lengths = sources, _ = text_lengths(100_000)
     assert padding_share(make_plan(lengths, 8192, 2), 0) < 0.03
+    few = make_plan((np.array([2, 4]), np.array([6, 6])), batch_tokens=12, batches_per_step=1)
+    assert padding_share(few, 0) == pytest.approx(2 / 20)
     tokens = np.array([step.items for step in make_plan(lengths, 8192, 8).epoch(0)[:-1]])
     assert tokens.std() < 0.02 * tokens.mean()
-    means = [np.mean([sources[batch].mean() for batch in step.batches]) for step in make_plan(lengths).epoch(0)]
-    early, late = halves(means)
-    assert early == pytest.approx(late, rel=0.05)
-    early, late = halves([step.items for step in make_plan(lengths, batches_per_step=1).epoch(0)])
-    assert early == pytest.approx(late, rel=0.05)
+    for figures in (
+        [np.mean([sources[batch].mean() for batch in step.batches]) for step in make_plan(lengths).epoch(0)],
+        [step.items for step in make_plan(lengths, batches_per_step=1).epoch(0)],
+    ):
+        early, late = np.array_split(figures, 2)
+        assert early.mean() == pytest.approx(late.mean(), rel=0.05)
 
 
 def test_leftover_pairs_of_the_last_step_are_not_always_short():
     plan, (sources, _) = make_plan(text_lengths(20_000)), text_lengths(20_000)
     leftovers = [np.concatenate(plan.epoch(epoch)[-1].batches) for epoch in range(10)]
     assert max(sources[pairs].mean() for pairs in leftovers) > sources.mean()
-
-
-def test_padding_is_what_fills_the_batches():
-    plan = make_plan((np.array([2, 4]), np.array([6, 6])), batch_tokens=12, batches_per_step=1)
-    assert padding_share(plan, 0) == pytest.approx(2 / 20)
 
 
 def test_planning_takes_little_more_than_a_key_for_each_pair(monkeypatch):

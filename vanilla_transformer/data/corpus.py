@@ -8,7 +8,7 @@ import re
 import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from itertools import islice, zip_longest
 from pathlib import Path
@@ -24,7 +24,6 @@ from datasets.info import SupervisedKeysData
 from vanilla_transformer.atomic_files import atomic_directory
 from vanilla_transformer.data.cmudict import dictionary_path, read_cmudict
 from vanilla_transformer.data.columns import PAIRS, TRANSLATION, NumberedRows, TextForm, Wanted, choose_columns
-from vanilla_transformer.data.conll import read_conll
 from vanilla_transformer.data.sources import (
     CorpusLocation,
     CorpusSpec,
@@ -32,7 +31,7 @@ from vanilla_transformer.data.sources import (
     one_corpus,
     table_suffix,
 )
-from vanilla_transformer.data.table_files import read_table
+from vanilla_transformer.data.table_files import read_conll, read_table
 from vanilla_transformer.data.text_lines import read_lines, read_pieces, without_suffix
 from vanilla_transformer.errors import CorpusError
 from vanilla_transformer.network import hub_or_cache
@@ -68,9 +67,7 @@ def read_corpus(
     """
     location, directory = locate(one_corpus(source), form), Path(cache_dir or _scratch().name)
     if location.kind == "dataset":
-        with _in_one_sentence(location):
-            dataset, names = _load(location, directory)
-            corpus = as_text(dataset, form, names, str(location), directory)
+        corpus, names = _loaded(location, directory)
     else:
         names, rows = _open(location)
         corpus = _written(rows, location, directory)
@@ -238,16 +235,16 @@ def _texts(table: pa.Table, name: str | None, classes: list[str] | None) -> pa.A
     return pc.fill_null(values.cast(pa.string()), "")
 
 
-@contextmanager
-def _in_one_sentence(location: CorpusLocation) -> Iterator[None]:
-    """Turn errors of the readers of `datasets`, which may be of any class, into a CorpusError.
+def _loaded(location: CorpusLocation, directory: Path) -> tuple[Dataset, Wanted]:
+    """Return the columns of a dataset as text, and their names in it.
 
-    The first line of an error's cause is the most informative.
+    Errors of the readers of `datasets` may be of any class; the first line of their cause is the most informative.
     """
     problem = None
     try:
         with nullcontext() if os.path.exists(location.paths[0]) else hub_or_cache() as problem:
-            yield
+            dataset, names = _load(location, directory)
+            return as_text(dataset, location.form, names, str(location), directory), names
     except CorpusError:
         raise
     except Exception as error:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from vanilla_transformer.data.columns import COLUMN_SETTINGS, PAIRS, TextForm, Wanted
-from vanilla_transformer.data.conll import SUFFIXES as CONLL_SUFFIXES
+from vanilla_transformer.data.table_files import CONLL_SUFFIXES
 from vanilla_transformer.data.text_lines import COMPRESSED, without_suffix
 from vanilla_transformer.errors import CorpusError, closest, did_you_mean
 
