@@ -81,7 +81,6 @@ if find_spec("vanilla_transformer.recurrent"):
 for module in shipped:
     for family, models in module.FAMILIES.items():
         register_family(family, {getattr(transformers, name): model for name, model in models.items()})
-for family, models in FAMILIES.items():
-    if AutoModelForSeq2SeqLM in models:
-        family.custom_pipelines = _PipelinesOfThePackage()  # type: ignore[attr-defined]
+for family in FAMILIES:
+    family.custom_pipelines = _PipelinesOfThePackage()  # type: ignore[attr-defined]
 _register_pipelines()

@@ -106,6 +106,9 @@ for directory in sys.argv[1:]:
         pipe = pipeline(task, model=directory, trust_remote_code=True)
         settings = {} if kind[12] == "M" else {"do_sample": False, "max_new_tokens": 4}
         found[task] = pipe(text, **settings)
+    if kind == "AutoModelForTokenClassification":
+        pipe = pipeline("token-classification", model=directory, trust_remote_code=True, aggregation_strategy="first")
+        found["words"] = [group["word"] for group in pipe("the cat sat on the mat")]
 # As docs/guides/hugging-face.md says: the code in the root.
 root, _, folder = directory.rpartition("/")
 within = getattr(transformers, kind).from_pretrained(root, subfolder=folder, trust_remote_code=True)
@@ -130,6 +133,10 @@ def test_models_load_and_run_where_the_package_is_not_installed(tokenizer, promp
         expected[auto_class.__name__] = result.tolist()
         if kind == "masked-language-model":
             expected["fill-mask"] = pipeline("fill-mask", model=str(directory))("the <mask> sat")
+        if kind == "tagger":
+            tag = pipeline("token-classification", model=str(directory), aggregation_strategy="first")
+            expected["words"] = [group["word"] for group in tag("the cat sat on the mat")]
+            assert any(" " in word for word in expected["words"])
         if kind == "language-model":
             settings = {"do_sample": False, "max_new_tokens": 4}
             expected["text-generation"] = pipeline("text-generation", model=str(directory))("the cat", **settings)
@@ -189,6 +196,32 @@ def test_every_mode_of_generate_takes_no_account_of_padding(settings: dict[str, 
     padded = last(ids, mask, **settings)
     assert torch.equal(padded, last(ids[1:, 3:], mask[1:, 3:], **settings))
     assert settings not in GREEDY or torch.equal(padded, last(ids, mask))
+
+
+@pytest.mark.parametrize("kind", ["translator", "language-model"])
+@pytest.mark.parametrize("sampled", [False, True])
+@pytest.mark.parametrize("beams", [1, 4])
+def test_generate_returns_what_the_library_does_of_each_step(kind: str, sampled: bool, beams: int):
+    model = random_model(kind, eos_token_id=None)
+    model.set_attn_implementation("eager")
+    config, found = model.config, []
+    details = dict.fromkeys(("scores", "logits", "attentions", "hidden_states"), True)
+    for use_cache in (True, False):
+        torch.manual_seed(0)
+        asked = {"do_sample": sampled, "num_beams": beams, "use_cache": use_cache, "return_dict_in_generate": True}
+        asked |= {f"output_{name}": wanted for name, wanted in details.items()}
+        outputs = model.generate(IDS.flip(1), attention_mask=MASK.flip(1), max_new_tokens=3, **asked)
+        prefix = "decoder_" if kind == "translator" else ""
+        rows, read = len(IDS) * beams, outputs.sequences.shape[1] - 1
+        new = 1 if use_cache else read
+        assert [scores.shape for scores in outputs.scores + outputs.logits] == [(rows, config.vocab_size)] * 6
+        attention, states = outputs[f"{prefix}attentions"][-1], outputs[f"{prefix}hidden_states"][-1]
+        shape = (rows, config.num_heads, new, read)
+        assert [layer.shape for layer in attention] == [shape] * config.decoder_layers
+        assert [layer.shape for layer in states] == [(rows, new, config.d_model)] * (config.decoder_layers + 1)
+        found.append(outputs)
+    assert torch.equal(found[0].sequences, found[1].sequences)
+    torch.testing.assert_close(found[0].scores, found[1].scores)
 
 
 def test_generation_continues_from_embeddings_and_with_an_assistant():

@@ -327,7 +327,9 @@ class HubModel(PreTrainedModel):
         if self.hub_classes:
             self.config.auto_map = {**(getattr(self.config, "auto_map", None) or {}), **self.hub_classes}
         if "AutoModelForSeq2SeqLM" in self.hub_classes:
-            self.config.custom_pipelines = custom_pipelines()
+            self.config.custom_pipelines = custom_pipelines("AutoModelForSeq2SeqLM")
+        elif "ForTokenClassification" in type(self).__name__:
+            self.config.custom_pipelines = custom_pipelines("AutoModelForTokenClassification")
         weights = self.state_dict() if kwargs.get("state_dict") is None else kwargs["state_dict"]
         if not self._is_tied(weights):
             # The library leaves out names that share a weight, even where it will not tie them again.

@@ -1,10 +1,10 @@
 """Text in, text out: `pipeline("translation")` and `pipeline("text2text-generation")`, as before transformers 5."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from typing import Any
 
-from transformers import Pipeline
+from transformers import Pipeline, TokenClassificationPipeline
 from transformers.utils import ModelOutput, logging
 
 logger = logging.get_logger(__name__)
@@ -120,6 +120,21 @@ class VanillaTransformerTranslationPipeline(VanillaTransformerText2TextGeneratio
     return_name = "translation"
 
 
+class VanillaTransformerTokenClassificationPipeline(TokenClassificationPipeline):
+    """Tags words, and gives a group of them as it stands in the text, whose spaces the library's tokenizer would drop.
+
+    The package's own tokenizer needs no such help.
+    """
+
+    def postprocess(self, model_outputs: Any, **parameters: Any) -> list[dict[str, Any]]:  # type: ignore[override]
+        """Returns a dictionary for each token or group."""
+        found: list[dict[str, Any]] = super().postprocess(model_outputs, **parameters)
+        for group in found:
+            if "entity_group" in group and group["start"] is not None:
+                group["word"] = model_outputs[0]["sentence"][group["start"] : group["end"]]
+        return found
+
+
 # Pipelines by the name of their task.
 PIPELINES: dict[str, type[VanillaTransformerText2TextGenerationPipeline]] = {
     "translation": VanillaTransformerTranslationPipeline,
@@ -127,10 +142,13 @@ PIPELINES: dict[str, type[VanillaTransformerText2TextGenerationPipeline]] = {
 }
 
 
-def custom_pipelines() -> dict[str, dict[str, object]]:
-    """Returns the entry of a saved configuration by which `pipeline` finds this file beside a model."""
+def custom_pipelines(auto_class: str) -> dict[str, dict[str, object]]:
+    """Returns the entry of a saved configuration by which `pipeline` finds this file beside a model of that class."""
     file = __name__.rpartition(".")[2]
+    pipelines: Mapping[str, type[Pipeline]] = PIPELINES
+    if auto_class == "AutoModelForTokenClassification":
+        pipelines = {"token-classification": VanillaTransformerTokenClassificationPipeline}
     return {
-        task: {"impl": f"{file}.{pipeline.__name__}", "pt": ["AutoModelForSeq2SeqLM"], "type": "text"}
-        for task, pipeline in PIPELINES.items()
+        task: {"impl": f"{file}.{pipeline.__name__}", "pt": [auto_class], "type": "text"}
+        for task, pipeline in pipelines.items()
     }
