@@ -23,6 +23,14 @@ import vanilla_transformer
 assert "train" not in dir(vanilla_transformer) and "VanillaTransformerModel" in dir(vanilla_transformer)
 pydoc.Helper(output=io.StringIO()).help(vanilla_transformer)
 """
+REGISTERED = """
+import importlib.util, sys
+import vanilla_transformer
+assert "transformers" not in sys.modules and "torch" not in sys.modules
+assert importlib.util.find_spec("transformers") is not None
+from transformers import AutoConfig
+print(AutoConfig.for_model("vanilla_transformer_decoder").model_type)
+"""
 
 
 @pytest.fixture
@@ -49,6 +57,11 @@ def test_a_package_is_an_attribute_without_being_imported(monkeypatch):
 def test_help_needs_no_extra():
     done = subprocess.run([sys.executable, "-c", WITHOUT_EXTRAS], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+def test_the_package_registers_its_models_once_transformers_is_imported():
+    done = subprocess.run([sys.executable, "-c", REGISTERED], capture_output=True, text=True)
+    assert (done.stdout, done.returncode) == ("vanilla_transformer_decoder\n", 0), done.stderr
 
 
 def test_training_and_scoring_do_what_the_commands_do(pairs, capsys):
