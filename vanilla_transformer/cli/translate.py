@@ -76,9 +76,10 @@ class Translate:
 
     def translator(self) -> "LineTranslator":
         """Loads the models, and returns a translator with these options."""
+        model, tokenizer = load_models(self.models, self.decoding)
+        # Not before, so that all libraries are loaded as `loading_libraries` says.
         from vanilla_transformer.translation import LineTranslator
 
-        model, tokenizer = load_models(self.models, self.decoding)
         translator = LineTranslator.from_model(model, tokenizer, **self._arguments(model))
         if self.alignment:
             from vanilla_transformer.inspection.alignment import AligningTranslator
