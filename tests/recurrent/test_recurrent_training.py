@@ -81,8 +81,12 @@ def test_the_run_learns_and_its_model_is_loaded_by_every_command(trained, capsys
 def test_commands_that_do_not_take_recurrent_models_say_so(trained, capsys, tmp_path):
     more = ["--train", str(tmp_path / "a.tsv"), "--output", str(tmp_path / "b")]
     for words, code, said in (
-        (["export", str(trained), "--to", "onnx", str(tmp_path / "a")], 1, "is a model of the type recurrent"),
-        (["train", "--from", str(trained), *more], 2, "recurrent_encoder_decoder: `--from` starts from Transformers"),
+        (["export", str(trained), "--to", "onnx", str(tmp_path / "a")], 1, "no export supports a Recurrent"),
+        (
+            ["train", "--from", str(trained), *more],
+            2,
+            "recurrent_encoder_decoder, but translation trains a vanilla_transformer",
+        ),
     ):
         assert main(words) == code
         assert said in capsys.readouterr().err

@@ -42,10 +42,10 @@ def recipe_of_start(recipe: Recipe, task: Task) -> Recipe:
         raise RecipeError(f"{option} is for a model that is trained from scratch: leave it out, or leave out --from.")
     if recipe.tokenizer.tokenizer not in (None, path):
         raise RecipeError(f"The weights of {path} need its own tokenizer: leave --tokenizer out.")
-    config = load_config(path)
-    if not isinstance(config, VanillaTransformerBaseConfig):
+    config, wanted = load_config(path), task.config(Recipe.of(task=task.name))
+    if not isinstance(config, VanillaTransformerBaseConfig) or type(wanted) is not type(config):
         raise RecipeError(
-            f"{path} is a model of the type {config.model_type}: `--from` starts from Transformers only."
+            f"{path} is a {config.model_type}, but {task.name} trains a {wanted.model_type}: start from another model."
         )
     sizes = {name: getattr(config, name) for name in _SIZES if hasattr(config, name)}
     for name in recipe.used(*sizes):
@@ -57,11 +57,6 @@ def recipe_of_start(recipe: Recipe, task: Task) -> Recipe:
     chosen = {name: getattr(config, name) for name in _TRAINING_FIELDS if recipe[name] is None}
     preset = recipe.model.preset or _preset_of(config)
     taken = recipe.with_options(**sizes, **chosen, preset=preset, tokenizer=path)
-    wanted = task.config(Recipe.of(task=task.name))
-    if type(wanted) is not type(config):
-        raise RecipeError(
-            f"{path} is a {config.model_type}, but {task.name} trains a {wanted.model_type}: start from another model."
-        )
     if _preset_of(config) is not None and preset != _preset_of(config):
         raise RecipeError(f"preset is {preset} in the recipe, but {path} has other sizes: leave it out.")
     if config.positional_encoding == "learned" and recipe.data.max_length > config.max_position_embeddings:
