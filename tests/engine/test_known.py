@@ -15,7 +15,6 @@ from transformers import PreTrainedConfig
 from vanilla_transformer import (
     VanillaTransformerConfig,
     VanillaTransformerDecoderConfig,
-    VanillaTransformerDecoderForCausalLM,
     VanillaTransformerForConditionalGeneration,
 )
 from vanilla_transformer.engine import known
@@ -232,8 +231,3 @@ def test_the_reason_is_logged_once(library_log):
         model.generate(**ASKED)
     (record,) = [one for one in library_log.records if one.name.startswith("vanilla_transformer.engine")]
     assert "model.decoder.layers.0.relative_bias" in record.getMessage()
-
-
-def test_a_decoder_without_a_source_is_known():
-    config = VanillaTransformerDecoderConfig(vocab_size=9, d_model=8, d_ff=8, num_heads=2, decoder_layers=1)
-    assert unknown(VanillaTransformerDecoderForCausalLM(config).eval()) is None

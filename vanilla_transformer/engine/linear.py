@@ -68,7 +68,8 @@ class Weights:
     def norm(self, module: nn.LayerNorm) -> Linear:
         """Returns a layer normalisation in the type of the activations."""
         weight, bias = module.weight.to(self.activations), module.bias.to(self.activations)
-        return lambda x: torch.layer_norm(x, module.normalized_shape, weight, bias, module.eps)
+        shape, eps = module.normalized_shape, module.eps
+        return lambda x: torch.layer_norm(x, shape, weight, bias, eps)
 
     def _linear(self, weight: torch.Tensor, bias: torch.Tensor | None, relu: bool = False) -> Linear:
         if self.quantization == "int8":

@@ -200,16 +200,34 @@ class Decoder:
         self, q_RD: torch.Tensor, keys_NhKL: torch.Tensor, values_NhLK: torch.Tensor, bias: torch.Tensor | None
     ) -> torch.Tensor:
         """Section 3.2.1 for all heads: a sentence's hypotheses are the queries; their weights include 1 / √d_k."""
-        heads, (rows, _), sentences = self.num_heads, q_RD.shape, len(keys_NhKL) // self.num_heads
-        # A view with one hypothesis or one sentence.
-        q_NHWK = q_RD.to(self.cache_dtype).view(sentences, -1, heads, self.d_k).transpose(1, 2)
-        scores = torch.bmm(q_NHWK.reshape(len(keys_NhKL), -1, self.d_k), keys_NhKL)
+        heads, all_heads = self.num_heads, keys_NhKL.shape[0]
+        rows, sentences = q_RD.shape[0], all_heads // heads
+        if q_RD.dtype != self.cache_dtype:
+            q_RD = q_RD.to(self.cache_dtype)
+        # With one hypothesis or one sentence the heads are a view.
+        if rows == sentences:
+            q_NhWK = q_RD.reshape(all_heads, 1, self.d_k)
+        elif sentences == 1:
+            q_NhWK = q_RD.view(rows, heads, self.d_k).transpose(0, 1)
+        else:
+            split = q_RD.view(sentences, -1, heads, self.d_k).transpose(1, 2)
+            q_NhWK = split.reshape(all_heads, -1, self.d_k)
+        scores = torch.bmm(q_NhWK, keys_NhKL)
         if bias is not None:
             scores.view(sentences, heads, scores.shape[1], -1).add_(bias)
         # The library's attention also takes the softmax of bfloat16 in float32.
         weights = torch.softmax(scores, -1, dtype=torch.promote_types(scores.dtype, torch.float32))
-        attended = torch.bmm(weights.to(self.cache_dtype), values_NhLK).view(sentences, heads, -1, self.d_v)
-        return attended.transpose(1, 2).reshape(rows, heads * self.d_v).to(self.dtype)
+        if weights.dtype != self.cache_dtype:
+            weights = weights.to(self.cache_dtype)
+        attended = torch.bmm(weights, values_NhLK)
+        if rows == sentences:
+            attended = attended.view(rows, heads * self.d_v)
+        elif sentences == 1:
+            attended = attended.transpose(0, 1).reshape(rows, heads * self.d_v)
+        else:
+            split = attended.view(sentences, heads, -1, self.d_v).transpose(1, 2)
+            attended = split.reshape(rows, heads * self.d_v)
+        return attended if attended.dtype == self.dtype else attended.to(self.dtype)
 
 
 class DecoderCache:
@@ -322,13 +340,21 @@ class DecoderCache:
 
     def _written(self, cached_NhLK: torch.Tensor, new_RD: torch.Tensor) -> torch.Tensor:
         heads, (first, width) = self.decoder.num_heads, self._slots
-        slots_NHWK = cached_NhLK.narrow(1, first, width).view(self.sentences, heads, width, -1)
-        slots_NHWK.copy_(new_RD.view(self.sentences, width, heads, -1).transpose(1, 2))
+        slots = cached_NhLK.narrow(1, first, width)
+        if self.sentences == 1:
+            slots.copy_(new_RD.view(width, heads, -1).transpose(0, 1))
+        else:
+            new_NWHK = new_RD.view(self.sentences, width, heads, -1)
+            slots.view(self.sentences, heads, width, -1).copy_(new_NWHK.transpose(1, 2))
         return cached_NhLK.narrow(1, 0, self.used)
 
     def reorder(self, parents_NW: torch.Tensor) -> None:
         """Makes each hypothesis the child of another one of its sentence, whose ancestors it inherits."""
-        if self.ancestor_bias is not None:
+        if self.ancestor_bias is None:
+            return
+        if self.sentences == 1:
+            self.ancestor_bias = self.ancestor_bias.index_select(2, parents_NW[0])
+        else:
             parents = parents_NW[:, None, :, None].expand(-1, -1, -1, self.capacity)
             self.ancestor_bias = self.ancestor_bias.gather(2, parents)
 
