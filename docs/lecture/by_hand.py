@@ -14,8 +14,8 @@ def check(name, computed, by_hand):
 
 
 def _decimals(value):
-    """Four decimals at most."""
-    return r"-\infty" if value == -np.inf else f"{value:.4f}".rstrip("0").rstrip(".")
+    """Four decimals at most, and 0 without a sign."""
+    return r"-\infty" if value == -np.inf else f"{round(value, 4) + 0.0:.4f}".rstrip("0").rstrip(".")
 
 
 def softmax(scores):

@@ -1,12 +1,12 @@
-"""Trainings side by side: each does what it says, a turn at a time, and the table says what was measured."""
+"""Trainings side by side: each does what it says, a turn at a time."""
 
 import pytest
 from accelerate.state import AcceleratorState
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from scripts.benchmarks import train as bench_train
-from scripts.benchmarks.train import Results, prepared, table
-from scripts.benchmarks.training_contestants import CONTESTANTS, OURS, PEAK, Turns
+from scripts.benchmarks.train import prepared
+from scripts.benchmarks.training_contestants import CONTESTANTS, Turns
 from tests.scripts.conftest import Parent
 
 STACKS = {
@@ -50,17 +50,3 @@ def test_contestant_takes_the_requested_steps_and_counts_tokens(jobs, name):
     assert 0 <= second["padding"] < 1
     assert 0 < second["between"] < 1
     assert second["flops"] > 0
-
-
-def test_the_table_has_a_line_for_each_and_says_what_failed():
-    others = {"padding": 0.1, "between": 0.02, "flops": 5e9, "memory": 10**9}
-    turns = {
-        PEAK: [{"peak": 10e9}, {"peak": 8e9}],
-        OURS: [{"tokens": 400, "seconds": 1.0, **others}, {"tokens": 900, "seconds": 3.0, **others}],
-        "marian": [{"tokens": 100, "seconds": 1.0, **others}] * 2,
-        "bert": [],
-    }
-    lines = table(Results(turns, {"bert": "OSError: no disk"})).splitlines()
-    assert "3.50 (3.00 to 4.00)" in next(line for line in lines if line.startswith("| MarianMTModel"))
-    assert "3.50" not in next(line for line in lines if line.startswith("| this package"))
-    assert lines[-1] == "BertForMaskedLM, Trainer's defaults: OSError: no disk"
