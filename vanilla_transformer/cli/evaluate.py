@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from tyro.conf import Positional, arg
 
-from vanilla_transformer.cli.arguments import Decoding, Flag, Model, OptionalPath, load_models
+from vanilla_transformer.cli.arguments import Decoding, Flag, Model, OptionalPath, load_models, loading_libraries
 from vanilla_transformer.cli.files import check_output, warn, write_whole
 from vanilla_transformer.data.sources import one_corpus, split_off
 from vanilla_transformer.errors import RecipeError
@@ -49,9 +49,10 @@ class Evaluate:
 
     def run(self) -> None:
         """Predicts the corpus and prints the scores."""
-        from vanilla_transformer.data.corpus import describe_empty_rows, read_corpus
-        from vanilla_transformer.progress import progress_bar
-        from vanilla_transformer.tasks import choose_metrics, count_texts, task_of_model, with_columns_of_model
+        with loading_libraries():
+            from vanilla_transformer.data.corpus import describe_empty_rows, read_corpus
+            from vanilla_transformer.progress import progress_bar
+            from vanilla_transformer.tasks import choose_metrics, count_texts, task_of_model, with_columns_of_model
 
         spec = one_corpus(self.data)
         check_output(self.output, [Path(split_off(part)[0]) for part in spec.parts])
