@@ -6,7 +6,7 @@ from itertools import zip_longest
 from typing import Any
 
 from vanilla_transformer import __version__
-from vanilla_transformer.errors import MetricError, closest, refuse_one_text
+from vanilla_transformer.errors import MetricError, did_you_mean, refuse_one_text
 from vanilla_transformer.evaluation.moses_tokenization import LANGUAGES, MosesTokenization
 
 References = Sequence[Sequence[str]]
@@ -122,17 +122,12 @@ def check_names(names: Iterable[str], metrics: Mapping[str, Metric] = METRICS) -
     """Raises MetricError for an unknown metric, by default one of text, before hours of decoding."""
     for name in names:
         if name not in metrics:
-            raise MetricError(f"There is no metric '{name}': {_hint(name, metrics)}")
-
-
-def _hint(name: str, metrics: Mapping[str, Metric]) -> str:
-    metric, _, language = name.partition(":")
-    if metric == "paper_bleu" and language and metric in metrics:
-        return f"the languages of paper_bleu are {', '.join(LANGUAGES)}."
-    known = [name for name in metrics if ":" not in name]
-    suggestion = closest(metric, known, cutoff=0.6)
-    more = ", paper_bleu:fr and so on" if "paper_bleu" in metrics else ""
-    return f"did you mean '{suggestion}'?" if suggestion else f"there are {', '.join(known)}{more}."
+            known = [name for name in metrics if ":" not in name]
+            languages = (
+                f"; paper_bleu takes :LANGUAGE, one of {', '.join(LANGUAGES)}" if "paper_bleu" in metrics else ""
+            )
+            hint = did_you_mean(name, known) or "."
+            raise MetricError(f"There is no metric {name!r}{hint} There are {', '.join(known)}{languages}.")
 
 
 def score(
