@@ -266,7 +266,11 @@ def _load(location: CorpusLocation, directory: Path) -> tuple[Dataset, Wanted]:
     else:
         dataset = datasets.load_dataset(**_arguments(location, directory), split=location.split)
     if isinstance(dataset, datasets.DatasetDict):
-        dataset = dataset[_choose_split(location, list(dataset))]
+        split = location.split or (next(iter(dataset)) if len(dataset) == 1 else None)
+        if split not in dataset:
+            name = ":".join(filter(None, (path, location.config)))
+            raise CorpusError(f"{location}: name one of its splits: {', '.join(f'{name}:{one}' for one in dataset)}")
+        dataset = dataset[split]
     elif is_saved and location.split is not None:
         raise CorpusError(f"{location} has no splits: leave {location.split!r} out")
     dataset = dataset.flatten()
@@ -287,16 +291,6 @@ def _arguments(location: CorpusLocation, directory: Path) -> dict[str, Any]:
         # The CSV reader takes the words "null" and "NA" for missing values, and "null" is a German word.
         arguments["keep_default_na"] = False
     return arguments
-
-
-def _choose_split(location: CorpusLocation, splits: list[str]) -> str:
-    if location.split in splits:
-        return str(location.split)
-    if location.split is None and len(splits) == 1:
-        return splits[0]
-    problem = "has several splits" if location.split is None else f"has no split {location.split!r}"
-    name = ":".join(filter(None, (location.paths[0], location.config)))
-    raise CorpusError(f"{location} {problem}: write {' or '.join(f'{name}:{split}' for split in splits)}")
 
 
 def fingerprint_settings(settings: object) -> str:

@@ -33,7 +33,7 @@ TOKENS_FILE = "tokens.arrow"
 REPORT_FILE = "report.json"
 Texts = Mapping[str, Sequence[str]]
 TextOrPair = str | tuple[str, str]
-Encode = Callable[[Texts, Any], Mapping[str, Sequence[Sequence[int]]]]
+Encode = Callable[[Texts, PreTrainedTokenizerBase], Mapping[str, Sequence[Sequence[int]]]]
 Ids = NDArray[np.unsignedinteger]
 Rows = Mapping[str, Sequence[Ids]]
 """Rows of a corpus by column: each name with the ids of its rows."""

@@ -178,7 +178,7 @@ def resolve(
     recipe = recipe.with_options(vocab_size=corpus.vocab_size, metrics=metrics, processes=device.processes)
     sentences: list[str] = []
 
-    def fill(chosen: dict[str, Any], sentence: str) -> None:
+    def fill(chosen: Mapping[str, object], sentence: str) -> None:
         nonlocal recipe
         changes = {name: value for name, value in chosen.items() if recipe[name] in (None, "auto")}
         if changes:
@@ -391,7 +391,7 @@ def _choose_fine_tuning(recipe: Recipe) -> tuple[dict[str, object], str]:
 
 def _choose_intervals(
     recipe: Recipe, corpus: CorpusFacts, steps: int, batch_tokens: int
-) -> tuple[dict[str, Any], str]:
+) -> tuple[dict[str, int], str]:
     evaluation = max(corpus.dev_tokens) / (3 * SHARE_OF_REAL_TOKENS * batch_tokens)  # In steps.
     rarely = math.ceil(evaluation / EVALUATION_SHARE)
     chosen = {
