@@ -20,7 +20,6 @@ from huggingface_hub import (
 )
 from huggingface_hub.errors import (
     HfHubHTTPError,
-    HTTPError,
     RemoteEntryNotFoundError,
     RepositoryNotFoundError,
 )
@@ -96,7 +95,7 @@ def push_model(
     Raises:
         PushError: The directory is not a model, its card has another licence, or the Hub refuses it.
     """
-    with _as_ours(directory) as directory, _told_to_go_on():
+    with _as_ours(directory) as directory:
         model_type = _check_model(directory)
         api = HfApi(library_name="vanilla_transformer", token=True)  # Says so where nobody is logged in.
 
@@ -210,20 +209,6 @@ def _is_of_others_on_the_hub(card: str, repo_id: str, revision: str | None) -> b
     return not is_unmodified(there) and there != card
 
 
-@contextmanager
-def _told_to_go_on() -> Iterator[None]:
-    """Says what to do about a connection that was lost; the Hub itself says why it refuses something."""
-    try:
-        yield
-    except HfHubHTTPError:
-        raise
-    except HTTPError as error:
-        raise PushError(
-            f"The connection to {constants.ENDPOINT} was lost ({str(error).rstrip('.')}): run the same command again "
-            "to upload the rest."
-        ) from error
-
-
 def push_space(folder: Path, repo_id: str, *, private: bool = False, message: str | None = None) -> str:
     """Uploads a folder as a Space, of the kind given in the front matter of its README.md, and returns its URL.
 
@@ -243,15 +228,14 @@ def push_space(folder: Path, repo_id: str, *, private: bool = False, message: st
         is_ours = SPACE_TAG in (getattr(there.card_data, "tags", None) or ())
         return None if is_ours else "a Space that this command did not make"
 
-    with _told_to_go_on():
-        repo_id = _prepare_place(api, repo_id, private, occupied, space_sdk=head.sdk)
-        api.upload_folder(
-            folder_path=folder,
-            repo_id=repo_id,
-            repo_type="space",
-            commit_message=message or "Push with vanilla_transformer",
-            delete_patterns=["*"],
-        )
+    repo_id = _prepare_place(api, repo_id, private, occupied, space_sdk=head.sdk)
+    api.upload_folder(
+        folder_path=folder,
+        repo_id=repo_id,
+        repo_type="space",
+        commit_message=message or "Push with vanilla_transformer",
+        delete_patterns=["*"],
+    )
     return f"{constants.ENDPOINT}/spaces/{repo_id}"
 
 

@@ -149,4 +149,8 @@ def error_message(error: BaseException) -> str:
             "Out of memory: in training increase --batches-per-step, in translation reduce --batch-tokens or "
             "--num-beams."
         )
+    from huggingface_hub.errors import HTTPError
+
+    if isinstance(error, HTTPError):
+        return f"The connection was lost ({message.rstrip('.')}): run the same command again to go on."
     return f"{type(error).__name__}: {message} (this is a bug; --debug shows the traceback)"
