@@ -90,7 +90,7 @@ def test_a_model_is_counted_from_its_configuration_alone(tmp_path):
     assert described["parameters"]["total"] == loaded.num_parameters()
     assert described["sizes"]["vocab_size"] == 260
     assert described["table_3_millions"] is None and described["run"] is None
-    assert "TRAINING RUN" not in page(tmp_path)
+    assert "TRAINING RUN" not in page(tmp_path) and "THIS PROCESSOR" in page(tmp_path)
 
 
 @pytest.mark.parametrize(

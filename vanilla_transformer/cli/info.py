@@ -67,7 +67,27 @@ class Info:
             "table_3_millions": MILLIONS_OF_PARAMETERS.get(self.model) if is_preset and two_stacks else None,
             "training": self._training(config),
             "memory": training_memory(parameters["total"]),
+            "processor": self._processor(config),
             "run": None if is_preset else read_summary(Path(self.model, "summary.json")),
+        }
+
+    @staticmethod
+    def _processor(config: "OwnConfig") -> dict[str, object]:
+        """Returns the processor's abilities, and the precision that `translate` chooses for this model."""
+        import torch
+
+        from vanilla_transformer.engine.cpu import fastest_dtype, has_bfloat16_products, saturates
+
+        fastest, engine = fastest_dtype(config.d_model, torch.device("cpu")), torch.backends.quantized.engine
+        return {
+            "instructions": torch.backends.cpu.get_cpu_capability(),
+            "vnni": torch.cpu._is_vnni_supported(),
+            "amx": torch.cpu._is_amx_tile_supported(),
+            "bfloat16_products": has_bfloat16_products(),
+            "int8_engine": engine,
+            "int8_weight_bits": None if engine == "none" else 7 if saturates() else 8,
+            "threads": torch.get_num_threads(),
+            "translate_takes": str(fastest).removeprefix("torch.") if config.is_encoder_decoder else None,
         }
 
     def _preset_config(self) -> "VanillaTransformerBaseConfig":

@@ -31,6 +31,7 @@ def info_page(report: dict[str, Any]) -> Iterator[str]:
         )
     memory = {part: _bytes(size) for part, size in report["memory"].items()}
     yield from _table("TRAINING MEMORY, per process, in float32, without activations", memory)
+    yield from _table("THIS PROCESSOR", report["processor"])
     if report["run"] is not None:
         yield from _table("TRAINING RUN", report["run"])
         for part, scores in report["run"].get("scores", {}).items():
