@@ -77,6 +77,11 @@ def _displayed_math(translator, node):
 
 # What the page that computes shows to whoever comes from a chapter; the quickstart's model has three layers a stack.
 LIVE_STATES = {
+    "lecture/2-attention": "at=encoder-1-self_attention",
+    "lecture/3-heads": "at=encoder-2-self_attention",
+    "lecture/4-positions-and-norms": "at=encoder-embedding",
+    "lecture/5-encoder-and-decoder": "at=encoder-1-self_attention_norm",
+    "lecture/6-output-and-training": "at=output",
     "paper/1-introduction": "at=encoder-1-self_attention&other=telephony",
     "paper/3.1-stacks": "at=encoder-1-self_attention_norm",
     "paper/3.2-attention": "at=encoder-1-self_attention",
@@ -94,7 +99,7 @@ LIVE_STATES = {
 
 def _link_live_page(app, page, source):
     """On the front page and in chapters, links to its guide lead to the page that computes, where there is one."""
-    if app.tags.has("explore") and (page == "index" or page.startswith("paper/")):
+    if app.tags.has("explore") and page in {"index", "paper/index", *LIVE_STATES}:
         state = f"#{LIVE_STATES[page]}".replace("&", "&amp;") if page in LIVE_STATES else ""
         address = rf'<a href="\2explore/index.html{state}">\1</a>'
         source[0] = re.sub(r"\[([^\]]*)\]\((\S*)guides/explore\.md\)", address, source[0])
