@@ -33,6 +33,7 @@ REFUSED = [
     ("translate model in --output there", "there: Is a directory"),
     ("translate model in --output link", "link: No such file"),
     ("translate model in --output in", "in cannot be both input and output"),
+    ("translate model in --output model/model.safetensors", "model.safetensors cannot be both input and output"),
     ("evaluate model --data in in --metrics blue", "sacrebleu"),
     ("evaluate model --data", "there is no corpus"),
     ("evaluate model --data pairs.tsv + pairs.tsv", "one corpus"),

@@ -55,7 +55,8 @@ class Evaluate:
             from vanilla_transformer.tasks import choose_metrics, count_texts, task_of_model, with_columns_of_model
 
         spec = one_corpus(self.data)
-        check_output(self.output, [Path(split_off(part)[0]) for part in spec.parts])
+        text = (Path(split_off(part)[0]) for part in spec.parts)
+        check_output(self.output, [*text, *Path(self.model).glob("*")])
         if self.card:
             self._check_card()
         settings = self.decoding.arguments() | ({} if self.stride is None else {"stride": self.stride})

@@ -133,13 +133,13 @@ def write_whole(path: Path | None, lines: Iterable[str]) -> None:
         output.writelines(f"{line}\n" for line in lines)
 
 
-def check_files(input: Path | None, output: Path | None, *, resume: bool) -> None:
-    """Refuses what cannot be read, written or continued before a model is loaded.
+def check_files(input: Path | None, output: Path | None, models: Sequence[str], *, resume: bool) -> None:
+    """Refuses what cannot be read, written or continued before a model is loaded; a model's files are inputs, too.
 
     Raises:
         RecipeError, OSError: Says which file, and why.
     """
-    check_output(output, [input])
+    check_output(output, [input, *(file for model in models for file in Path(model).glob("*"))])
     rereadable = _can_be_read_again(input)
     if input is not None and input.is_dir():
         raise RecipeError(f"{input} is a directory: give a file.")

@@ -47,7 +47,7 @@ class Predict:
 
     def run(self) -> None:
         """Predicts from the input to the output, and warns of each text that was too long."""
-        check_files(self.input, self.output, resume=self.resume)
+        check_files(self.input, self.output, [self.model], resume=self.resume)
         with loading_libraries():
             from vanilla_transformer.tasks import task_of_model
 

@@ -51,7 +51,7 @@ class Translate:
         if self.alignment and (self.decoding.mbr or len(self.models) > 1):
             raise RecipeError("--alignment reads the attention of one model, without --mbr.")
         input = Path(self.files[0]) if self.files else None
-        check_files(input, self.output, resume=self.resume)
+        check_files(input, self.output, self.models, resume=self.resume)
         translator = self.translator()
         self.decoding.announce(translator.model)
         answer_lines(
