@@ -8,9 +8,10 @@ from dataclasses import fields
 import pytest
 import torch
 from searches import INPUTS, sharp, without_engine
+from small_models import random_model
 from torch import nn
 from torch.nn.modules import module as torch_module
-from transformers import PreTrainedConfig
+from transformers import GenerationConfig, PreTrainedConfig
 
 from vanilla_transformer import (
     VanillaTransformerConfig,
@@ -231,3 +232,27 @@ def test_the_reason_is_logged_once(library_log):
         model.generate(**ASKED)
     (record,) = [one for one in library_log.records if one.name.startswith("vanilla_transformer.engine")]
     assert "model.decoder.layers.0.relative_bias" in record.getMessage()
+
+
+@pytest.mark.parametrize(
+    "limits",
+    [
+        {},
+        {"max_length": 12},
+        {"max_length": 20},
+        {"max_length": 20, "max_new_tokens": 7},
+        {"max_length": 20, "max_length_beyond_source": 3},
+    ],
+    ids=str,
+)
+def test_the_limit_of_new_tokens_is_that_of_generate(limits):
+    model, source = random_model("translator"), torch.tensor([[5, 6, 7, 8]])
+    own = {"length_penalty_type": "huggingface", "suppress_tokens": [model.config.eos_token_id]}
+    model.generation_config = GenerationConfig.from_dict(
+        model.generation_config.to_dict()
+        | own
+        | dict.fromkeys(("max_length", "max_new_tokens", "max_length_beyond_source"))
+        | limits
+    )
+    limit = known.max_new_tokens(model.generation_config.to_diff_dict()) or source.shape[1] + 3
+    assert model.generate(source, num_beams=1).shape[1] - 1 == limit

@@ -131,6 +131,15 @@ def changed_settings(settings: Mapping[str, object], followed: Collection[str] =
     ]
 
 
+def max_new_tokens(settings: Mapping[str, Any]) -> int | None:
+    """Returns the limit of new tokens among a translator's settings; None where its source alone sets one."""
+    limit, length, beyond = map(settings.get, ("max_new_tokens", "max_length", "max_length_beyond_source"))
+    if limit is not None or (beyond is not None and length in (None, 20)):
+        return limit  # Trainers write a length of 20 beside other limits, unasked.
+    # The library's default is 20 new tokens; a length counts the token that the decoder starts with.
+    return 20 if length is None else length - 1
+
+
 def unknown_to_export(model: PreTrainedModel, activations: Collection[str]) -> str | None:
     """Describes the first part of a model that is not on the lists, or an activation that is not among these."""
     name = getattr(model.config, "activation_function", None)

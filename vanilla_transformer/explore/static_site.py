@@ -12,7 +12,7 @@ import yaml
 from huggingface_hub import RepoCard
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
-from vanilla_transformer.engine.known import changed_settings
+from vanilla_transformer.engine.known import changed_settings, max_new_tokens
 from vanilla_transformer.explore.browser_tokenizer import tokenizer_config, tokenizer_parts
 from vanilla_transformer.explore.computable import WRITERS, family, fields
 from vanilla_transformer.explore.packing import (
@@ -199,17 +199,13 @@ def _pieces(tokenizer: PreTrainedTokenizerBase, count: int) -> list[str]:
 def _search(model: Any, settings: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the model's own search settings, with which the page begins."""
     google = settings.get("length_penalty_type", "huggingface") == "google"
-    beyond, length = settings.get("max_length_beyond_source"), settings.get("max_length")
-    # The library's default of 20 tokens holds if nothing else is set; trainers also write it beside other limits.
-    most = length - 1 if length not in (None, 20) else None if beyond is not None else 19
-    most = settings.get("max_new_tokens") or most if model.config.is_encoder_decoder else _CONTINUATION
     return {
         "width": settings.get("num_beams") or 1,
         "alpha": float(settings.get("length_penalty", 0.6 if google else 1.0)),
         "google": google,
         "early": settings.get("early_stopping", "never" if google else False),
-        "beyond": beyond,
-        "most": most,
+        "beyond": settings.get("max_length_beyond_source"),
+        "most": max_new_tokens(settings) if model.config.is_encoder_decoder else _CONTINUATION,
     }
 
 

@@ -5,6 +5,7 @@ from typing import Any, Self
 
 import torch
 
+from vanilla_transformer.engine.known import max_new_tokens
 from vanilla_transformer.export.refusals import refuse_settings
 from vanilla_transformer.model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
 
@@ -61,13 +62,6 @@ class Defaults:
             return otherwise if value is None else value
 
         google = setting("length_penalty_type", "huggingface") == "google"
-        most, length, beyond = (
-            given.get(name) for name in ("max_new_tokens", "max_length", "max_length_beyond_source")
-        )
-        if length == 20 and beyond is not None:
-            length = None  # Trainers write this value there unasked.
-        if most is None and (length is not None or beyond is None):
-            most = (length or 21) - 1
         never = [word[0] for word in given.get("bad_words_ids") or ()] + [*(given.get("suppress_tokens") or ())]
         forced = given.get("forced_eos_token_id")
         return cls(
@@ -76,8 +70,8 @@ class Defaults:
             length_penalty=setting("length_penalty", 0.6 if google else 1.0),
             google=google,
             early_stopping=setting("early_stopping", "never" if google else False),
-            beyond=beyond or 0,
-            most=most,
+            beyond=setting("max_length_beyond_source", 0),
+            most=max_new_tokens(given),
             positions=config.max_position_embeddings if config.positional_encoding == "learned" else None,
             start=setting("decoder_start_token_id", config.decoder_start_token_id),
             padding=setting("pad_token_id", config.pad_token_id),

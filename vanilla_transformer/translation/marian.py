@@ -82,6 +82,8 @@ def blocked_bias(bias: torch.Tensor, types: int, vocab_size: int) -> torch.Tenso
 def from_marian(marian: MarianMTModel) -> VanillaTransformerForConditionalGeneration:
     """Converts a Marian model to ours, with the same logits and its own settings of `generate`.
 
+    Layer drop, which acts in training alone, is not taken over.
+
     Raises:
         ModelError: The model has a feature that ours cannot express.
     """
