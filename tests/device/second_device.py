@@ -1,100 +1,130 @@
-"""A second device for torch on any machine with a C++ compiler: `second:0`, and a list of the host's waits for it."""
+"""A second device for torch on any machine with a C++ compiler: `second:0`, and a list of the host's waits for it.
 
-import atexit
+Its memory is the processor's, and every operator runs on the processor. As on a real device, tensors of two devices
+may not meet, and the host waits where it needs a value or a shape that the device has still to compute.
+"""
+
 import os
-import shutil
 import sys
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import torch
+from torch.utils import backend_registration, cpp_extension
+from torch.utils._pytree import tree_leaves, tree_map
 
 NAME = "second"
+SHAPED_BY_VALUES = ("nonzero", "masked_select", "unique", "_unique", "equal", "repeat_interleave.Tensor")
+
+_KERNELS, _FALLBACKS = torch.library.Library("aten", "IMPL"), torch.library.Library("_", "IMPL")
+_native: Any = None
+_listed: list[str] | None = None  # Where waits are listed, if anywhere.
 
 
-class _Module(ModuleType):
-    """What `torch.second` offers: one device, with the generator of the processor."""
-
-    get_rng_state = staticmethod(lambda device=None: torch.get_rng_state())
-    set_rng_state = staticmethod(lambda state, device=None: torch.set_rng_state(state))
-    get_rng_state_all = staticmethod(lambda: [torch.get_rng_state()])
-    set_rng_state_all = staticmethod(lambda states: torch.set_rng_state(states[0]))
-    manual_seed = manual_seed_all = staticmethod(lambda seed: None)
-    is_available = is_initialized = is_bf16_supported = staticmethod(lambda *args: True)
-    _is_in_bad_fork = staticmethod(lambda: False)
-    device_count = staticmethod(lambda: 1)
-    current_device = staticmethod(lambda: 0)
-    set_device = empty_cache = staticmethod(lambda *args: None)
-    get_amp_supported_dtype = staticmethod(lambda: [torch.bfloat16, torch.float16])
-
-
-# The processor has no operator for a whole cell: its equations are computed, and autograd differentiates them.
-_CELLS = torch.library.Library("aten", "IMPL")
-
-
-def _lstm_cell(of_input, of_hidden, cell, input_bias=None, hidden_bias=None):
-    gates = of_input + of_hidden if input_bias is None else of_input + of_hidden + input_bias + hidden_bias
-    i, f, g, o = gates.chunk(4, -1)
-    cell = f.sigmoid() * cell + i.sigmoid() * g.tanh()
-    return o.sigmoid() * cell.tanh(), cell, gates
-
-
-def _gru_cell(of_input, of_hidden, hidden, input_bias=None, hidden_bias=None):
-    if input_bias is not None:
-        of_input, of_hidden = of_input + input_bias, of_hidden + hidden_bias
-    (r, z, n), (hidden_r, hidden_z, hidden_n) = of_input.chunk(3, -1), of_hidden.chunk(3, -1)
-    z, n = (z + hidden_z).sigmoid(), (n + (r + hidden_r).sigmoid() * hidden_n).tanh()
-    return n + z * (hidden - n), of_input
-
-
-def load() -> Any:
-    """Builds the device, once for a version of torch, and makes it torch's accelerator; returns its extension.
-
-    Raises:
-        RuntimeError, OSError: There is no C++ compiler, or it failed.
-    """
-    from torch.utils import cpp_extension
-
+def load() -> None:
+    """Builds the device, once for a version of torch, and makes it torch's accelerator."""
+    global _native
     folder = Path(__file__).parents[2] / "build" / f"second-device-{torch.__version__}-{sys.version_info.minor}"
     folder.mkdir(parents=True, exist_ok=True)
     os.environ["PATH"] += os.pathsep + str(Path(sys.executable).parent)  # Where ninja is.
-    source = Path(__file__).with_name("second_device.cpp")
-    extension = cpp_extension.load(
-        "second_device", [str(source)], build_directory=str(folder), extra_cflags=["-O0", "-w"]
-    )
-    atexit.register(extension.listen, None)
-    torch.utils.rename_privateuse1_backend(NAME)
-    torch._register_device_module(NAME, _Module(NAME))
-    torch.utils.generate_methods_for_privateuse1_backend(for_storage=True)
-    for name, cell in (("_thnn_fused_lstm_cell", _lstm_cell), ("_thnn_fused_gru_cell", _gru_cell)):
-        for key in ("PrivateUse1", "AutogradPrivateUse1"):
-            _CELLS.impl(name, cell, key)
-    return extension
+    source = str(Path(__file__).with_suffix(".cpp"))
+    _native = cpp_extension.load("second_device", [source], build_directory=str(folder), extra_cflags=["-O0", "-w"])
+    module: Any = backend_registration._DummyBackendModule()
+    module.get_amp_supported_dtype = lambda: [torch.bfloat16, torch.float16]
+    backend_registration._setup_privateuseone_for_python_backend(NAME, module)
+    torch.accelerator.synchronize = lambda *device: _report_wait("synchronize")
+    _FALLBACKS.fallback(_compute, "PrivateUse1")
+    _FALLBACKS.fallback(torch.library.fallthrough_kernel, "AutocastPrivateUse1")
+    _KERNELS.impl("_copy_from", _copy, "PrivateUse1")
+    _KERNELS.impl("_local_scalar_dense", _value, "PrivateUse1")
+    # torch would ask such a device for a whole cell in one operator, but knows the equations too.
+    for packet in (torch.ops.aten.lstm, torch.ops.aten.gru):
+        for operator in (packet.input, packet.data):
+            _KERNELS.impl(operator, operator.py_kernels[torch._C.DispatchKey.Autograd], "AutogradPrivateUse1")
 
 
-def missing() -> str | None:
-    """Returns what the device cannot be built without here, or None."""
-    compiler = os.environ.get("CXX", "c++")
-    return None if shutil.which(compiler) else f"there is no C++ compiler ({compiler})"
+def _on_host(thing: Any) -> Any:
+    """Returns a tensor's memory as a tensor of the processor, and the processor for a device."""
+    if isinstance(thing, torch.Tensor) and thing.device.type == NAME:
+        return _native.on_host(thing)
+    return torch.device("cpu") if isinstance(thing, torch.device) else thing
+
+
+def _compute(operator: Any, *args: Any, **kwargs: Any) -> Any:
+    """Computes an operator on the processor, in the device's memory; new results are copied there."""
+    _watch(operator, args, kwargs)
+    lent = []
+
+    def lend(thing: Any) -> Any:
+        lent.append((_on_host(thing), thing))
+        return lent[-1][0]
+
+    def take(result: Any) -> Any:
+        if not isinstance(result, torch.Tensor):
+            return result
+        owner = next((thing for host, thing in lent if host is result), None)
+        owner = torch.empty_like(result, device=NAME) if owner is None else owner.resize_(result.shape)
+        _on_host(owner).copy_(result)
+        return owner
+
+    # Not the overload: torch gives a number in place of a tensor that was made of one.
+    return tree_map(take, operator._overloadpacket(*tree_map(lend, args), **tree_map(lend, kwargs)))
+
+
+def _copy(source: torch.Tensor, target: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:
+    if target.device.type == "cpu":
+        _report_wait("copy to the host")
+    elif source.device.type == "cpu" and not non_blocking:
+        _report_wait("blocking copy to the device")
+    _on_host(target).copy_(_on_host(source))
+    return target
+
+
+def _value(tensor: torch.Tensor) -> Any:
+    _report_wait("value of a tensor")
+    return _on_host(tensor).item()
+
+
+def _watch(operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Refuses tensors of two devices, and reports what the host waits for."""
+    name = str(operator).removeprefix("aten.")
+    given = [*zip((argument.name for argument in operator._schema.arguments), args, strict=False), *kwargs.items()]
+    for place, tensor in [(place, part) for place, value in given for part in tree_leaves(value)]:
+        if not isinstance(tensor, torch.Tensor):
+            continue
+        is_index = place == "indices" and "index" in name
+        if tensor.device.type == "cpu" and tensor.dim():
+            if not is_index:
+                raise RuntimeError(f"{name}: {place} is on the host, other tensors on the device")
+            _report_wait("indices copied to the device")
+        if is_index and tensor.dtype == torch.bool:
+            _report_wait(name)
+    if name.startswith(SHAPED_BY_VALUES):
+        _report_wait(name)
+
+
+def _report_wait(operation: str) -> None:
+    if _listed is not None:
+        _listed.append(f"{operation}: {lines_that_led_here()}")
 
 
 def lines_that_led_here() -> str:
-    """Returns the last lines that were called, innermost first, without torch's own."""
-    lines = [frame for frame in traceback.extract_stack() if "/torch/" not in frame.filename][:-2]
-    return " < ".join(f"{Path(frame.filename).name}:{frame.lineno}" for frame in lines[:-6:-1])
+    """Returns the last lines that were called, innermost first, without torch's own and those of the tests' device."""
+    ours = ("second_device.py", "conftest.py")
+    files = [(Path(frame.filename), frame.lineno) for frame in traceback.extract_stack()]
+    lines = [f"{file.name}:{line}" for file, line in files if "torch" not in file.parts and file.name not in ours]
+    return " < ".join(lines[:-6:-1])
 
 
 @contextmanager
-def waits(extension: Any) -> Iterator[list[str]]:
+def waits() -> Iterator[list[str]]:
     """Lists the host's waits in the body, each with the lines that led to it, innermost first."""
-    found: list[str] = []
-
-    extension.listen(lambda operation: found.append(f"{operation}: {lines_that_led_here()}"))
+    global _listed
+    _listed = found = []
     try:
         yield found
     finally:
-        extension.listen(None)
+        _listed = None
