@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from safetensors.torch import save_file
 from tokenizers import models
+from transformers.utils import ModelOutput
 
 from vanilla_transformer import (
     Recipe,
@@ -52,6 +53,21 @@ CONFIGS = {
     "one head": VanillaTransformerConfig.from_preset("table3-A-h1"),
     "narrow keys": VanillaTransformerConfig.from_preset("table3-B-dk16"),
 }
+
+
+class CopyingModel(VanillaTransformerForConditionalGeneration):
+    """Translates each source of bytes into itself; remembers each batch, and the settings of the last search."""
+
+    def __init__(self) -> None:
+        super().__init__(VanillaTransformerConfig(vocab_size=260, **SIZES))
+        self.batches: list[torch.Tensor] = []
+        self.search: dict[str, Any] = {}
+
+    def generate(self, input_ids, attention_mask, return_dict_in_generate=False, **settings):
+        self.batches.append(input_ids)
+        self.search = settings
+        start = input_ids.new_full((input_ids.shape[0], 1), self.config.decoder_start_token_id)
+        return ModelOutput(sequences=torch.cat((start, input_ids), dim=1))
 
 
 def random_model(kind: str, **fields: Any) -> Any:

@@ -38,7 +38,7 @@ def in_order(steps):
     return [batch.tolist() for batch in batches_of(steps)]
 
 
-@settings(deadline=None)
+@settings(max_examples=50)
 @given(
     lengths=lengths_of_pairs,
     batch_tokens=st.integers(4, 300) | st.just(10**18),
@@ -57,11 +57,6 @@ def test_an_epoch_has_each_pair_once_within_the_budget(lengths, batch_tokens, ba
     assert all(len(step.batches) == batches_per_step for step in steps[:-1])
     assert 1 <= len(steps[-1].batches) <= batches_per_step
     assert [step.items for step in steps] == [sum(targets[b].sum() for b in step.batches) for step in steps]
-
-
-def test_a_pair_longer_than_the_budget_has_a_batch_of_its_own():
-    plan = make_plan((np.array([5, 900, 5]), np.array([5, 7, 6])), batch_tokens=100, batches_per_step=1)
-    assert [1] in in_order(plan.epoch(0))
 
 
 def test_pairs_of_the_same_lengths_meet_others_in_another_epoch_and_with_another_seed():
@@ -104,19 +99,11 @@ def test_planning_takes_little_more_than_a_key_for_each_pair(monkeypatch):
     assert steps and peak < 12 * count
 
 
-@pytest.mark.parametrize(
-    ("lengths", "tokens", "batches", "named"),
-    [
-        ([[1], [1]], 3, 4, "batch_tokens 3 4"),
-        ([[1], [1]], 0, 1, "batch_tokens 0 1"),
-        ([[1], [1]], 9, 0, "0 batches"),
-        ([[1, 2], [1]], 9, 1, "[2, 1]"),
-        ([[], []], 9, 1, "[0, 0]"),
-    ],
-)
-def test_budgets_and_lengths_that_do_not_fit_are_refused(lengths, tokens, batches, named):
-    with refused(ValueError, *([named] if named[0] == "[" else named.split())):
-        make_plan([np.array(side) for side in lengths], tokens, batches)
+def test_budgets_and_lengths_that_do_not_fit_are_refused():
+    with refused(ValueError, "batch_tokens", 3, 4):
+        make_plan(([1], [1]), 3, 4)
+    with refused(ValueError, "[2, 1]"):
+        make_plan(([1, 2], [1]))
 
 
 @given(world_size=st.integers(1, 12), batches=st.integers(1, 8), rows=st.integers(1, 12))
@@ -134,18 +121,7 @@ def test_processes_share_a_step_without_loss_and_in_step(world_size, batches, ro
         assert [batch.tolist() for batch in shares[0]] == [batch.tolist() for batch in indices]
 
 
-@pytest.mark.parametrize(
-    ("batches", "world_size", "pieces"),
-    [
-        (2, 4, [6]),  # Two processes a batch, and not four for the one and then for the other.
-        (6, 4, [12, 6]),
-        (6, 8, [3, 3, 3]),  # Two groups of four, with three batches each.
-        (4, 12, [4]),
-    ],
-)
-def test_too_few_batches_are_split_only_as_far_as_processes_need(batches, world_size, pieces):
-    step = Step(tuple(np.split(np.arange(12 * batches), batches)), items=0)
-    for rank in range(world_size):
-        sizes = [len(batch) for batch in share(step, rank, world_size)]
-        assert len(sizes) == len(pieces)
-        assert all(abs(size - expected) <= 1 for size, expected in zip(sizes, pieces, strict=True))
+def test_too_few_batches_are_split_only_as_far_as_processes_need():
+    step = Step(tuple(np.split(np.arange(72), 6)), items=0)
+    # Two groups of four processes, with three batches each.
+    assert {tuple(map(len, share(step, rank, 8))) for rank in range(8)} == {(3, 3, 3)}

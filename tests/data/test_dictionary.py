@@ -1,11 +1,10 @@
 import re
 from importlib import metadata
 
-import pytest
 from refusals import refused
 
 from vanilla_transformer.data.cmudict import SPLITS, read_cmudict
-from vanilla_transformer.data.corpus import read_corpus
+from vanilla_transformer.data.corpus import corpus_languages, read_corpus
 from vanilla_transformer.errors import CorpusError
 
 
@@ -21,13 +20,8 @@ def test_the_splits_have_the_published_sizes_and_share_no_word():
     pronunciations = sorted(phonemes for word, phonemes in pairs if word == "tomato")
     assert pronunciations == ["T AH M AA T OW", "T AH M EY T OW"]
     corpus = read_corpus(["cmudict:dev"])
+    assert corpus_languages(corpus) == ("en", None)
     assert list(zip(corpus["source"], corpus["target"], strict=True)) == splits["dev"]
-
-
-@pytest.mark.parametrize("source", ["cmudict", "cmudict:valid"])
-def test_an_unknown_split_is_answered_with_the_splits_there_are(source):
-    with refused(CorpusError, "train", "dev", "test"):
-        read_corpus([source])
 
 
 def test_without_the_package_the_error_says_what_to_install(monkeypatch):

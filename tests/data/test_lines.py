@@ -43,11 +43,6 @@ def test_only_what_is_no_text_is_dropped(tmp_path):
     assert list(read_lines(tmp_path / "text")) == ["one\r", "\r\ufefftwo\r"]
 
 
-def test_a_dash_is_standard_input(standard_input):
-    standard_input("eins\nzw\u00f6lf\n".encode())
-    assert list(read_lines("-")) == ["eins", "zw\u00f6lf"]
-
-
 def test_what_cannot_be_read_is_named(tmp_path):
     (tmp_path / "latin.txt").write_bytes("gut\nsch\u00f6n\n".encode("latin-1"))
     with refused(CorpusError, "latin.txt", "line 2", "UTF-8", "byte 0xf6", "position 4"):

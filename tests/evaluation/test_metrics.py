@@ -53,12 +53,8 @@ def test_sacrebleu_takes_different_numbers_of_references():
 def test_texts_that_cannot_be_scored_are_refused():
     with refused(ValueError, "predictions", "several texts"):
         score(["chrf"], "a b", [["a"], ["b"], ["c"]])
-    with refused(ValueError, "references", "several texts"):
-        score(["chrf"], ["a b"], ["a b"])
     with refused(MetricError, "2 predictions", "1 references"):
         score(["wer"], ["A", "B"], [["A"]])
-    with refused(MetricError, "at least one"):
-        score(["wer"], [], [])
     with refused(MetricError, "reference"):
         score(["wer"], ["A"], [[]])
     with refused(MetricError, "empty"):

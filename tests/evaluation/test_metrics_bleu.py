@@ -2,10 +2,8 @@
 
 import pytest
 import sacremoses
-from refusals import refused
 
-from vanilla_transformer.errors import MetricError
-from vanilla_transformer.evaluation import METRICS, check_names, score
+from vanilla_transformer.evaluation import score
 from vanilla_transformer.evaluation.moses_tokenization import LANGUAGES
 
 
@@ -70,9 +68,3 @@ def test_paper_bleu_is_german_unless_another_language_is_named():
 
 def test_languages_are_those_of_sacremoses():
     assert set(LANGUAGES) == set(sacremoses.NonbreakingPrefixes().available_langs.values())
-
-
-def test_language_without_rules_is_an_error_that_names_those_with():
-    assert "paper_bleu:fr" in METRICS
-    with refused(MetricError, "paper_bleu", "de", "fr"):
-        check_names(["paper_bleu:xx"])

@@ -1,30 +1,16 @@
 """Scoring a model on a corpus: which lines are an item, and what is decoded."""
 
 import pytest
-import torch
 from datasets import Dataset
 from refusals import refused
-from transformers.utils import ModelOutput
+from small_models import CopyingModel
 
 from vanilla_transformer.errors import MetricError
 from vanilla_transformer.evaluation import evaluate_translation, score
-from vanilla_transformer.model.configuration_vanilla_transformer import VanillaTransformerConfig
-from vanilla_transformer.model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
 from vanilla_transformer.model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
 
 SOURCES = ["a b", "c", "a b", "d e f", "a b"]
 TARGETS = ["a b", "x", "a c", "d e", "y"]
-
-
-class CopyingModel(VanillaTransformerForConditionalGeneration):
-    """Translates each source into itself, and counts them."""
-
-    decoded, search = 0, None
-
-    def generate(self, input_ids, attention_mask, return_dict_in_generate=False, **kwargs):
-        self.decoded, self.search = self.decoded + input_ids.shape[0], kwargs
-        start = input_ids.new_full((input_ids.shape[0], 1), self.config.decoder_start_token_id)
-        return ModelOutput(sequences=torch.cat((start, input_ids), dim=1))
 
 
 @pytest.fixture(scope="module")
@@ -34,8 +20,7 @@ def tokenizer():
 
 @pytest.fixture
 def model():
-    sizes = {"d_model": 8, "d_ff": 8, "num_heads": 1, "encoder_layers": 1, "decoder_layers": 1}
-    return CopyingModel(VanillaTransformerConfig(vocab_size=260, **sizes))
+    return CopyingModel()
 
 
 @pytest.fixture
@@ -46,7 +31,7 @@ def corpus():
 def test_each_distinct_source_is_decoded_once(model, tokenizer, corpus):
     evaluation = evaluate_translation(model, tokenizer, corpus, ["chrf"], num_beams=2)
     assert model.search == {"num_beams": 2}
-    assert model.decoded == evaluation.figures["distinct_sources"] == 3
+    assert sum(map(len, model.batches)) == evaluation.figures["distinct_sources"] == 3
     assert evaluation.predictions == SOURCES
     assert evaluation.references == TARGETS
     assert evaluation.figures["seconds"] > 0 and evaluation.figures["target_tokens_per_second"] > 0
@@ -74,6 +59,6 @@ def test_split_references_are_joined_as_translations_are(model):
 def test_an_unknown_metric_is_refused_before_anything_is_decoded_and_an_empty_corpus(model, tokenizer, corpus):
     with refused(MetricError, "did you mean", "'sacrebleu'"):
         evaluate_translation(model, tokenizer, corpus, ["sacrebluu"])
-    assert model.decoded == 0
+    assert not model.batches
     with refused(MetricError, "empty"):
         evaluate_translation(model, tokenizer, Dataset.from_dict({"source": [], "target": []}), ["wer"])

@@ -21,7 +21,7 @@ def logits(model) -> torch.Tensor:
     return model.eval()(**INPUTS, decoder_input_ids=TARGET).logits
 
 
-@pytest.mark.parametrize("activation", ["swish", "gelu", "relu"])
+@pytest.mark.parametrize("activation", ["swish", "gelu"])
 def test_logits_of_a_marian_model_stay_the_same(activation: str):
     marian = random_marian(opus(activation_function=activation))
     torch.testing.assert_close(logits(from_marian(marian)), logits(marian), atol=1e-5, rtol=1e-5)
@@ -76,6 +76,6 @@ def test_models_that_marian_cannot_express_are_refused(tiny_config, changes: dic
         to_marian(VanillaTransformerForConditionalGeneration(config))
 
 
-def test_other_numbers_of_heads_in_encoder_and_decoder_are_refused():
+def test_a_marian_model_of_another_architecture_is_refused():
     with refused(ModelError, "4", "8"):
         from_marian(MarianMTModel(opus(decoder_attention_heads=8)))

@@ -1,19 +1,15 @@
 """A setting has one name, one type and one set of limits: in YAML, in Python and on the command line."""
 
-import dataclasses
-import subprocess
-import sys
-
 import pytest
 import yaml
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from refusals import refused
 
 from vanilla_transformer.cli.program import parse
 from vanilla_transformer.errors import RecipeError
 from vanilla_transformer.recipe.reading import load_recipe
-from vanilla_transformer.recipe.schema import Recipe, places
+from vanilla_transformer.recipe.schema import Recipe
 
 WORDS = st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=1).filter(lambda text: text[0] != "-")
 VALUES = {
@@ -36,39 +32,21 @@ def written(tmp_path, text):
     return path
 
 
-def test_reading_recipes_needs_no_torch():
-    code = "import sys, vanilla_transformer.recipe.schema as r; r.Recipe(); print(*sys.modules)"
-    # As the command itself does it: a plain import of the package registers its classes with transformers.
-    program = f"import sys; sys.argv = ['vanilla-transformer']; {code}"
-    modules = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=True
-    ).stdout.split()
-    assert not {"torch", "transformers", "numpy"} & set(modules)
-
-
-@given(st.fixed_dictionaries({}, optional=VALUES))
-def test_python_yaml_and_the_command_line_make_the_same_recipe(tmp_path_factory, settings):
-    recipe = Recipe.of(**settings)
+@settings(max_examples=20)
+@given(options=st.fixed_dictionaries({}, optional=VALUES))
+def test_python_yaml_and_the_command_line_make_the_same_recipe(tmp_path_factory, options):
+    recipe = Recipe.of(**options)
     folder = tmp_path_factory.mktemp("recipe")
     assert load_recipe(written(folder, recipe.to_yaml())) == recipe
     assert load_recipe(written(folder, yaml.safe_dump(recipe.given()))) == recipe
     words = []
-    for name, value in settings.items():
+    for name, value in options.items():
         option = f"--{name.replace('_', '-')}"
         if isinstance(value, bool):
             words += [option if value else f"--no-{option[2:]}"]
         else:
             words += [option, *(value if isinstance(value, tuple) else [str(value)])]
     assert parse(["train", *words]).recipe == recipe
-
-
-def test_every_setting_has_one_place_and_stands_in_the_help(capsys):
-    fields = [field.name for block in Recipe().blocks.values() for field in dataclasses.fields(block)]
-    assert len(places()) == len(Recipe().options) == len(fields) + 1
-    with pytest.raises(SystemExit):
-        parse(["train", "--help"])
-    shown = capsys.readouterr().out
-    assert not [name for name in Recipe().options if f"--{name.replace('_', '-')} " not in shown.replace(",", " ")]
 
 
 def test_settings_stand_in_their_blocks_or_outside(tmp_path):
@@ -109,21 +87,16 @@ def test_the_recipe_of_a_saved_model_may_have_settings_that_there_are_not(tmp_pa
         ("max_steps: 1.5", "max_steps '1.5'"),
         ("max_steps: 0", "max_steps '0'"),
         ("max_steps: 9223372036854775808", "max_steps '9223372036854775808'"),
-        ("max_length:", "max_length None"),
-        ("dropout: 1.0", "dropout '1.0'"),
         ("dropout: nan", "dropout 'nan'"),
         ("learning_rate: inf", "learning_rate 'inf'"),
-        ("max_length_beyond_source: -1", "max_length_beyond_source '-1'"),
         ("seed: 1\nseed: 2", "seed line 2"),
         ("train:\n- corpus: a.tsv\n  tag: AA\n  tag: BB\n", "tag line 4"),
         ("precision: float8", "precision auto float32 bfloat16 'float8'"),
         ("tokenizer_lowercase: maybe", "tokenizer_lowercase 'maybe'"),
-        ("output: [a]", "output ['a']"),
         ("labels: {a: 1}", "labels"),
         ("bach_tokens: 4096", "'bach_tokens' 'batch_tokens'"),
         ("optimization:\n  max_stops: 3\n", "'max_stops' optimization 'max_steps'"),
         ("max_steps: 3\noptimization:\n  max_steps: 4\n", "max_steps twice"),
-        ("- a\n- b\n", "setting"),
         ("", "setting"),
         ("a: [", "YAML"),
         ("{a: " * 3000, "YAML"),

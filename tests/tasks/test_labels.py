@@ -14,12 +14,12 @@ from refusals import refused
 from transformers import AutoModelForSequenceClassification, pipeline
 
 from vanilla_transformer.cli import main
-from vanilla_transformer.errors import CorpusError, RecipeError
+from vanilla_transformer.errors import CorpusError
 from vanilla_transformer.model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
 from vanilla_transformer.recipe.defaults import MODEL_FIELDS
 from vanilla_transformer.recipe.reading import load_recipe
 from vanilla_transformer.recipe.schema import Recipe
-from vanilla_transformer.tasks import evaluate, get_task, task_of_model
+from vanilla_transformer.tasks import evaluate, get_task
 from vanilla_transformer.tasks.text_classification import TextClassifier
 from vanilla_transformer.training.loop import train
 
@@ -81,7 +81,6 @@ def test_tags_stand_on_first_pieces_alone():
     assert second > 2 and tagged[0].nonzero().flatten().tolist()[0] == 1
 
 
-@pytest.mark.parametrize("part", ["dev", "test"])
 @pytest.mark.parametrize(
     ("kind", "file", "text", "named"),
     [
@@ -89,9 +88,9 @@ def test_tags_stand_on_first_pieces_alone():
         ("tagged", "b.conll", "the\tO\ncat\tB-ANI\n\nthe\tO\nrock\tB-MIN\n", "line 4 'B-MIN'"),
     ],
 )
-def test_a_label_that_was_never_seen_is_named_with_its_place(recipes, tmp_path, part, kind, file, text, named):
+def test_a_label_that_was_never_seen_is_named_with_its_place(recipes, tmp_path, kind, file, text, named):
     (tmp_path / file).write_text(text)
-    changes = {part: (str(tmp_path / file),), "output": str(tmp_path / "model")}
+    changes = {"test": (str(tmp_path / file),), "output": str(tmp_path / "model")}
     with refused(CorpusError, file, *named.split()):
         train(recipes[kind].with_options(**changes))
 
@@ -126,13 +125,6 @@ def test_columns_are_read_by_recipe_number_or_header_name(labelled, tmp_path, ca
         assert predict(model, table) == 0
         assert capsys.readouterr().out.startswith("plant\t")
     assert "perplexity" not in (model / "train.log").read_text()
-
-
-def test_a_tokenizer_of_translation_is_refused_for_a_classifier(labelled, tmp_path):
-    VanillaTransformerTokenizer.train(["a b c"], 262).save_pretrained(tmp_path / "tokenizer")
-    changes = {"tokenizer": str(tmp_path / "tokenizer"), "vocab_size": None, "output": str(tmp_path / "model")}
-    with refused(RecipeError, "start", "end"):
-        train(labelled.with_options(**changes))
 
 
 def test_labels_and_probabilities_are_ordered_and_the_pipelines(trained, tmp_path, capsys):
@@ -192,25 +184,6 @@ def test_predict_cuts_and_names_texts_that_are_too_long(trained, tmp_path, capsy
     tags = out.splitlines()[1].split()
     assert len(tags) == 1500 and tags[:2] == ["O", "B-ANI"] and set(tags[1024:]) == {"_"}
     assert "line 2" in err
-
-
-def test_models_and_settings_of_other_commands_are_named(trained, tiny_model, tmp_path, capsys):
-    tiny_model.save_pretrained(tmp_path / "model")
-    (tmp_path / "in.txt").write_text("a\n")
-    assert task_of_model(tmp_path / "model").name == "translation"
-    for words, named in (
-        (["translate", trained("labelled"), tmp_path / "in.txt"], "`predict`"),
-        (["generate", trained("labelled")], "`predict`"),
-        (["evaluate", trained("labelled"), "--data", *trained_dev(trained), "--num-beams", "2"], "num_beams"),
-    ):
-        assert main([*map(str, words)]) != 0
-        assert named in capsys.readouterr().err
-    with refused(ValueError, "`translate`"):
-        get_task("translation").predictor(tiny_model, None)
-
-
-def trained_dev(trained) -> tuple[str, ...]:
-    return load_recipe(trained("labelled") / "recipe.yaml").data.dev[0].parts
 
 
 def test_a_model_of_several_labels_is_refused(trained, tmp_path, capsys):

@@ -110,11 +110,11 @@ def test_a_run_that_makes_it_worse_returns_it_unchanged(opus, recipe):
     assert all(torch.equal(end[name], weight) for name, weight in start.items())
 
 
+@pytest.mark.parametrize("kind", ["two"], indirect=True)
 def test_other_commands_take_it(opus, pairs, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    source = Path(pairs[0]).read_text().splitlines()[0]
     assert main(["evaluate", str(opus), "--data", *pairs, "--metrics", "chrf"]) == 0
-    assert main(["attend", str(opus), source]) == 0
+    assert main(["attend", str(opus), ENGLISH[0]]) == 0
     assert main(["align", str(opus), *pairs, "--alignment-heads", "output 2:1"]) == 0
     assert main(["export", str(opus), "--to", "ctranslate2"]) == 0
     assert main(["export", str(opus), "--to", "onnx"]) == 0
