@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from refusals import refused
 
 from vanilla_transformer.data.columns import PAIRS, TAGGED_SENTENCES, TEXTS
-from vanilla_transformer.data.corpus import corpus_languages, describe_empty_rows, read_corpus, row_place
+from vanilla_transformer.data.corpus import corpus_languages, describe_empty_rows, read_corpus
 from vanilla_transformer.data.sources import CorpusSpec, refuse_pipes
 from vanilla_transformer.errors import CorpusError
 from vanilla_transformer.tasks.text_classification import LABELLED_TEXTS
@@ -278,14 +278,6 @@ def test_any_bytes_are_read_or_refused_with_a_reason(tmp_path, suffix, data, who
         assert str(path) in str(error)
     else:
         assert len(corpus) > 0
-
-
-def test_a_row_knows_its_file_and_line(write):
-    tagged = read_corpus([write("a.conll", "a\tX\nb\tY\n\nc\tZ\n")], form=TAGGED_SENTENCES)
-    spread = read_corpus([write("a.csv", 'en,de\n\n"one\ntwo",b\nc,d\n')])
-    assert [row_place(tagged, row) for row in (0, 1)] == [f"{write('a.conll', '')}, line {n}" for n in (1, 4)]
-    assert row_place(spread, 1).endswith("a.csv, line 5")
-    assert row_place(Dataset.from_dict({"text": ["x", "y"]}), 1).endswith("row 2")
 
 
 def test_rows_that_training_would_drop_are_counted_before_they_are_scored(write):

