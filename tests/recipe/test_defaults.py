@@ -140,7 +140,7 @@ def test_sizes_that_make_no_model_are_refused(given, named):
 @given(steps=st.integers(1, 100_000))
 def test_short_runs_warm_up_for_a_part_without_a_higher_peak(steps):
     found = chosen(3_000, LAPTOP, max_steps=steps)[0].optimization
-    assert found.warmup_steps <= max(1, steps * (2 / 3 if steps <= 300 else 1 / 3))
+    assert found.warmup_steps <= max(1, steps * (2 / 3 if steps <= 600 else 1 / 3))
     peak = found.learning_rate_scale * paper_learning_rate(found.warmup_steps, 128, found.warmup_steps)
     assert peak <= 1.03 * paper_learning_rate(MIN_WARMUP, 128, MIN_WARMUP)
     assert found.learning_rate_scale == 1 or found.warmup_steps < MIN_WARMUP
