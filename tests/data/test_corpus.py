@@ -356,14 +356,12 @@ def test_a_dataset_of_the_hub_is_asked_for_by_name_config_and_split(monkeypatch,
     assert asked == [{"path": "some/corpus", "name": name} for name in (None, None, "de-en")]
 
 
-def test_an_existing_path_wins_over_colons_and_a_built_in_corpus_over_a_directory(tmp_path, write, rows, monkeypatch):
+def test_an_existing_path_wins_over_colons(tmp_path, write, rows, monkeypatch):
     monkeypatch.chdir(tmp_path)
     write("a:b.tsv", "1\t2\n")
     assert rows("a:b.tsv") == [("1", "2")]
     with refused(CorpusError, "a:b.tsv", "'train'"):
         rows("a:b.tsv:train")
-    (tmp_path / "cmudict").mkdir()
-    assert len(rows("cmudict:dev")) == 2_735
 
 
 @pytest.mark.parametrize(

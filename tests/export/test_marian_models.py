@@ -42,11 +42,10 @@ def test_logits_of_a_marian_model_stay_the_same(changes: dict):
     torch.testing.assert_close(actual.softmax(-1)[..., :types], expected.softmax(-1), atol=1e-6, rtol=1e-5)
 
 
-@pytest.mark.parametrize("tied", [True, False])
-def test_logits_of_our_model_stay_the_same(tmp_path, tied: bool):
+def test_logits_of_our_model_with_three_embeddings_stay_the_same(tmp_path):
     torch.manual_seed(0)
     config = VanillaTransformerConfig(
-        vocab_size=60, d_model=32, d_ff=64, num_heads=4, encoder_layers=2, decoder_layers=2, tie_word_embeddings=tied
+        vocab_size=60, d_model=32, d_ff=64, num_heads=4, encoder_layers=2, decoder_layers=2, tie_word_embeddings=False
     )
     ours = VanillaTransformerForConditionalGeneration(config).eval()
     assert not config.attention_bias and config.layer_norm_eps == 1e-6

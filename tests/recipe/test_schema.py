@@ -107,14 +107,6 @@ def test_what_cannot_be_read_is_refused_with_its_file_and_setting(tmp_path, line
         load_recipe(written(tmp_path, line))
 
 
-def test_a_recipe_that_is_not_there_is_refused_with_the_nearest(tmp_path, monkeypatch):
+def test_a_recipe_that_is_not_there_is_refused_with_the_nearest():
     with refused(RecipeError, "'cmudikt'", "'cmudict'"):
         load_recipe("cmudikt")
-
-    def closed(*_, **__):
-        raise PermissionError(13, "Permission denied")
-
-    file = written(tmp_path, "seed: 1")
-    monkeypatch.setattr("pathlib.Path.read_text", closed)
-    with refused(RecipeError, "mine.yaml", "Permission denied"):
-        load_recipe(file)

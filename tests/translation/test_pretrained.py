@@ -15,7 +15,7 @@ from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.training.loop import train
 from vanilla_transformer.translation import load_model, translate_lines
 
-KINDS = {"one vocabulary": {}, "two": {"separate": True}, "languages": {"languages": (">>deu<<", ">>nld<<")}}
+KINDS = {"two": {"separate": True}, "languages": {"languages": (">>deu<<", ">>nld<<")}}
 LINES = ["the dog sat", "two cats walk in the park", "ein Hund?", "  spaces   and ﬁne ligatures ", "unknown 漢字"]
 
 
@@ -38,8 +38,8 @@ def pairs(kind, tmp_path_factory) -> tuple[str, str]:
     return str(directory / "en"), str(directory / "de")
 
 
-@pytest.fixture
-def recipe(opus, pairs, tmp_path) -> Recipe:
+@pytest.fixture(scope="module")
+def recipe(opus, pairs, tmp_path_factory) -> Recipe:
     return Recipe.of(
         from_model=str(opus),
         train=pairs,
@@ -49,8 +49,13 @@ def recipe(opus, pairs, tmp_path) -> Recipe:
         save_steps=3,
         learning_rate=1e-3,
         metrics=(),
-        output=str(tmp_path / "tuned"),
+        output=str(tmp_path_factory.mktemp("tuned") / "tuned"),
     )
+
+
+@pytest.fixture(scope="module")
+def tuned(recipe) -> Path:
+    return train(recipe).directory
 
 
 def of_marian(opus: Path, lines: list[str]) -> list[str]:
@@ -70,6 +75,7 @@ def test_translate_gives_the_text_of_marian_by_the_engine_alone(kind, opus, tmp_
     assert (tmp_path / "out").read_text().splitlines() == expected
 
 
+@pytest.mark.parametrize("kind", ["two"], indirect=True)
 def test_without_a_limit_a_translation_may_have_all_positions(opus, tmp_path):
     model = MarianMTModel.from_pretrained(opus)
     model.generation_config.max_length = None
@@ -78,8 +84,7 @@ def test_without_a_limit_a_translation_may_have_all_positions(opus, tmp_path):
     assert load_model(tmp_path)[0].generation_config.max_length == 64
 
 
-def test_a_run_from_it_keeps_tokenizer_and_search_and_learns(opus, recipe, pairs):
-    tuned = train(recipe)
+def test_a_run_from_it_keeps_tokenizer_and_search_and_learns(opus, tuned, pairs):
     model, tokenizer = load_model(tuned)
     assert isinstance(tokenizer, MarianTokenizer) and isinstance(model, VanillaTransformerForConditionalGeneration)
     theirs = MarianTokenizer.from_pretrained(opus)
@@ -95,8 +100,8 @@ def test_a_run_from_it_keeps_tokenizer_and_search_and_learns(opus, recipe, pairs
 
 
 @pytest.mark.parametrize("kind", ["two"], indirect=True)
-def test_a_killed_run_from_it_resumes_exactly(recipe, tmp_path, train_until):
-    expected = load_file(train(recipe) / "model.safetensors")
+def test_a_killed_run_from_it_resumes_exactly(recipe, tuned, tmp_path, train_until):
+    expected = load_file(tuned / "model.safetensors")
     mine = recipe.with_options(output=str(tmp_path / "killed"))
     train_until(mine, 5)
     found = load_file(train(mine) / "model.safetensors")
@@ -104,8 +109,8 @@ def test_a_killed_run_from_it_resumes_exactly(recipe, tmp_path, train_until):
 
 
 @pytest.mark.parametrize("kind", ["two"], indirect=True)
-def test_a_run_that_makes_it_worse_returns_it_unchanged(opus, recipe):
-    worse = train(recipe.with_options(learning_rate=3.0, max_grad_norm=1.0))
+def test_a_run_that_makes_it_worse_returns_it_unchanged(opus, recipe, tmp_path):
+    worse = train(recipe.with_options(learning_rate=3.0, max_grad_norm=1.0, output=str(tmp_path / "worse")))
     start, end = (load_model(path)[0].state_dict() for path in (opus, worse))
     assert all(torch.equal(end[name], weight) for name, weight in start.items())
 

@@ -39,8 +39,6 @@ TOKENIZER_FILES = (
     *("tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"),
     *("source.spm", "target.spm", "target_vocab.json", "vocab-tgt.json", "merges.txt"),
 )
-# Files that a model is loaded from; logs, pictures, texts and translations stand beside them.
-MODEL_FILES = ("config.json", "generation_config.json", "*.safetensors", "*.safetensors.index.json", "*.bin")
 _WEIGHTS = ("model*.safetensors", "pytorch_model*.bin")
 
 
