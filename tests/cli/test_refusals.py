@@ -39,7 +39,6 @@ REFUSED = [
     ("evaluate model --data pairs.tsv + pairs.tsv", "one corpus"),
     ("evaluate lm --data in --mbr chrf", "--mbr and ensembles are for models that translate"),
     ("evaluate model model --data in in --card", "--card is for a single model"),
-    ("evaluate lm --data in --num-beams 2", "num_beams"),
     ("predict lm in --text-column text", "are for tables"),
     ("predict model in", "give the model to `translate`"),
     ("generate model", "give it to `translate`"),

@@ -122,11 +122,14 @@ def test_text_without_line_ends_is_read_in_pieces(tmp_path):
     assert max(map(len, pieces)) == LONGEST_PIECE
 
 
-@pytest.mark.parametrize(("kind", "stride"), [("packed", 17), ("lines", 0), ("masked", 3)])
-def test_a_stride_is_refused_where_it_means_nothing(trained, recipes, kind, stride, capsys):
+@pytest.mark.parametrize(
+    ("kind", "option", "value"),
+    [("packed", "stride", 17), ("lines", "stride", 0), ("masked", "stride", 3), ("lines", "num_beams", 2)],
+)
+def test_an_option_of_evaluate_is_refused_where_it_means_nothing(trained, recipes, kind, option, value, capsys):
     data = ["--data", *recipes[kind].data.dev[0].parts]
-    assert main(["evaluate", str(trained(kind)), *data, "--stride", str(stride)]) != 0
-    assert "stride" in capsys.readouterr().err
+    assert main(["evaluate", str(trained(kind)), *data, f"--{option.replace('_', '-')}", str(value)]) != 0
+    assert option in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("kind", ["lines", "packed", "masked"])
