@@ -80,7 +80,6 @@ def test_our_model_loads_as_a_marian_model_with_its_tokenizer(spelled_backwards,
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        ("convert {tmp}/nothing {tmp}/out", "There is no model directory {tmp}/nothing"),
         ("convert {tmp}/t5 {tmp}/out", "is a t5 model, which cannot be converted; supported types: marian"),
         ("convert {model} {tmp}", "{tmp} is not empty"),
         ("export {model} {tmp}/out --to marian --quantization int8", "marian has float32"),

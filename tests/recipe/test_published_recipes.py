@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from refusals import refused
-from small_models import write_reversed
+from small_models import SIZES, write_reversed
 
 from vanilla_transformer import VanillaTransformerForConditionalGeneration
 from vanilla_transformer.cli.program import main
@@ -36,7 +36,6 @@ DEVICES = [
 COMMAND = re.compile(
     r"^#   (?:vanilla-transformer|accelerate launch -m vanilla_transformer) (train(?:.*\\\n#)*.*)$", re.M
 )
-TINY = {"d_model": 16, "d_ff": 32, "num_heads": 2, "encoder_layers": 1, "decoder_layers": 1}
 
 
 def resolved(name, device, pairs=4_500_000):
@@ -150,7 +149,7 @@ def test_the_papers_recipe_trains_averages_and_scores_as_the_paper_does(tmp_path
     steps = given.run.average_checkpoints + 2
     sizes = {"vocab_size": 280, "batch_tokens": 600, "batches_per_step": 2, "max_steps": steps, "save_steps": 1}
     recipe = given.with_options(
-        **files, **TINY, **sizes, eval_steps=steps, log_steps=1, output=str(tmp_path / "model")
+        **files, **SIZES, **sizes, eval_steps=steps, log_steps=1, output=str(tmp_path / "model")
     )
     directory = train(recipe).directory
 
@@ -178,7 +177,7 @@ def test_text_that_is_split_already_brings_its_vocabulary(tmp_path):
         lines = (" ".join(draw.choices(pieces, k=draw.randint(1, 8))) for _ in range(100))
         (tmp_path / name).write_text("".join(f"{line}\n" for line in lines))
     files = (str(tmp_path / "text.en"), str(tmp_path / "text.de"))
-    sizes = {**TINY, "max_steps": 2, "save_steps": 1, "eval_steps": 2, "batch_tokens": 200}
+    sizes = {**SIZES, "max_steps": 2, "save_steps": 1, "eval_steps": 2, "batch_tokens": 200}
     recipe = load_recipe("multi30k-en-de-wu2021")
     directory = train(
         recipe.with_options(train=files, dev=files, examples=(), output=str(tmp_path / "model"), **sizes)

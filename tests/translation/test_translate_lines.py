@@ -38,7 +38,7 @@ def texts(translations):
     return [translation.text for translation in translations]
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=20)
 @given(
     lines=st.lists(st.text(st.characters(codec="utf-8"), max_size=12), max_size=12),
     chunk_lines=st.integers(1, 13),
