@@ -8,11 +8,7 @@ import torch
 from hypothesis import strategies as st
 from transformers import GenerationMixin, LogitsProcessor
 
-from vanilla_transformer import (
-    VanillaTransformerConfig,
-    VanillaTransformerDecoderForCausalLM,
-    VanillaTransformerForConditionalGeneration,
-)
+from vanilla_transformer import VanillaTransformerDecoderForCausalLM, VanillaTransformerForConditionalGeneration
 from vanilla_transformer.model import generation_vanilla_transformer as generation
 
 PAD, START, END, WORDS = 0, 1, 2, 150
@@ -44,9 +40,9 @@ def sharp(seed: int, cls=VanillaTransformerForConditionalGeneration, **fields):
     """A random model that is sure of itself, so that sentences end and hypotheses differ."""
     torch.manual_seed(seed)
     sizes = {"d_model": 16, "d_ff": 32, "num_heads": 2, "encoder_layers": 1, "decoder_layers": 2}
-    model = cls(VanillaTransformerConfig(**{"vocab_size": WORDS, **sizes, **fields})).eval()
+    model = cls(cls.config_class(**{"vocab_size": WORDS, **sizes, **fields})).eval()
     with torch.no_grad():
-        model.get_input_embeddings().weight.mul_(2.5)
+        model.lm_head.weight.mul_(2.5)
         for name, weight in model.named_parameters():
             if name.endswith("bias"):
                 weight.normal_(std=0.3)

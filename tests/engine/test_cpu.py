@@ -69,15 +69,6 @@ def test_8_bits_are_right_with_every_engine_and_saturating_ones_are_detected(mon
     assert (error > 0.05) == saturates
 
 
-def test_multiplications_that_would_be_emulated_are_computed_in_float32(processor):
-    processor(bfloat16=False)
-    here, elsewhere = torch.device("cpu"), torch.device("cuda")
-    assert cpu.computing_dtype(torch.bfloat16, here) == cpu.computing_dtype(torch.float16, here) == torch.float32
-    assert cpu.computing_dtype(torch.bfloat16, elsewhere) == torch.bfloat16
-    assert cpu.computing_dtype(torch.float16, elsewhere) == torch.float16
-    assert cpu.computing_dtype(torch.float64, here) == torch.float64
-
-
 @pytest.mark.parametrize("known", ["_is_mkldnn_bf16_supported", "_is_avx512_bf16_supported"])
 def test_bfloat16_needs_processor_and_library(monkeypatch, known: str):
     monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: known == "_is_avx512_bf16_supported")

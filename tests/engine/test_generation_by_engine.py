@@ -5,8 +5,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 from refusals import refused
-from searches import END, INPUTS, START, WORDS, Never, Streamed, greatest_difference, sentences, sharp
-from transformers import GenerationConfig, LogitsProcessorList, MaxTimeCriteria, StoppingCriteriaList
+from searches import INPUTS, START, WORDS, Never, Streamed, greatest_difference, sentences, sharp
+from transformers import GenerationConfig, LogitsProcessorList
 
 from vanilla_transformer import VanillaTransformerForConditionalGeneration
 
@@ -24,13 +24,9 @@ FAST = {
     "weights of 8 bits": {"quantization": "int8"},
 }
 LIBRARY = {
-    "a beam that is sampled": {"do_sample": True, "num_beams": 3},
     "scores of all steps": {"output_scores": True, "return_dict_in_generate": True},
-    "logits": {"output_logits": True, "return_dict_in_generate": True},
     "attentions": {"output_attentions": True, "return_dict_in_generate": True},
-    "states": {"output_hidden_states": True, "return_dict_in_generate": True},
     "the cache of a greedy search": {"return_dict_in_generate": True, "num_beams": 1},
-    "an end forced at each sentence's own limit": {"forced_eos_token_id": END},
     "no cache": {"use_cache": False},
     "a static cache": {"cache_implementation": "static", "num_beams": 1},
     "a streamer": {
@@ -40,29 +36,19 @@ LIBRARY = {
         "attention_mask": None,
     },
     "a processor of one's own": {"logits_processor": LogitsProcessorList([Never()])},
-    "allowed tokens by row": {"prefix_allowed_tokens_fn": lambda row, ids: [3 + row, END]},
-    "a criterion of one's own": {"stopping_criteria": StoppingCriteriaList([MaxTimeCriteria(100)])},
     "a time": {"max_time": 100.0},
-    "a mask over a prefix": {
-        "decoder_input_ids": torch.tensor([[START, 9]]).expand(3, -1),
-        "decoder_attention_mask": torch.ones(3, 2, dtype=torch.long),
-    },
     "a beam as wide as the vocabulary": {"num_beams": WORDS},
 }
 
 
-@pytest.mark.parametrize("asked", FAST.values(), ids=FAST)
-def test_the_engine_supports(ways_taken, asked: dict):
-    sharp(0).generate(**{**INPUTS, **asked})
-    assert ways_taken == ["engine"]
-
-
-@pytest.mark.parametrize("asked", LIBRARY.values(), ids=LIBRARY)
-def test_the_library_searches_with(ways_taken, asked: dict):
+@pytest.mark.parametrize("way", ["engine", "library"])
+def test_each_call_goes_the_way_that_is_said_here(ways_taken, way: str):
     model = sharp(0)
     model.set_attn_implementation("eager")
-    model.generate(**{**INPUTS, **asked})
-    assert ways_taken == ["library"]
+    for name, asked in {"engine": FAST, "library": LIBRARY}[way].items():
+        ways_taken.clear()
+        model.generate(**{**INPUTS, "max_new_tokens": 6, **asked})
+        assert ways_taken == [way], name
 
 
 @pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode, torch.enable_grad])

@@ -109,14 +109,14 @@ METHODS = [
     (kind, name)
     for kind in LAYER_CLASSES
     for name, value in vars(kind).items()
-    if callable(value) and not (name.startswith("__") and name != "__call__") and not isinstance(value, type)
+    if callable(value) and (not name.startswith("__") or name == "__call__") and not isinstance(value, type)
+    # Others are not on the way of a call.
+    if name == "forward" or not kind.__module__.startswith("torch")
 ]
 
 
 @pytest.mark.parametrize(("kind", "name"), METHODS, ids=lambda part: getattr(part, "__name__", part))
 def test_a_patched_method_is_declined(ways_taken, monkeypatch, kind: type, name: str):
-    if kind.__module__.startswith("torch") and name != "forward":
-        pytest.skip("not on the way of a call")
     method = vars(kind)[name]
     if isinstance(method, staticmethod):
         patched = staticmethod(lambda *args, **kwargs: method.__func__(*args, **kwargs))
@@ -193,16 +193,11 @@ def norm_without_bias(model):
     model.model.decoder.layers[1].self_attention_norm.bias = None
 
 
-def width_of_heads(model):
-    attention = model.model.decoder.layers[0].self_attention
-    attention.d_k = 4
-
-
 def causality(model):
     model.model.decoder.layers[0].self_attention.is_causal = False
 
 
-EDITS = [eps, activation, bias_on_values_alone, max_norm, norm_without_bias, width_of_heads, causality]
+EDITS = [eps, activation, bias_on_values_alone, max_norm, norm_without_bias, causality]
 
 
 @pytest.mark.parametrize("edit", EDITS)
@@ -210,12 +205,6 @@ def test_a_change_after_a_call_is_seen(ways_taken, edit):
     model = sharp(0)
     before = sequences(model, "engine")
     edit(model)
-    try:
-        sequences(model, "library")
-    except RuntimeError:  # The model itself cannot compute it.
-        with pytest.raises(RuntimeError):
-            sequences(model, "engine")
-        return
     assert_equal_or_declined(model, ways_taken)
     if edit in (eps, activation):
         assert not torch.equal(sequences(model, "engine"), before)

@@ -36,13 +36,3 @@ def test_a_linear_layer_multiplies_by_its_weight(inputs, outputs, with_bias, wei
                 expected += 0 if linear.bias is None else linear.bias.float()
                 wanted = expected if activation is None else activation(expected)
             assert (found - wanted).abs().max() <= tolerance * expected.abs().max()
-
-
-@pytest.mark.parametrize(("of_first", "of_second"), [(True, True), (False, True), (True, False), (False, False)])
-def test_several_linear_layers_are_one(of_first, of_second):
-    first, second = nn.Linear(8, 4, bias=of_first), nn.Linear(8, 6, bias=of_second)
-    x = torch.randn(3, 8)
-    with torch.no_grad():
-        for packed in (True, False):
-            found = Weights(torch.float32, packed).projections(first, second, scaled=0.5)(x)
-            torch.testing.assert_close(found, (0.5 * first(x), second(x)))

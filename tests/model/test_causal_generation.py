@@ -5,37 +5,34 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from refusals import refused
-from searches import ARCHITECTURES, END, PAD, CausalLibrarySearch, Google, Streamed, assert_same
+from searches import (
+    ARCHITECTURES,
+    END,
+    PAD,
+    WORDS,
+    CausalLibrarySearch,
+    Google,
+    Streamed,
+    assert_same,
+    sentences,
+    sharp,
+)
 from transformers import DynamicCache, GenerationConfig
 
-from vanilla_transformer import VanillaTransformerDecoderConfig, VanillaTransformerDecoderForCausalLM
+from vanilla_transformer import VanillaTransformerDecoderForCausalLM
 
-WORDS = 70
 ENDS = [END, *range(20, WORDS, 8)]
 
 
-def sharp(seed: int, cls=VanillaTransformerDecoderForCausalLM, **fields):
-    """A random language model that is sure of itself, so that texts end and hypotheses differ."""
-    torch.manual_seed(seed)
-    sizes = {"d_model": 16, "d_ff": 32, "num_heads": 2, "decoder_layers": 2, "tie_word_embeddings": False}
-    sizes |= {"vocab_size": WORDS, "eos_token_id": ENDS}
-    model = cls(VanillaTransformerDecoderConfig(**{**sizes, **fields})).eval()
-    with torch.no_grad():
-        # Tied, it would repeat its last token for ever.
-        model.lm_head.weight.mul_(2.5)
-        for name, weight in model.named_parameters():
-            if name.endswith("bias"):
-                weight.normal_(std=0.3)
-    return model
+def language_model(seed: int, cls=VanillaTransformerDecoderForCausalLM, **fields):
+    """Tied, it would repeat its last token for ever."""
+    return sharp(seed, cls, **{"tie_word_embeddings": False, "eos_token_id": ENDS, **fields})
 
 
 def prompts(seed: int, lengths: list[int]) -> dict[str, torch.Tensor]:
     """Random prompts that end where their rows do."""
-    generator = torch.Generator().manual_seed(seed)
-    ids = torch.full((len(lengths), max(lengths)), PAD)
-    for row, length in zip(ids, lengths, strict=True):
-        row[-length:] = torch.randint(3, WORDS, (length,), generator=generator)
-    return {"input_ids": ids, "attention_mask": (ids != PAD).long()}
+    ended = sentences(seed, [length + 1 for length in lengths], "left")
+    return {name: part[:, :-1] for name, part in ended.items()}
 
 
 LENGTHS = st.one_of(
@@ -72,10 +69,10 @@ def test_beam_search_is_the_librarys(
         lengths = lengths[:1] * len(lengths)
     wanted = {**prompts(seed, lengths), **search, "return_dict_in_generate": True}
     wanted |= {"num_beams": beams, "num_return_sequences": returned, "early_stopping": early_stopping}
-    ours = sharp(seed, **architecture).generate(
+    ours = language_model(seed, **architecture).generate(
         **wanted, length_penalty=alpha, length_penalty_type="google" if google else "huggingface"
     )
-    theirs = sharp(seed, CausalLibrarySearch, **architecture).generate(
+    theirs = language_model(seed, CausalLibrarySearch, **architecture).generate(
         **wanted, length_penalty=Google(alpha) if google else alpha, output_scores=True
     )
     assert_same(ours, theirs)
@@ -94,7 +91,7 @@ def test_beam_search_is_the_librarys(
 def test_greedy_search_and_samples_are_the_librarys(seed, architecture, lengths, search, drawn):
     wanted, found = {**prompts(seed, lengths), **search, **drawn}, []
     for cls in (VanillaTransformerDecoderForCausalLM, CausalLibrarySearch):
-        model = sharp(seed, cls, **architecture)
+        model = language_model(seed, cls, **architecture)
         torch.manual_seed(seed)
         found.append(model.generate(**wanted))
     assert torch.equal(*found)
@@ -131,15 +128,15 @@ LIBRARY = {
 def test_each_call_goes_the_way_that_is_said_here(ways_taken, way: str):
     for name, asked in {"engine": ENGINE, "library": LIBRARY}[way].items():
         ways_taken.clear()
-        sharp(0).generate(**{**INPUTS, "max_new_tokens": 4, **asked})
+        language_model(0).generate(**{**INPUTS, "max_new_tokens": 4, **asked})
         assert ways_taken == [way], name
         if way == "library" and "return_dict_in_generate" not in asked:
             with refused(ValueError, "'int8'"):
-                sharp(0).generate(**{**INPUTS, "max_new_tokens": 4, **asked}, quantization="int8")
+                language_model(0).generate(**{**INPUTS, "max_new_tokens": 4, **asked}, quantization="int8")
 
 
 def test_the_library_goes_on_from_a_cache(ways_taken):
-    model = sharp(0)
+    model = language_model(0)
     asked = {"suppress_tokens": ENDS, "return_dict_in_generate": True}
     whole = model.generate(**INPUTS, **asked, max_new_tokens=6).sequences
     part = model.generate(**INPUTS, **asked, max_new_tokens=3)

@@ -8,30 +8,19 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from refusals import refused
+from searches import END, PAD, START, sharp
 from transformers import GenerationConfig
 
-from vanilla_transformer import VanillaTransformerConfig, VanillaTransformerForConditionalGeneration
-from vanilla_transformer.model.generation_vanilla_transformer import GoogleLengthPenalty
+from vanilla_transformer import VanillaTransformerForConditionalGeneration
 
-PAD, START, END = 0, 1, 2
 SOURCE = torch.tensor([[5, 3, 7, 8, END], [4, 6, END, PAD, PAD], [6, END, PAD, PAD, PAD]])
 MASK = (SOURCE != PAD).long()
 INPUTS = {"input_ids": SOURCE, "attention_mask": MASK}
 
 
-def few_words(seed: int, **fields) -> VanillaTransformerForConditionalGeneration:
-    """A random model of nine types, so sure of itself that its sentences end and its hypotheses differ."""
-    torch.manual_seed(seed)
-    sizes = {"vocab_size": 9, "d_model": 16, "d_ff": 32, "num_heads": 2, "encoder_layers": 1, "decoder_layers": 2}
-    model = VanillaTransformerForConditionalGeneration(VanillaTransformerConfig(**{**sizes, **fields})).eval()
-    with torch.no_grad():
-        model.get_input_embeddings().weight.mul_(3.0)
-    return model
-
-
 @pytest.fixture(scope="module")
 def model() -> VanillaTransformerForConditionalGeneration:
-    return few_words(0)
+    return sharp(0, vocab_size=9)
 
 
 def log_probabilities(model, source: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
@@ -50,14 +39,9 @@ def until_end(row: list[int]) -> list[int]:
     return row[: row.index(END) + 1] if END in row else [token for token in row if token != PAD]
 
 
-def test_google_penalty_is_the_published_formula():
-    assert 10 ** GoogleLengthPenalty(0.6) == pytest.approx(((5 + 10) / 6) ** 0.6)
-    assert 1 ** GoogleLengthPenalty(0.6) == 1
-
-
 @pytest.mark.parametrize(("seed", "alpha"), [(0, 0.0), (1, 0.6), (2, 1.5)])
 def test_beam_as_wide_as_the_space_finds_what_exhaustive_search_finds(seed: int, alpha: float):
-    model, longest, source = few_words(seed, vocab_size=5), 4, torch.tensor([[3, 4, 3, 2]])
+    model, longest, source = sharp(seed, vocab_size=5), 4, torch.tensor([[3, 4, 3, 2]])
     hypotheses = [
         [START, *tokens, last]
         for length in range(1, longest + 1)
@@ -86,7 +70,7 @@ def test_beam_as_wide_as_the_space_finds_what_exhaustive_search_finds(seed: int,
     beyond=st.integers(0, 9),
 )
 def test_scores_equal_a_teacher_forced_recomputation(seed: int, beams: int, alpha: float, beyond: int):
-    model = few_words(seed, vocab_size=5)
+    model = sharp(seed, vocab_size=5)
     source = torch.tensor([[3, 4, 3, 4, 2], [4, 2, 0, 0, 0]])
     search = {
         "num_beams": beams,
@@ -104,19 +88,6 @@ def test_scores_equal_a_teacher_forced_recomputation(seed: int, beams: int, alph
         assert (sequence[1 + length :] == PAD).all()
 
 
-@pytest.mark.parametrize("search", [{"num_beams": 1}, {"num_beams": 4}, {"num_beams": 3, "num_return_sequences": 3}])
-def test_transition_scores_agree_with_teacher_forcing(model, search: dict):
-    asked = {"max_new_tokens": 7, "return_dict_in_generate": True, "output_scores": True}
-    found = model.generate(**INPUTS, **search, **asked)
-    beams = getattr(found, "beam_indices", None)
-    scores = model.compute_transition_scores(found.sequences, found.scores, beams, normalize_logits=beams is None)
-    rows = torch.arange(len(SOURCE)).repeat_interleave(search.get("num_return_sequences", 1))
-    expected = log_probabilities(model, SOURCE[rows], found.sequences)
-    for row, sequence in enumerate(found.sequences[:, 1:].tolist()):
-        length = len(until_end(sequence))
-        torch.testing.assert_close(scores[row, :length], expected[row, :length], atol=1e-5, rtol=0)
-
-
 def test_defaults_are_the_papers(model):
     paper = {"num_beams": 4, "length_penalty": 0.6, "length_penalty_type": "google", "max_length_beyond_source": 50}
     assert {name: getattr(model.generation_config, name) for name in paper} == paper
@@ -129,7 +100,7 @@ def test_defaults_are_the_papers(model):
 @pytest.mark.parametrize("asked", [{}, {"num_beams": 1}, {"do_sample": True}, {"num_beams": 2}], ids=str)
 @pytest.mark.parametrize("ends", [END, None])
 def test_each_sentence_has_its_own_limit(asked: dict, ends: int | None):
-    model, never = few_words(0), [PAD] if ends is None else [PAD, END]
+    model, never = sharp(0, vocab_size=9), [PAD] if ends is None else [PAD, END]
     model.generation_config.eos_token_id = ends
     found = model.generate(**INPUTS, **asked, suppress_tokens=never)
     assert (found != PAD).sum(1).tolist() == [1 + 5 + 50, 1 + 3 + 50, 1 + 2 + 50]
@@ -152,7 +123,7 @@ def test_beam_of_one_equals_greedy_steps_and_assisted_decoding(model):
     found = model.generate(**INPUTS, num_beams=1, max_new_tokens=12)
     assert list(map(until_end, found.tolist())) == list(map(until_end, by_hand.tolist()))
     expected = model.generate(SOURCE[:1], num_beams=1)
-    for asked in ({"assistant_model": few_words(9)}, {"prompt_lookup_num_tokens": 2}):
+    for asked in ({"assistant_model": sharp(9, vocab_size=9)}, {"prompt_lookup_num_tokens": 2}):
         assert torch.equal(model.generate(SOURCE[:1], num_beams=1, **asked), expected)
 
 
@@ -191,6 +162,6 @@ def test_a_generation_config_that_says_which_penalty_keeps_it(model, tmp_path):
 
 @pytest.mark.parametrize("asked", [{}, {"num_beams": 1}, {"output_scores": True, "return_dict_in_generate": True}])
 def test_a_model_without_a_padding_token_decodes(model, asked: dict):
-    found = [each.generate(SOURCE[:1], **asked) for each in (few_words(0, pad_token_id=None), model)]
+    found = [each.generate(SOURCE[:1], **asked) for each in (sharp(0, vocab_size=9, pad_token_id=None), model)]
     rows = [(one if isinstance(one, torch.Tensor) else one.sequences)[0].tolist() for one in found]
     assert until_end(rows[0]) == until_end(rows[1])

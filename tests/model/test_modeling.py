@@ -15,8 +15,6 @@ from vanilla_transformer import (
     RecurrentEncoderDecoderConfig,
     RecurrentEncoderDecoderForConditionalGeneration,
     VanillaTransformerDecoderConfig,
-    VanillaTransformerDecoderModel,
-    VanillaTransformerEncoderModel,
     VanillaTransformerForConditionalGeneration,
 )
 from vanilla_transformer.model.modeling_vanilla_transformer import Dropout
@@ -261,26 +259,25 @@ def test_embeddings_and_tuples_are_as_ids_and_dictionaries(kind: str):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("length", [1, 7])
-def test_a_mask_of_another_length_than_its_tokens_is_refused(kind: str, length: int):
-    model, inputs = random_model(kind), given(kind, IDS[:1])
-    with refused(ValueError, f"{length} tokens", "6"):
-        model(**{**inputs, "attention_mask": torch.ones(1, length, dtype=torch.long)})
+def test_a_mask_of_another_length_than_its_tokens_is_refused(kind: str):
+    """One of length 1 would be broadcast in silence."""
+    model, inputs, mask = random_model(kind), given(kind, IDS[:1]), torch.ones(1, 1, dtype=torch.long)
+    with refused(ValueError, "1 tokens", "6"):
+        model(**{**inputs, "attention_mask": mask})
     if kind == "translator":
-        mask = torch.ones(1, length, dtype=torch.long)
-        with refused(ValueError, f"{length} tokens", "5"):
+        with refused(ValueError, "1 tokens", "5"):
             model(**{**inputs, "attention_mask": None, "decoder_attention_mask": mask})
-        with refused(ValueError, f"{length} tokens", "6"):
+        with refused(ValueError, "1 tokens", "6"):
             model(encoder_outputs=model.get_encoder()(IDS[:1]), decoder_input_ids=TARGET[:1], attention_mask=mask)
 
 
-@pytest.mark.parametrize("name", ["position_ids", "decoder_position_ids"])
-def test_positions_of_a_callers_own_are_refused(tiny_model, name):
-    positions = {name: torch.tensor([[0, 1, 0, 1, 2]] * 2)}
-    with refused(ValueError, name):
-        tiny_model(**given("translator"), **positions)
-    with refused(ValueError, name):
-        tiny_model.generate(IDS, attention_mask=MASK, **positions)
+def test_positions_of_a_callers_own_are_refused(tiny_model):
+    for name in ("position_ids", "decoder_position_ids"):
+        positions = {name: torch.tensor([[0, 1, 0, 1, 2]] * 2)}
+        with refused(ValueError, name):
+            tiny_model(**given("translator"), **positions)
+        with refused(ValueError, name):
+            tiny_model.generate(IDS, attention_mask=MASK, **positions)
     with refused(ValueError, "position_ids"):
         random_model("masked-language-model")(IDS, position_ids=torch.arange(6)[None])
 
@@ -385,35 +382,17 @@ def test_a_model_is_freed_at_once(tiny_config):
         gc.enable()
 
 
-def untie_in_the_configuration(model):
-    model.config.tie_word_embeddings = False
-
-
-def give_another_head(model):
-    untie_in_the_configuration(model)
-    model.lm_head = nn.Linear(model.config.d_model, model.config.vocab_size, bias=False)
-
-
-def give_another_embedding(model):
-    model.set_input_embeddings(nn.Embedding(model.config.vocab_size, model.config.d_model))
-
-
-def give_the_base_model_another_embedding(model):
-    untie_in_the_configuration(model)
-    give_another_embedding(model.model)
-
-
 @pytest.mark.parametrize("family", ["transformer", "recurrent"])
-@pytest.mark.parametrize(
-    "untie",
-    [untie_in_the_configuration, give_another_head, give_another_embedding, give_the_base_model_another_embedding],
-)
-def test_untied_weights_are_saved_as_they_are(family, untie, tmp_path):
+@pytest.mark.parametrize("by", ["configuration", "another embedding"])
+def test_untied_weights_are_saved_as_they_are(family, by, tmp_path):
     model = random_model("translator")
     if family == "recurrent":
         config = RecurrentEncoderDecoderConfig(vocab_size=48, d_model=32, dropout=0.0)
         model = RecurrentEncoderDecoderForConditionalGeneration(config).eval()
-    untie(model)
+    if by == "configuration":
+        model.config.tie_word_embeddings = False
+    else:
+        model.set_input_embeddings(nn.Embedding(48, 32))
     expected = model(**inputs_of("translator")).logits
     model.save_pretrained(tmp_path / "saved")
     # As a Trainer saves.
@@ -427,6 +406,3 @@ def test_untied_weights_are_saved_as_they_are(family, untie, tmp_path):
 def test_a_decoder_alone_has_no_attention_to_a_source():
     with refused(ValueError, "add_cross_attention"):
         VanillaTransformerDecoderConfig(add_cross_attention=True)
-    bases = VanillaTransformerEncoderModel, VanillaTransformerDecoderModel
-    sizes = [base(base.config_class.from_preset("tiny", vocab_size=48)).num_parameters() for base in bases]
-    assert sizes[0] == sizes[1]

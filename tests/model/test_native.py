@@ -1,5 +1,6 @@
 """Where the library meets the models: Auto classes, remote code, pipelines, and `generate` of a language model."""
 
+import inspect
 import json
 import os
 import shutil
@@ -46,11 +47,6 @@ def tokenizer() -> VanillaTransformerTokenizer:
     return VanillaTransformerTokenizer.train(TEXTS, 284, begins=True, mask_token=True)
 
 
-@pytest.fixture(scope="module")
-def prompts() -> VanillaTransformerTokenizer:
-    return VanillaTransformerTokenizer.train(TEXTS, 283, begins=True, ends=False)
-
-
 @pytest.mark.parametrize("kind", AUTO)
 def test_auto_classes_load_what_was_saved(kind: str, tmp_path: Path):
     model, auto_class, inputs = random_model(kind), AUTO[kind], inputs_of(kind)
@@ -69,16 +65,6 @@ def test_auto_classes_load_what_was_saved(kind: str, tmp_path: Path):
     assert torch.equal(stack.positional_encoding(4000), PositionalEncoding(model.config)(4000))
 
 
-def test_a_classifier_begins_with_the_encoder_of_a_masked_language_model(tmp_path: Path):
-    masked = random_model("masked-language-model")
-    masked.save_pretrained(tmp_path)
-    model, report = HEADS["classifier"].from_pretrained(tmp_path, num_labels=5, output_loading_info=True)
-    assert set(report["missing_keys"]) == {"classifier.weight", "classifier.bias"}
-    assert model(IDS, MASK).logits.shape == (2, 5)
-    for ours, theirs in zip(model.model.parameters(), masked.model.parameters(), strict=True):
-        assert torch.equal(ours, theirs)
-
-
 NOT_INSTALLED = """
 import json, sys
 class Nowhere:
@@ -86,84 +72,60 @@ class Nowhere:
         if name.partition(".")[0] == "vanilla_transformer":
             raise ModuleNotFoundError(name)
 sys.meta_path.insert(0, Nowhere())
-import torch, transformers
-from transformers import pipeline
-found = {}
-for directory in sys.argv[1:]:
-    name = directory.rpartition("/")[2]
-    kind = name.removesuffix("Recurrent")
-    model = getattr(transformers, kind).from_pretrained(directory, trust_remote_code=True)
-    base = transformers.AutoModel.from_pretrained(directory, trust_remote_code=True)
-    assert type(model).__module__.startswith("transformers_modules.")
-    ids = torch.tensor([[5, 9, 7, 8, 6, 30]])
-    if kind == "AutoModelForSeq2SeqLM":
-        found[name] = model.generate(ids).tolist()
-        continue
-    assert torch.equal(base(ids).last_hidden_state, model.model(ids).last_hidden_state)
-    found[kind] = model(ids).logits.tolist()
-    if kind in ("AutoModelForMaskedLM", "AutoModelForCausalLM"):
-        task, text = {"M": ("fill-mask", "the <mask> sat"), "C": ("text-generation", "the cat")}[kind[12]]
-        pipe = pipeline(task, model=directory, trust_remote_code=True)
-        settings = {} if kind[12] == "M" else {"do_sample": False, "max_new_tokens": 4}
-        found[task] = pipe(text, **settings)
-    if kind == "AutoModelForTokenClassification":
-        pipe = pipeline("token-classification", model=directory, trust_remote_code=True, aggregation_strategy="first")
-        found["words"] = [group["word"] for group in pipe("the cat sat on the mat")]
-# As docs/guides/hugging-face.md says: the code in the root.
-root, _, folder = directory.rpartition("/")
-within = getattr(transformers, kind).from_pretrained(root, subfolder=folder, trust_remote_code=True)
-assert within(ids).logits.tolist() == found[kind]
-print(json.dumps(found))
 """
 
 
-def test_models_load_and_run_where_the_package_is_not_installed(tokenizer, prompts, tmp_path: Path):
-    ids = torch.tensor([[5, 9, 7, 8, 6, 30]])
+def computed(directories: list[str], trust: bool) -> dict[str, object]:
+    """Logits or tokens of models by Auto classes, and what pipelines say; run in another process too."""
+    import torch
+    import transformers
+
+    ids, found = torch.tensor([[5, 9, 7, 8, 6, 30]]), {}
+    asked = {
+        "AutoModelForMaskedLM": ("fill-mask", "the <mask> sat", {}),
+        "AutoModelForCausalLM": ("text-generation", "the cat", {"do_sample": False, "max_new_tokens": 4}),
+        "AutoModelForTokenClassification": ("token-classification", "the cat sat on the mat", {}),
+    }
+    for directory in directories:
+        kind = directory.rpartition("/")[2]
+        auto_class = getattr(transformers, kind.removesuffix("Recurrent"))
+        model = auto_class.from_pretrained(directory, trust_remote_code=trust)
+        assert type(model).__module__.startswith("transformers_modules.") == trust
+        found[kind] = (model.generate(ids) if "Seq2Seq" in kind else model(ids).logits).tolist()
+        if kind in asked:
+            task, text, settings = asked[kind]
+            words = {"aggregation_strategy": "first"} if task == "token-classification" else {}
+            pipe = transformers.pipeline(task, model=directory, trust_remote_code=trust, **words)
+            answers = pipe(text, **settings)
+            found[task] = [answer["word"] for answer in answers] if words else answers
+    # As docs/guides/hugging-face.md says: the code in the root.
+    root, _, folder = directory.rpartition("/")
+    within = auto_class.from_pretrained(root, subfolder=folder, trust_remote_code=trust)
+    assert within(ids).logits.tolist() == found[kind]
+    return found
+
+
+def test_models_load_and_run_where_the_package_is_not_installed(tokenizer, tmp_path: Path):
     config = RecurrentEncoderDecoderConfig(vocab_size=284, d_model=16)
-    recurrent = RecurrentEncoderDecoderForConditionalGeneration(config).eval()
-    recurrent.save_pretrained(tmp_path / "AutoModelForSeq2SeqLMRecurrent")
-    directories = [str(tmp_path / "AutoModelForSeq2SeqLMRecurrent")]
-    expected = {"AutoModelForSeq2SeqLMRecurrent": recurrent.generate(ids).tolist()}
-    for kind, auto_class in AUTO.items():
-        directory = tmp_path / auto_class.__name__
-        model = random_model(kind, vocab_size=284)
-        model.save_pretrained(directory)
-        (prompts if kind == "language-model" else tokenizer).save_pretrained(directory)
-        result = model.generate(ids) if kind == "translator" else model(ids).logits
-        expected[auto_class.__name__] = result.tolist()
-        if kind == "masked-language-model":
-            expected["fill-mask"] = pipeline("fill-mask", model=str(directory))("the <mask> sat")
-        if kind == "tagger":
-            tag = pipeline("token-classification", model=str(directory), aggregation_strategy="first")
-            expected["words"] = [group["word"] for group in tag("the cat sat on the mat")]
-            assert any(" " in word for word in expected["words"])
-        if kind == "language-model":
-            settings = {"do_sample": False, "max_new_tokens": 4}
-            expected["text-generation"] = pipeline("text-generation", model=str(directory))("the cat", **settings)
-        directories.append(str(directory))
-    for code in directory.glob("*.py"):
+    models = {"AutoModelForSeq2SeqLMRecurrent": RecurrentEncoderDecoderForConditionalGeneration(config)}
+    models |= {auto_class.__name__: random_model(kind, vocab_size=284) for kind, auto_class in AUTO.items()}
+    for name, model in models.items():
+        model.save_pretrained(tmp_path / name)
+        tokenizer.save_pretrained(tmp_path / name)
+    VanillaTransformerTokenizer.train(TEXTS, 283, begins=True, ends=False).save_pretrained(tmp_path / name)
+    for code in (tmp_path / name).glob("*.py"):
         shutil.copy(code, tmp_path)
+    directories = [str(tmp_path / name) for name in models]
+    script = f"{NOT_INSTALLED}{inspect.getsource(computed)}print(json.dumps(computed(sys.argv[1:], True)))"
     environment = {**os.environ, "HF_HOME": str(tmp_path / "home"), "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-c", NOT_INSTALLED, *directories]
+    command = [sys.executable, "-c", script, *directories]
     result = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True)
     assert result.returncode == 0, result.stderr[-3000:]
-    assert json.loads(result.stdout.splitlines()[-1]) == json.loads(json.dumps(expected))
+    assert json.loads(result.stdout.splitlines()[-1]) == json.loads(json.dumps(computed(directories, False)))
 
 
-def test_classifying_pipelines_of_the_library_take_the_models(tokenizer):
-    names = {"id2label": {0: "bad", 1: "good"}, "label2id": {"bad": 0, "good": 1}}
-    classifier = random_model("classifier", vocab_size=284, **names)
-    classify = pipeline("text-classification", model=classifier, tokenizer=tokenizer)
-    texts = ["a dog ran", "the cat sat on the mat and the dog"]
-    alone, together = [classify(text)[0] for text in texts], classify(texts, batch_size=2)
-    for one, other in zip(alone, together, strict=True):
-        assert one["label"] == other["label"] and one["score"] == pytest.approx(other["score"], abs=1e-5)
-    assert classify({"text": "a dog", "text_pair": "ran"})["label"] in ("bad", "good")
-
+def test_words_of_a_group_stay_apart_whatever_joins_them(tokenizer):
     tagger = random_model("tagger", vocab_size=284, id2label={0: "B-X", 1: "I-X"})
-    tag = pipeline("token-classification", model=tagger, tokenizer=tokenizer, aggregation_strategy="first")
-    text = "the cat sat"
-    assert "".join(text[word["start"] : word["end"]] for word in tag(text)).replace(" ", "") == "thecatsat"
     torch.nn.init.zeros_(tagger.classifier.weight)
     tagger.classifier.bias.data = torch.tensor([0.0, 1.0])  # I-X for all, so that the words are one group.
     for strategy in ("simple", "first", "average", "max"):
@@ -171,57 +133,36 @@ def test_classifying_pipelines_of_the_library_take_the_models(tokenizer):
         assert {group["word"] for group in tag("the cat sat")} == {"the cat sat"}
 
 
-GREEDY: list[dict[str, Any]] = [
-    {"use_cache": False},
-    {"cache_implementation": "static"},
-    {"return_dict_in_generate": True, "output_scores": True, "output_attentions": True},
-]
-SEARCHES: list[dict[str, Any]] = [
-    *({"num_beams": 3, "num_return_sequences": 2}, {"num_beams": 3, "cache_implementation": "static"}),
-    *({"repetition_penalty": 1.3, "min_new_tokens": 4}, {"prefix_allowed_tokens_fn": lambda batch, ids: [7, 8, 9]}),
-]
-
-
-@pytest.mark.parametrize("settings", GREEDY + SEARCHES, ids=lambda settings: "-".join(settings))
-@pytest.mark.parametrize("positions", ["sinusoidal", "learned"])
-def test_every_mode_of_generate_takes_no_account_of_padding(settings: dict[str, Any], positions: str):
-    model = random_model("language-model", eos_token_id=None, positional_encoding=positions)
-    model.set_attn_implementation("eager" if "output_attentions" in settings else "sdpa")
-    ids, mask, count = IDS.flip(1), MASK.flip(1), settings.get("num_return_sequences", 1)
-
-    def last(tokens: torch.Tensor, where: torch.Tensor, **asked: Any) -> torch.Tensor:
-        outputs = model.generate(tokens, attention_mask=where, max_new_tokens=6, **asked)
-        return (outputs if isinstance(outputs, torch.Tensor) else outputs.sequences)[-count:, -6:]
-
-    padded = last(ids, mask, **settings)
-    assert torch.equal(padded, last(ids[1:, 3:], mask[1:, 3:], **settings))
-    assert settings not in GREEDY or torch.equal(padded, last(ids, mask))
+@pytest.mark.parametrize(
+    "settings",
+    [
+        *({"use_cache": False}, {"cache_implementation": "static"}),
+        *({"num_beams": 3, "num_return_sequences": 2}, {"num_beams": 3, "cache_implementation": "static"}),
+    ],
+    ids=str,
+)
+def test_every_mode_of_generate_takes_no_account_of_padding(settings: dict[str, Any]):
+    model, asked = random_model("language-model", eos_token_id=None), {"max_new_tokens": 6, **settings}
+    padded = model.generate(IDS.flip(1), attention_mask=MASK.flip(1), **asked)
+    alone = model.generate(IDS[1:, :3].flip(1), **asked)
+    assert torch.equal(padded[-len(alone) :, -6:], alone[:, -6:])
 
 
 @pytest.mark.parametrize("kind", ["translator", "language-model"])
-@pytest.mark.parametrize("sampled", [False, True])
 @pytest.mark.parametrize("beams", [1, 4])
-def test_generate_returns_what_the_library_does_of_each_step(kind: str, sampled: bool, beams: int):
+def test_generate_returns_each_steps_scores_attention_and_states_with_a_cache_or_without(kind: str, beams: int):
     model = random_model(kind, eos_token_id=None)
     model.set_attn_implementation("eager")
-    config, found = model.config, []
-    details = dict.fromkeys(("scores", "logits", "attentions", "hidden_states"), True)
-    for use_cache in (True, False):
-        torch.manual_seed(0)
-        asked = {"do_sample": sampled, "num_beams": beams, "use_cache": use_cache, "return_dict_in_generate": True}
-        asked |= {f"output_{name}": wanted for name, wanted in details.items()}
-        outputs = model.generate(IDS.flip(1), attention_mask=MASK.flip(1), max_new_tokens=3, **asked)
-        prefix = "decoder_" if kind == "translator" else ""
-        rows, read = len(IDS) * beams, outputs.sequences.shape[1] - 1
-        new = 1 if use_cache else read
-        assert [scores.shape for scores in outputs.scores + outputs.logits] == [(rows, config.vocab_size)] * 6
-        attention, states = outputs[f"{prefix}attentions"][-1], outputs[f"{prefix}hidden_states"][-1]
-        shape = (rows, config.num_heads, new, read)
-        assert [layer.shape for layer in attention] == [shape] * config.decoder_layers
-        assert [layer.shape for layer in states] == [(rows, new, config.d_model)] * (config.decoder_layers + 1)
-        found.append(outputs)
-    assert torch.equal(found[0].sequences, found[1].sequences)
-    torch.testing.assert_close(found[0].scores, found[1].scores)
+    prefix, found = "decoder_" if kind == "translator" else "", []
+    names = ("scores", "logits", "attentions", "hidden_states")
+    asked = {"num_beams": beams, "return_dict_in_generate": True, **{f"output_{name}": True for name in names}}
+    for cached in (True, False):
+        outputs = model.generate(IDS.flip(1), attention_mask=MASK.flip(1), max_new_tokens=3, use_cache=cached, **asked)
+        # The last position of the last step is all that there is with a cache.
+        layers = outputs[f"{prefix}attentions"][-1] + outputs[f"{prefix}hidden_states"][-1]
+        found.append((outputs.sequences, *outputs.scores, *outputs.logits, *(layer[..., -1:, :] for layer in layers)))
+    assert len(found[0]) == 1 + 3 + 3 + 2 + 3
+    torch.testing.assert_close(*found)
 
 
 def test_generation_continues_from_embeddings_and_with_an_assistant():

@@ -175,7 +175,7 @@ EMBEDDED = {
 }
 
 
-@pytest.mark.parametrize("kind", ["translator", "masked-language-model", "language-model"])
+@pytest.mark.parametrize("kind", ["translator", "language-model"])
 @pytest.mark.parametrize("settings", EMBEDDED.values(), ids=EMBEDDED)
 @pytest.mark.filterwarnings("ignore::UserWarning")
 def test_merging_an_adapted_embedding_changes_no_logits(settings, kind, tmp_path):
