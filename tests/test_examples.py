@@ -3,7 +3,6 @@
 import importlib.util
 import os
 import random
-import re
 import signal
 import subprocess
 import sys
@@ -62,59 +61,56 @@ def small(monkeypatch):
     return small
 
 
-@pytest.fixture
-def text(tmp_path):
-    """Line-aligned files of number words and digits, and a table of the same pairs."""
-    draw = random.Random(0)
+@pytest.fixture(scope="module")
+def text(tmp_path_factory):
+    """Line-aligned files of number words and digits, a table of the same pairs, and a model that has seen them."""
+    directory, draw = tmp_path_factory.mktemp("text"), random.Random(0)
     rows = [draw.choices(list(DIGITS), k=draw.randint(1, 5)) for _ in range(40)]
     pairs = [(" ".join(words), " ".join(DIGITS[word] for word in words)) for words in rows]
-    (tmp_path / "text.words").write_text("".join(f"{source}\n" for source, _ in pairs))
-    (tmp_path / "text.digits").write_text("".join(f"{target}\n" for _, target in pairs))
-    (tmp_path / "pairs.tsv").write_text("".join(f"{source}\t{target}\n" for source, target in pairs))
-    return tmp_path
+    (directory / "text.words").write_text("".join(f"{source}\n" for source, _ in pairs))
+    (directory / "text.digits").write_text("".join(f"{target}\n" for _, target in pairs))
+    (directory / "pairs.tsv").write_text("".join(f"{source}\t{target}\n" for source, target in pairs))
+    files = (str(directory / "text.words"), str(directory / "text.digits"))
+    settings = {"max_steps": 2, "max_length_beyond_source": 3, **SIZES}
+    train(Recipe.of(train=files, output=str(directory / "model"), **settings))
+    return directory
 
 
-def test_all_examples_are_tested():
-    tests = "".join(path.read_text("utf-8") for path in Path(__file__).parent.glob("test_*example*.py"))
-    tested = re.findall(r'(?:example|small)\("([\w/]+)"', tests)
-    assert {path.relative_to(EXAMPLES).with_suffix("").as_posix() for path in EXAMPLES.rglob("*.py")} == set(tested)
+@pytest.fixture
+def files(text):
+    return [str(text / "text.words"), str(text / "text.digits")]
 
 
-def test_a_model_is_trained_for_ones_own_language_pair(text, small, capsys):
+def test_a_model_is_trained_for_ones_own_language_pair(files, tmp_path, small, capsys):
     program = small("train_your_language_pair", metrics=("chrf",))
-    files = [str(text / "text.words"), str(text / "text.digits")]
-    program.main([*files, str(text / "model"), "--dev", *files, "--max-steps", "3", "--translate", "one two", "three"])
+    program.main(
+        [*files, str(tmp_path / "model"), "--dev", *files, "--max-steps", "3", "--translate", "one two", "three"]
+    )
     assert capsys.readouterr().out.count("\n") == 2
-    assert (text / "model" / "model.safetensors").is_file()
+    assert (tmp_path / "model" / "model.safetensors").is_file()
 
 
-def test_a_model_is_fine_tuned_with_the_trainer_of_transformers(text, capsys):
-    files = (str(text / "text.words"), str(text / "text.digits"))
-    train(Recipe.of(train=files, output=str(text / "model"), max_steps=2, **SIZES))
-    arguments = [str(text / "model"), str(text / "pairs.tsv"), str(text / "tuned"), "--max-steps", "20"]
+def test_a_model_is_fine_tuned_with_the_trainer_of_transformers(text, tmp_path, capsys):
+    arguments = [str(text / "model"), str(text / "pairs.tsv"), str(tmp_path / "tuned"), "--max-steps", "20"]
     example("fine_tune_with_trainer").main([*arguments, "--learning-rate", "0.01"])
     words = capsys.readouterr().out.splitlines()[-1].split()
     before, after = float(words[4]), float(words[6])
-    assert after < before and (text / "tuned" / "model.safetensors").is_file()
+    assert after < before and (tmp_path / "tuned" / "model.safetensors").is_file()
 
 
-def test_a_model_is_fine_tuned_with_lora_and_the_output_is_a_plain_model(text, capsys):
+def test_a_model_is_fine_tuned_with_lora_and_the_output_is_a_plain_model(text, tmp_path, capsys):
     pytest.importorskip("peft", reason="PEFT is not installed.")
-    files = (str(text / "text.words"), str(text / "text.digits"))
-    train(Recipe.of(train=files, output=str(text / "model"), max_steps=2, **SIZES))
-    arguments = [str(text / "model"), str(text / "pairs.tsv"), str(text / "tuned"), "--max-steps", "20"]
+    arguments = [str(text / "model"), str(text / "pairs.tsv"), str(tmp_path / "tuned"), "--max-steps", "20"]
     example("lora").main([*arguments, "--rank", "2", "--learning-rate", "0.01"])
     assert "trainable params: 384 " in capsys.readouterr().out  # 2 * (16 + 16) beside each of 6 projections.
-    before, after = (load_file(text / name / "model.safetensors") for name in ("model", "tuned"))
+    before, after = (load_file(place / "model.safetensors") for place in (text / "model", tmp_path / "tuned"))
     changed = {name for name in before if not torch.equal(before[name], after[name])}
     assert after.keys() == before.keys()
     assert changed == {name for name in before if name.endswith((".q_proj.weight", ".v_proj.weight"))}
-    assert len(list(translate_lines(*load_model(text / "tuned"), ["one two"]))) == 1
+    assert len(list(translate_lines(*load_model(tmp_path / "tuned"), ["one two"]))) == 1
 
 
 def test_requests_that_arrive_together_are_translated_together_over_http(text, capsys, monkeypatch):
-    files = (str(text / "text.words"), str(text / "text.digits"))
-    train(Recipe.of(train=files, output=str(text / "model"), max_steps=2, **SIZES))
     program, made, batches = example("service"), [], []
     serve, translate = program.server, program.translate_lines
 
@@ -152,41 +148,35 @@ def test_requests_that_arrive_together_are_translated_together_over_http(text, c
 
 
 @pytest.mark.parametrize("options", [[], ["--sample"]])
-def test_pairs_are_written_by_a_model(text, options):
-    files = [str(text / "text.words"), str(text / "text.digits")]
-    train(Recipe.of(train=files, output=str(text / "model"), max_steps=2, max_length_beyond_source=3, **SIZES))
+def test_pairs_are_written_by_a_model(text, files, tmp_path, options):
     program = example("back_translation") if options else example("distillation")
-    program.main([str(text / "model"), files[0], str(text / "one"), str(text / "other"), *options])
-    one, other = ((text / part).read_text().splitlines() for part in ("one", "other"))
+    program.main([str(text / "model"), files[0], str(tmp_path / "one"), str(tmp_path / "other"), *options])
+    one, other = ((tmp_path / part).read_text().splitlines() for part in ("one", "other"))
     assert len(one) == len(other) and set(other if options else one) <= set(Path(files[0]).read_text().splitlines())
 
 
-def test_a_text_is_translated_in_parts_by_two_processes_of_which_one_is_killed(text, capsys):
+def test_a_text_is_translated_in_parts_by_two_processes_of_which_one_is_killed(text, files, tmp_path):
     pytest.importorskip("datatrove", reason="datatrove is not installed.")
-    program, files = example("many_machines"), (str(text / "text.words"), str(text / "text.digits"))
-    train(Recipe.of(train=files, output=str(text / "model"), max_steps=2, **SIZES))
-    words = [str(text / "model"), files[0], str(text / "parts"), "--tasks", "5"]
-    assert [line for rank in range(7) for line in program.lines_of(text / "text.words", rank, 7)] == (
-        (text / "text.words").read_text().splitlines()
-    )
+    program = example("many_machines")
+    words = [str(text / "model"), files[0], str(tmp_path / "parts"), "--tasks", "5"]
 
     def begin(first, count):
         command = [sys.executable, EXAMPLES / "many_machines.py", *words, "--first", first, "--count", count]
         return subprocess.Popen(list(map(str, command)), stderr=subprocess.DEVNULL, start_new_session=True)
 
     killed, other = begin(0, 3), begin(3, 2)
-    while killed.poll() is None and not program.part_of(text / "parts", 0, 5).exists():
+    while killed.poll() is None and not program.part_of(tmp_path / "parts", 0, 5).exists():
         time.sleep(0.01)
     os.killpg(killed.pid, signal.SIGKILL)  # With the workers that it has.
     assert killed.wait() == -signal.SIGKILL and other.wait() == 0
     with refused(SystemExit, "missing"):
-        program.main([*words, "--join", str(text / "joined")])
-    before = {path: path.stat().st_mtime_ns for path in (text / "parts").glob("part-*.txt")}
+        program.main([*words, "--join", str(tmp_path / "joined")])
+    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "parts").glob("part-*.txt")}
     program.main(words)
-    program.main([*words, "--join", str(text / "joined")])
-    assert before.items() <= {path: path.stat().st_mtime_ns for path in (text / "parts").glob("part-*.txt")}.items()
+    program.main([*words, "--join", str(tmp_path / "joined")])
+    assert before == {path: path.stat().st_mtime_ns for path in before}
     whole = translate_lines(*load_model(text / "model"), (text / "text.words").read_text().splitlines())
-    assert (text / "joined").read_text().splitlines() == [translation.text for translation in whole]
+    assert (tmp_path / "joined").read_text().splitlines() == [translation.text for translation in whole]
 
 
 def test_a_language_is_pronounced_and_no_word_is_both_learned_and_scored(tmp_path, small, capsys):
@@ -270,11 +260,10 @@ def sizes_of(config):
     return {name: getattr(config, name) for name in names}
 
 
-def test_a_metric_from_outside_scores_a_model_and_its_run(text, tmp_path, monkeypatch, capsys):
+def test_a_metric_from_outside_scores_a_model_and_its_run(files, tmp_path, monkeypatch, capsys):
     monkeypatch.setitem(METRICS, "caseless_match", None)  # Gone after the test.
     program = example("extend/metric")
     assert program.caseless_match(["A b", "c"], [["x", "a B"], ["d"]])[0] == 50
-    files = [str(text / "text.words"), str(text / "text.digits")]
     settings = {**SIZES, "metrics": ("caseless_match",), "dev": tuple(files), "max_steps": 2}
     run = train(Recipe.of(train=tuple(files), output=str(tmp_path / "model"), **settings))
     assert "caseless_match" in (run.directory / "README.md").read_text()
@@ -282,21 +271,19 @@ def test_a_metric_from_outside_scores_a_model_and_its_run(text, tmp_path, monkey
     assert "caseless_match = " in capsys.readouterr().out
 
 
-def test_a_task_from_outside_is_trained_and_resumed(text, small, capsys):
+def test_a_task_from_outside_is_trained_and_resumed(files, tmp_path, small):
     program = small("extend/task", save_steps=1, warmup_steps=2)  # The default follows from max_steps.
-    files = [str(text / "text.words"), str(text / "text.digits")]
     for name, steps in (("whole", (4,)), ("parts", (2, 4))):
         for count in steps:
-            program.main([*files, str(text / name), "--max-steps", str(count)])
-    weights = [(text / name / "model.safetensors").read_bytes() for name in ("whole", "parts")]
+            program.main([*files, str(tmp_path / name), "--max-steps", str(count)])
+    weights = [(tmp_path / name / "model.safetensors").read_bytes() for name in ("whole", "parts")]
     assert weights[0] == weights[1]
-    train(Recipe.of(**SIZES, train=tuple(files), max_steps=4, save_steps=1, output=str(text / "plain")))
-    assert (text / "plain" / "model.safetensors").read_bytes() != weights[0]
+    train(Recipe.of(**SIZES, train=tuple(files), max_steps=4, save_steps=1, output=str(tmp_path / "plain")))
+    assert (tmp_path / "plain" / "model.safetensors").read_bytes() != weights[0]
 
 
-def test_a_model_family_from_outside_is_trained_saved_loaded_and_decoded(text, tmp_path, small, capsys):
+def test_a_model_family_from_outside_is_trained_saved_loaded_and_decoded(files, tmp_path, small, capsys):
     program = small("extend/model_family", save_steps=2, warmup_steps=2, batch_tokens=300)
-    files = (str(text / "text.words"), str(text / "text.digits"))
     program.main([*files, str(tmp_path / "model"), "--max-steps", "2"])
     model = AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "model").eval()
     assert type(model) is program.PreNormTransformer and model.config.model_type == "pre_norm_transformer"

@@ -1,17 +1,26 @@
 import json
+from collections import Counter
+from functools import partial
+from itertools import islice
 
 import numpy as np
 import pytest
+import torch
 from refusals import refused
+from small_models import small_recipe
 from tokenizers import Tokenizer, models, processors
 from transformers import PreTrainedTokenizerFast
 
-from vanilla_transformer.errors import CorpusError, RecipeError
+from vanilla_transformer.errors import CorpusError, RecipeError, RunError
 from vanilla_transformer.recipe.schema import Recipe
-from vanilla_transformer.training.inputs import gather_inputs
+from vanilla_transformer.tasks import get_task
+from vanilla_transformer.training.checkpoints import Progress
+from vanilla_transformer.training.inputs import gather_inputs, local_steps, make_plan
 from vanilla_transformer.training.loop import train
 from vanilla_transformer.training.run_directory import RunDirectory
+from vanilla_transformer.translation import load_model, translate_lines
 
+TASK = get_task("translation")
 NEWS = [(f"news {number}", f"Neues {number}") for number in range(12)]
 LAW = [(f"law {number}", f"Recht {number}") for number in range(4)]
 
@@ -56,23 +65,72 @@ def test_a_small_corpus_comes_again_until_it_has_its_weight(files, gather):
     assert gathered.languages == ("en", "de")
     assert said[-2].startswith("An epoch of 20 pairs has 12 of ") and said[-2].endswith("news.de, 60.0%: each once.")
     assert said[-1].endswith("law.jsonl, 40.0%: each 2 times.")
-    again, _ = gather([*files[:2], "weight=0.6", *files[2:], "weight=0.4", *COLUMNS])
-    assert np.array_equal(again.train.lengths["source"], gathered.train.lengths["source"])
 
 
-def test_resumed_run_on_a_redrawn_share_ends_with_identical_weights(files, tmp_path):
-    # Twelve pairs once and four 2.25 times: a step or two an epoch, and stops within one and between two.
-    words = (*files[:2], "weight=12", *files[2:], "weight=9", *COLUMNS)
-    shape = {"d_model": 8, "d_ff": 8, "num_heads": 1, "encoder_layers": 1, "decoder_layers": 1}
-    steps = {"batch_tokens": 80, "batches_per_step": 2, "warmup_steps": 4, "save_steps": 1}
-    recipe = Recipe.of(train=words, vocab_size=264, preset="tiny", metrics=(), **shape, **steps)
-    for name, limits in {"once": (9,), "often": (2, 5, 9)}.items():
-        for limit in limits:
-            train(recipe.with_options(max_steps=limit, output=str(tmp_path / name)))
-    once, often = (tmp_path / name / "checkpoints" / "step-00000009" for name in ("once", "often"))
+def test_a_step_of_few_tokens_is_one_batch_where_a_device_takes_many_as_fast(files, gather):
+    gathered, _ = gather([*files, *COLUMNS], batch_tokens=50, batches_per_step=2)
+    collate, plan = (
+        partial(TASK.collate, config=TASK.config(gathered.recipe)),
+        make_plan(gathered.train, gathered.recipe),
+    )
+    steps = plan.epoch(0)
+    together = [np.concatenate(step.batches) for step in steps]
+    tokens = [plan.real_and_all_tokens(rows)[1] for rows in together]
+    assert min(tokens) < max(tokens)
+    found = local_steps(gathered.recipe, gathered.train, collate, Progress(), joined_tokens=max(tokens) - 1)
+    for fed, step, rows, size in zip(islice(found, len(steps)), steps, together, tokens, strict=True):
+        for batch, expected in zip(fed.batches, step.batches if size == max(tokens) else [rows], strict=True):
+            torch.testing.assert_close(batch, collate(gathered.train.rows(expected), None), rtol=0, atol=0)
+
+
+@pytest.fixture
+def redrawn(files):
+    """Twelve pairs once and four 2.25 times."""
+    return [*files[:2], "weight=12", *files[2:], "weight=9", *COLUMNS]
+
+
+def test_fractional_repetitions_are_redrawn_in_each_epoch(redrawn, gather):
+    mixed, _ = gather(redrawn)
+    epochs = [Counter(texts(mixed, mixed.train.of_epoch(epoch))) for epoch in range(12)]
+    # All come once, twice or three times, and in the course of the epochs each is among those that come again.
+    assert all([epoch[pair] for pair in NEWS] == [1] * 12 for epoch in epochs)
+    assert all(sorted(epoch[pair] for pair in LAW) == [2, 2, 2, 3] for epoch in epochs)
+    assert all(any(epoch[pair] == 3 for epoch in epochs) for pair in LAW)
+
+
+def test_rows_in_any_order_are_those_of_their_indices_and_lengths(redrawn, gather):
+    mixed, _ = gather(redrawn)
+    indices = np.random.default_rng(0).permutation(len(mixed.train))
+    rows, everything = mixed.train.rows(indices), mixed.train.rows(range(len(mixed.train)))
+    for name, lengths in mixed.train.lengths.items():
+        assert [list(ids) for ids in rows[name]] == [list(everything[name][index]) for index in indices]
+        assert list(map(len, rows[name])) == lengths[indices].tolist()
+
+
+def test_a_run_with_more_steps_on_a_redrawn_share_ends_with_identical_weights(redrawn, tmp_path):
+    # A step or two an epoch.
+    recipe = small_recipe(tmp_path, train=tuple(redrawn), dev=(), batch_tokens=80, max_steps=7, save_steps=1)
+    train(recipe.with_options(output=str(tmp_path / "once")))
+    for limit in (3, 7):
+        train(recipe.with_options(output=str(tmp_path / "often"), max_steps=limit))
+    once, often = (tmp_path / name / "checkpoints" / "step-00000007" for name in ("once", "often"))
     assert (once / "model.safetensors").read_bytes() == (often / "model.safetensors").read_bytes()
-    progress = json.loads((once / "checkpoint.json").read_text())["progress"]
-    assert progress["epoch"] >= 2
+    assert json.loads((once / "checkpoint.json").read_text())["progress"]["epoch"] >= 2
+
+
+@pytest.mark.parametrize("weights", [(7, 1), (1, 2), (1, 300)])
+def test_each_corpus_has_its_share_of_an_epoch_and_no_pair_is_left_out(files, gather, weights):
+    gathered, _ = gather([*files[:2], f"weight={weights[0]}", *files[2:], f"weight={weights[1]}", *COLUMNS])
+    there = Counter(texts(gathered, gathered.train))
+    for pairs, weight in zip((NEWS, LAW), weights, strict=True):
+        times = [there[pair] for pair in pairs]
+        assert sum(times) == pytest.approx(there.total() * weight / sum(weights), abs=1.5)
+        assert min(times) >= 1 and max(times) - min(times) <= 1
+
+
+def test_weights_that_would_fill_the_memory_are_refused(files, gather):
+    with refused(CorpusError, "1e-08", "1,200,000,012 pairs"):
+        gather([*files[:2], "weight=1e-8", *files[2:], "weight=1", *COLUMNS])
 
 
 def test_columns_named_for_all_are_those_of_the_tables(files, gather):
@@ -127,3 +185,21 @@ def test_an_empty_or_missing_corpus_among_several_is_named(tmp_path, files, gath
 def test_a_recipe_that_names_its_corpora_wrongly_is_refused_at_once(fields, named):
     with refused(RecipeError, *named.split()):
         Recipe.of(**fields)
+
+
+def test_with_tokenizer_lowercase_a_word_is_read_alike_in_any_case_and_targets_keep_theirs(tmp_path):
+    texts = {"small": "hello\tHH AH L OW\ncat\tK AE T\n", "large": "HELLO\tHH AH L OW\nCAT\tK AE T\n"}
+    for name, text in texts.items():
+        (tmp_path / name).with_suffix(".tsv").write_text(text)
+    recipe = small_recipe(tmp_path, train=(str(tmp_path / "small.tsv"),), dev=(), vocab_size=262, max_steps=2)
+    recipe = recipe.with_options(tokenizer_lowercase=True, output=str(tmp_path / "model"))
+    run = train(recipe)
+    model, tokenizer = load_model(run)
+    first, second, third = translate_lines(model, tokenizer, ["hello", "Hello", "HELLO"])
+    assert first.source_ids == second.source_ids == third.source_ids and first.text == third.text
+    # Text that is lower-cased already, or not at all, teaches the same, to the last bit.
+    for changes in ({"tokenizer_lowercase": False}, {"train": (str(tmp_path / "large.tsv"),)}):
+        other = train(recipe, output=str(tmp_path / "-".join(changes)), **changes)
+        assert (run / "model.safetensors").read_bytes() == (other / "model.safetensors").read_bytes()
+    with refused(RunError, "tokenizer_lowercase"):
+        train(recipe, tokenizer_lowercase=False, max_steps=3)

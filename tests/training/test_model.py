@@ -6,7 +6,7 @@ import pytest
 import torch
 from refusals import refused
 from safetensors.torch import load_file
-from small_models import small_recipe
+from small_models import SIZES, small_recipe
 
 from vanilla_transformer import (
     VanillaTransformerEncoderConfig,
@@ -20,30 +20,18 @@ from vanilla_transformer.recipe.reading import load_recipe
 from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.tasks import get_task
 from vanilla_transformer.training.loop import train
-from vanilla_transformer.training.model import build_model, make_optimizer, make_schedule, recipe_of_start
+from vanilla_transformer.training.model import build_model, make_optimizer, recipe_of_start
 
 TRANSLATION = get_task("translation")
 
 
 @pytest.fixture(scope="module")
-def recipe(tmp_path_factory) -> Recipe:
+def further(tmp_path_factory) -> Recipe:
+    """A recipe that trains a run's model further and leaves open all that the model decides."""
     directory = tmp_path_factory.mktemp("pairs")
-    steps = {"max_steps": 8, "eval_steps": 4, "average_checkpoints": 2}
-    return small_recipe(directory, dropout=0.2, output=str(directory / "general"), **steps)
-
-
-@pytest.fixture(scope="module")
-def further(recipe) -> Recipe:
-    """A recipe that trains the first run's model further and leaves open all that the model decides."""
-    general = str(train(recipe))
-    left = dict.fromkeys(
-        ("preset", "vocab_size", "d_model", "d_ff", "num_heads", "encoder_layers", "decoder_layers", "dropout")
-    )
-    return recipe.with_options(from_model=general, warmup_steps=None, **left)
-
-
-def weights(directory) -> dict[str, torch.Tensor]:
-    return load_file(directory / "model.safetensors")
+    recipe = small_recipe(directory, dropout=0.2, output=str(directory / "general"))
+    left = dict.fromkeys(("preset", "vocab_size", *SIZES, "dropout"))
+    return recipe.with_options(from_model=str(train(recipe)), warmup_steps=None, **left)
 
 
 def test_a_run_starts_from_the_weights_and_the_tokenizer_of_a_model(further, tmp_path):
@@ -54,7 +42,7 @@ def test_a_run_starts_from_the_weights_and_the_tokenizer_of_a_model(further, tmp
     assert f"Starts from {further.start.from_model}: {count} of {count} parameters are taken; none is new." == origin
     directory = train(further.with_options(output=str(tmp_path / "model"), learning_rate=1e-9))
     assert origin in (directory / "train.log").read_text()
-    for name, weight in weights(directory).items():
+    for name, weight in load_file(directory / "model.safetensors").items():
         torch.testing.assert_close(weight, source[name], atol=1e-6, rtol=0)
     kept = load_recipe(directory / "recipe.yaml")
     assert kept.start.from_model == kept.tokenizer.tokenizer == further.start.from_model
@@ -118,20 +106,6 @@ def test_the_rate_rises_in_a_line_and_falls_with_the_root_of_the_step():
     assert paper_learning_rate(1000, 512, 4000) == pytest.approx(peak / 4)
     assert paper_learning_rate(16000, 512, 4000) == pytest.approx(peak / 2)
     assert max(paper_learning_rate(step, 512, 4000) for step in range(1, 9000)) == peak
-
-
-def test_the_first_update_uses_step_one_of_the_formula_and_not_step_zero():
-    weight = torch.nn.Parameter(torch.zeros(1))
-    optimizer = make_optimizer([weight], Recipe(), torch.device("cpu"))
-    schedule = make_schedule(optimizer, d_model=512, warmup_steps=4000, scale=2.0)
-    for step in range(1, 6):
-        assert optimizer.param_groups[0]["lr"] == pytest.approx(2 * paper_learning_rate(step, 512, 4000))
-        before = weight.item()
-        weight.grad = torch.ones(1)
-        optimizer.step()
-        schedule.step()
-        # Adam moves by the rate itself while all gradients are the same.
-        assert before - weight.item() == pytest.approx(2 * paper_learning_rate(step, 512, 4000), rel=1e-4)
 
 
 def test_adam_has_the_papers_settings():

@@ -1,3 +1,5 @@
+import json
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import fields, replace
@@ -9,20 +11,13 @@ from huggingface_hub import ModelCard
 from refusals import refused
 from small_models import save_translator
 
-from vanilla_transformer import (
-    VanillaTransformerForConditionalGeneration,
-)
+from vanilla_transformer import VanillaTransformerForConditionalGeneration
 from vanilla_transformer.cli import main
 from vanilla_transformer.data.sources import CorpusSpec
 from vanilla_transformer.errors import PushError
 from vanilla_transformer.evaluation import Score
 from vanilla_transformer.recipe.schema import Recipe
-from vanilla_transformer.training.model_card import (
-    add_scores,
-    is_unmodified,
-    set_license,
-    write_model_card,
-)
+from vanilla_transformer.training.model_card import add_scores, is_unmodified, set_license, write_model_card
 from vanilla_transformer.training.summary import Summary
 
 BLEU = Score("sacrebleu", 31.254, "nrefs:1|case:mixed|tok:13a")
@@ -144,3 +139,12 @@ def test_what_others_have_put_into_a_card_stays(directory: Path) -> None:
     assert (directory / "README.md").read_bytes().decode().endswith(body)
     with refused(PushError, "mit"):
         set_license(directory, "cc-by-4.0")
+
+
+def test_a_summary_is_json_whatever_its_numbers_are(tmp_path: Path) -> None:
+    scores = {"dev": [Score("wer", float("nan"), "")]}
+    replace(SUMMARY, last_loss=float("inf"), scores=scores).write(tmp_path / "summary.json")
+    summary = json.loads((tmp_path / "summary.json").read_text(), parse_constant=pytest.fail)
+    assert summary["last_loss"] is None and summary["scores"]["dev"][0]["value"] is None
+    [score] = Summary.read(tmp_path / "summary.json").scores["dev"]
+    assert math.isnan(score.value)

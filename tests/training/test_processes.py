@@ -6,7 +6,6 @@ import multiprocessing
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -16,6 +15,7 @@ from functools import partial
 import psutil
 import pytest
 import torch
+from browser import free_port
 from refusals import refused
 from safetensors.torch import load_file
 from small_models import small_recipe
@@ -51,17 +51,13 @@ def recipe(tmp_path_factory):
 class Launch:
     """Processes that run the same command, as a launcher starts them on one machine."""
 
-    def __init__(self, number, words, folder, *, environment=None, deed=None):
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
+    def __init__(self, number, words, folder, *, threads=1, deed=None):
         self.folder = folder
         folder.mkdir(exist_ok=True)
         self.processes = []
+        shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port(), "OMP_NUM_THREADS": threads}
         for rank in range(number):
-            variables = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": number, "LOCAL_WORLD_SIZE": number}
-            variables |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "OMP_NUM_THREADS": 1}
-            variables |= environment[rank] if isinstance(environment, list) else environment or {}
+            variables = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": number, "LOCAL_WORLD_SIZE": number, **shared}
             arguments = (rank, {name: str(value) for name, value in variables.items()}, words, folder, deed)
             self.processes.append(PROCESSES.Process(target=one_of_them, args=arguments))
         for process in self.processes:
@@ -127,7 +123,7 @@ def command(recipe, output, **options):
 def alone(recipe, tmp_path_factory):
     """The directory of the same run of one process."""
     folder = tmp_path_factory.mktemp("alone")
-    launch = Launch(1, command(recipe, folder / "model"), folder, environment={"WORLD_SIZE": 1})
+    launch = Launch(1, command(recipe, folder / "model"), folder)
     assert launch.codes() == [0], launch.printed(0)
     return folder / "model"
 
@@ -170,7 +166,7 @@ def test_a_killed_process_ends_all_and_the_same_command_goes_on_with_another_num
     launch = Launch(2, command(recipe, tmp_path / "model"), tmp_path, deed=partial(signalled, by=signal.SIGKILL))
     assert launch.codes() == [1, -signal.SIGKILL], launch.printed_by_all()
     assert re.search(LOST, launch.printed(0)), launch.printed_by_all()
-    again = Launch(1, command(recipe, tmp_path / "model"), tmp_path, environment={"WORLD_SIZE": 1})
+    again = Launch(1, command(recipe, tmp_path / "model"), tmp_path)
     assert again.codes() == [0]
     assert "Going on from the checkpoint of step 4." in again.printed(0)
     assert "The number of processes was 2 and is now 1" in again.printed(0)
@@ -251,8 +247,9 @@ class Program:
 @pytest.mark.skipif(sys.platform != "linux", reason="workers end with their launcher on Linux alone")
 def test_one_command_of_two_processes_goes_on_to_the_same_bytes_however_it_ended(recipe, tmp_path):
     longer = {"processes": 2, "dropout": 0.3, "max_steps": 60}
-    share = {"OMP_NUM_THREADS": max(1, usable_cores() // 2)}
-    undisturbed = Launch(2, command(recipe, tmp_path / "undisturbed", **longer), tmp_path, environment=share)
+    undisturbed = Launch(
+        2, command(recipe, tmp_path / "undisturbed", **longer), tmp_path, threads=max(1, usable_cores() // 2)
+    )
     assert undisturbed.codes() == [0, 0], undisturbed.printed_by_all()
     output, words = tmp_path / "model", command(recipe, tmp_path / "model", **longer)
 
