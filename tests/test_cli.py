@@ -17,7 +17,6 @@ import torch
 from faults import at_call, failing_disk, standard_streams
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from safetensors.torch import load_file, save_file
 from small_models import SIZES, save, save_translator, write_checkpoint
 
 from vanilla_transformer import (
@@ -30,9 +29,6 @@ from vanilla_transformer.cli import program
 from vanilla_transformer.cli.info import Info
 from vanilla_transformer.cli.program import COMMANDS
 from vanilla_transformer.data import text_lines
-from vanilla_transformer.data.sources import CorpusSpec
-from vanilla_transformer.recipe.reading import load_recipe
-from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.tasks.registry import _TASKS
 from vanilla_transformer.translation import load_model, translate_lines
 
@@ -79,13 +75,6 @@ def test_help_of_every_command_imports_no_heavy_library():
         assert option in done.stdout
 
 
-def test_help_of_train_has_the_options_in_groups_and_the_recipes_defaults(run, tmp_path):
-    (tmp_path / "mine.yaml").write_text("max_steps: 12345\n")
-    code, out, _ = run("train", tmp_path / "mine.yaml", "--help")
-    assert code == 0 and "12345" in out and "--from TEXT" in out and "(default: )" not in out
-    assert re.findall(r"^\W*(\w+) options\W*$", out, re.MULTILINE) == [*Recipe().blocks]
-
-
 def test_help_names_every_command(run):
     code, out, _ = run("--help")
     assert code == 0 and len(COMMANDS) <= 16
@@ -93,20 +82,11 @@ def test_help_names_every_command(run):
     assert {task.name for task in _TASKS.values()} <= set(re.findall(r"[\w-]+", run("train", "--help")[1]))
 
 
-def test_options_of_train_change_single_fields_of_the_recipe(run, tmp_path, corpus):
-    (tmp_path / "mine.yaml").write_text("max_steps: 12345\nmetrics: [wer, per]\npatience: 3\n")
-    options = ["--max_steps", 7, "--train", *corpus, "--patience", "None", "--vocab-size", 265]
-    assert run("train", tmp_path / "mine.yaml", *options, "--output", tmp_path / "model", "--dry-run")[0] == 0
-    recipe = load_recipe(tmp_path / "model" / "recipe.yaml")
-    assert (recipe.optimization.max_steps, recipe.evaluation.metrics) == (7, ("wer", "per"))
-    assert recipe.data.train == (CorpusSpec(tuple(map(str, corpus))),) and recipe.evaluation.patience is None
-
-
 def test_version(run):
     assert run("--version") == (0, f"vanilla-transformer {__version__}\n", "")
 
 
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=8, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(lines=st.lists(st.text(st.characters(codec="utf-8", exclude_characters="\n"), max_size=6), max_size=5))
 def test_translate_writes_a_line_for_each_line(run, model, lines):
     code, out, err = run("translate", model, *SHORT, stdin="".join(f"{line}\n" for line in lines).encode())
@@ -131,32 +111,15 @@ def test_translate_does_what_the_library_does_with_the_same_settings(run, model,
 
 
 @pytest.mark.parametrize("suffix", [".gz", ".zst"])
-@pytest.mark.parametrize("from_file", [True, False])
-def test_compressed_lines_go_in_and_come_out_compressed(run, model, tmp_path, suffix, from_file):
-    lines = ["a b", "", "c"]
-    with text_lines.open_bytes(tmp_path / f"in{suffix}", "wb") as file:
-        file.write("".join(f"{line}\n" for line in lines).encode())
+def test_compressed_lines_go_in_and_come_out_compressed(run, model, tmp_path, suffix):
+    text, output = tmp_path / f"in{suffix}", tmp_path / f"out{suffix}"
+    with text_lines.open_bytes(text, "wb") as file:
+        file.write(b"a b\n\nc\n")
     plain = run("translate", model, *SHORT, stdin=b"a b\n\nc\n")[1]
-    words = [tmp_path / f"in{suffix}"] if from_file else []
-    output = tmp_path / f"out{suffix}"
-    assert run("translate", model, *words, "--output", output, *SHORT, stdin=b"a b\n\nc\n")[0] == 0
+    assert run("translate", model, text, "--output", output, *SHORT)[0] == 0
     with text_lines.open_bytes(output) as file:
         assert file.read().decode() == plain
     assert output.read_bytes() != plain.encode()
-
-
-def test_translate_lists_several_hypotheses_with_scores(run, model):
-    code, out, _ = run("translate", model, "--nbest", 3, *SHORT, stdin=b"a b\n\nc\n")
-    assert code == 0
-    rows = [(line.split(" ||| ")[0], float(line.rpartition(" ||| ")[2])) for line in out.split("\n")[:-1]]
-    assert [number for number, _ in rows] == ["0", "0", "0", "1", "1", "1", "2", "2", "2"]
-    assert [score for _, score in rows[:3]] == sorted((score for _, score in rows[:3]), reverse=True)
-
-
-def test_translate_reports_lines_that_are_too_long_by_number(run, model):
-    code, out, err = run("translate", model, "--num-beams", 1, *SHORT, stdin=b"a\n" + b"b " * 1100 + b"\nc\n")
-    assert code == 0 and out.count("\n") == 3
-    assert err == "vanilla-transformer: warning: line 2 is too long for the model and was cut.\n"
 
 
 def test_translate_answers_each_line_and_ends_quietly_on_a_closed_pipe(model):
@@ -219,10 +182,9 @@ def test_evaluate_prints_signed_metrics_and_writes_translations(run, model, corp
     options = ["--metrics", "wer", "sacrebleu", "--output", tmp_path / "out", *SHORT]
     code, out, err = run("evaluate", model, "--data", *corpus, *options)
     assert (code, err) == (0, "")
-    wer, bleu, speed = out.splitlines()
+    wer, bleu, _ = out.splitlines()
     assert wer.startswith("wer = 100.00  (") and "items:2|nrefs:1-2" in wer
     assert bleu.startswith("sacrebleu = ") and "tok:13a" in bleu
-    assert "2 different sources of 3 pairs" in speed and "sentences/s" in speed and "target tokens/s" in speed
     first, _, third, end = (tmp_path / "out").read_text(encoding="utf-8").split("\n")
     assert first == third and end == ""
 
@@ -245,7 +207,6 @@ def test_evaluate_takes_its_metrics_from_the_recipe_in_the_model_directory(run, 
         report = json.loads(out)
         assert [score["name"] for score in report["scores"]] == names
         assert report["pairs"] == 3 and report["distinct_sources"] == 2
-        assert report["target_tokens_per_second"] > 0
 
 
 def test_average_of_models_has_their_mean_weights_and_translates(run, model, tmp_path):
@@ -255,7 +216,7 @@ def test_average_of_models_has_their_mean_weights_and_translates(run, model, tmp
     with torch.no_grad():
         for parameter in loaded.parameters():
             parameter.add_(1.0)
-    loaded.generation_config.update(num_beams=3, length_penalty=1.4, max_length_beyond_source=7)
+    loaded.generation_config.update(num_beams=3, length_penalty=1.4)
     loaded.save_pretrained(other)
     code, out, _ = run("average", other, model, "--output", tmp_path / "mean")
     assert (code, out) == (0, f"{tmp_path / 'mean'}\n")
@@ -263,10 +224,12 @@ def test_average_of_models_has_their_mean_weights_and_translates(run, model, tmp
     mean, second = averaged.state_dict(), load_model(model)[0].state_dict()
     for name, tensor in second.items():
         torch.testing.assert_close(mean[name], tensor + 0.5)
-    search = averaged.generation_config
-    assert (search.num_beams, search.length_penalty, search.max_length_beyond_source) == (3, 1.4, 7)
-    assert (search.length_penalty_type, search.early_stopping) == ("google", "never")
+    assert (averaged.generation_config.num_beams, averaged.generation_config.length_penalty) == (3, 1.4)
     assert run("translate", tmp_path / "mean", *SHORT, stdin=b"a\n")[0] == 0
+    loaded.model.shared.weight.data[0] = float("nan")
+    loaded.save_pretrained(other)
+    code, _, err = run("average", other, model, "--output", tmp_path / "none")
+    assert code == 1 and "model.shared.weight holds NaN or infinity" in err and not (tmp_path / "none").exists()
 
 
 @pytest.mark.parametrize(
@@ -300,8 +263,14 @@ def test_average_of_a_run_takes_its_last_checkpoints(run, model, tmp_path):
         changed = {name: tensor + step for name, tensor in weights.items() if name != "lm_head.weight"}
         write_checkpoint(trained, step, changed)
     newest = trained / "checkpoints" / "step-00000030"
-    for words, shift in (([trained], 25), ([trained, "--last", 3], 20), ([newest], 30)):
-        output = tmp_path / f"mean-{shift}"
+    # A finished run counts its last step too.
+    write_checkpoint(trained, 35, {name: weights[name] + 35 for name in changed})
+    for number, (words, steps, shift) in enumerate(
+        [([trained], None, 25), ([trained, "--last", 3], None, 20), ([newest], None, 30), ([trained], 35, 32.5)]
+    ):
+        if steps:
+            (trained / "summary.json").write_text(json.dumps({"steps": steps}))
+        output = tmp_path / f"mean-{number}"
         assert run("average", *words, "--output", output)[0] == 0
         averaged = load_model(output)[0]
         assert (averaged.generation_config.num_beams, averaged.generation_config.length_penalty) == (2, 0.6)
@@ -309,27 +278,7 @@ def test_average_of_a_run_takes_its_last_checkpoints(run, model, tmp_path):
             torch.testing.assert_close(tensor, weights[name] + shift)
 
 
-def test_average_refuses_damaged_or_nonfinite_weights(run, model, tmp_path):
-    weights = load_file(model / "model.safetensors")
-    paths = [write_checkpoint(tmp_path / "run", step, weights) for step in (10, 20)]
-    for path in paths:
-        shutil.copytree(model, path, dirs_exist_ok=True, ignore=shutil.ignore_patterns("*.safetensors"))
-    file = paths[1] / "model.safetensors"
-    whole = file.read_bytes()
-    file.write_bytes(whole[:-1])
-    code, _, err = run("average", *paths, "--output", tmp_path / "mean")
-    assert code == 1 and f"{file} cannot be read" in err
-    file.write_bytes(whole)
-    assert run("average", *paths, "--output", tmp_path / "mean")[0] == 0
-    weights["model.shared.weight"][0] = float("nan")
-    save_file(weights, file)
-    (paths[1] / "checkpoint.json").unlink()
-    code, _, err = run("average", *paths, "--output", tmp_path / "none")
-    assert code == 1 and "model.shared.weight holds NaN or infinity" in err
-    assert not (tmp_path / "none").exists()
-
-
-@pytest.mark.parametrize("command", ["translate", "convert", "push", "average"])
+@pytest.mark.parametrize("command", ["translate", "push", "average"])
 def test_no_command_takes_a_model_with_a_layer_too_many(run, model, tmp_path, monkeypatch, command):
     broken = tmp_path / "broken"
     shutil.copytree(model, broken)
@@ -337,27 +286,10 @@ def test_no_command_takes_a_model_with_a_layer_too_many(run, model, tmp_path, mo
     (broken / "config.json").write_text(json.dumps(config | {"decoder_layers": config["decoder_layers"] + 1}))
     (broken / "README.md").write_text("A card.")
     monkeypatch.setenv("HF_TOKEN", "hf_some")
-    words = {
-        "convert": [tmp_path / "out"],
-        "push": ["org/name"],
-        "average": ["--output", tmp_path / "out"],
-    }
+    words = {"push": ["org/name"], "average": ["--output", tmp_path / "out"]}
     code, out, err = run(command, broken, *words.get(command, []), stdin=b"a b\n")
     assert (code, out) == (1, "") and "are missing." in err and err.count("\n") == 1
     assert not (tmp_path / "out").exists()
-
-
-def test_average_of_a_finished_run_counts_its_last_step_as_the_run_did(run, model, tmp_path):
-    trained = tmp_path / "run"
-    shutil.copytree(model, trained)
-    (trained / "recipe.yaml").write_text("save_steps: 10\naverage_checkpoints: 2\n")
-    for step in (10, 20, 25):
-        write_checkpoint(trained, step, load_file(model / "model.safetensors"))
-    for summary, steps in ((None, (10, 20)), ({"steps": 25}, (20, 25))):
-        if summary is not None:
-            (trained / "summary.json").write_text(json.dumps(summary))
-        code, _, err = run("average", trained, "--output", tmp_path / f"mean-{steps[-1]}")
-        assert (code, re.findall(r"checkpoints/step-(\d+)", err)) == (0, [f"{step:08}" for step in steps]), err
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="there is no /dev/full here")
@@ -379,14 +311,11 @@ def test_translations_of_an_evaluation_appear_whole_or_not_at_all(run, model, co
     (tmp_path / "kept").write_text("before\n")
     (tmp_path / "link").symlink_to("kept")
     with failing_disk(errno.ENOSPC, tmp_path):
-        code, _, err = run(*words, tmp_path / "link")
-    assert code == 1
-    assert_one_sentence(err, tmp_path / "kept", "No space left on device", "GB are free")
+        assert run(*words, tmp_path / "link")[0] == 1
     assert (tmp_path / "kept").read_text() == "before\n"
     assert run(*words, tmp_path / "link")[0] == run(*words, tmp_path / "out.gz")[0] == 0
     assert (tmp_path / "link").is_symlink() and (tmp_path / "kept").read_text().count("\n") == 3
     assert gzip.decompress((tmp_path / "out.gz").read_bytes()) == (tmp_path / "kept").read_bytes()
-    assert not list(tmp_path.glob(".partial*"))
 
 
 def test_demo_says_how_gradio_is_installed(run, model, missing):

@@ -4,15 +4,9 @@ import re
 import tempfile
 
 import pytest
-import torch
 from faults import small_files
-from small_models import save
+from small_models import save_translator
 
-from vanilla_transformer import (
-    VanillaTransformerConfig,
-    VanillaTransformerForConditionalGeneration,
-    VanillaTransformerTokenizer,
-)
 from vanilla_transformer.atomic_files import PARTIAL
 from vanilla_transformer.cli import main
 
@@ -41,13 +35,7 @@ def things(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """A text and a model; nothing is written to them."""
     home = tmp_path_factory.mktemp("things")
     (home / "text").write_text("".join(TEXTS))
-    tokenizer = VanillaTransformerTokenizer.train(TEXTS, vocab_size=280)
-    torch.manual_seed(1)
-    sizes = {"d_model": 32, "d_ff": 64, "num_heads": 2, "encoder_layers": 1, "decoder_layers": 1}
-    model = VanillaTransformerForConditionalGeneration(VanillaTransformerConfig(vocab_size=len(tokenizer), **sizes))
-    model.generation_config.update(max_length_beyond_source=3)
-    save(model, tokenizer, home / "model")
-    return {name: str(home / name) for name in ("text", "model")}
+    return {"text": str(home / "text"), "model": str(save_translator(home / "model", d_model=32))}
 
 
 @pytest.mark.parametrize("command", COMMANDS)

@@ -4,34 +4,21 @@ import json
 
 import pytest
 import torch
+from small_models import random_model, save
 
-from vanilla_transformer import (
-    VanillaTransformerDecoderConfig,
-    VanillaTransformerDecoderForCausalLM,
-    VanillaTransformerTokenizer,
-)
+from vanilla_transformer import VanillaTransformerDecoderForCausalLM, VanillaTransformerTokenizer
 from vanilla_transformer.cli.generate import continue_text
 
-SIZES = {"vocab_size": 262, "d_model": 16, "d_ff": 32, "num_heads": 2}
 GREEDY = {"do_sample": False, "num_beams": 1}
 DRAWN = {"do_sample": True, "num_beams": 1, "top_k": 0}
-
-
-def saved(model, directory, **tokens):
-    model.save_pretrained(directory)
-    VanillaTransformerTokenizer.train(["to be or not"], 262, **tokens).save_pretrained(directory)
-    return str(directory)
 
 
 @pytest.fixture(scope="module", params=["sinusoidal", "learned"])
 def model(request, tmp_path_factory):
     """The directory of a language model of random weights, whose blocks have 12 tokens."""
-    torch.manual_seed(1)
-    config = VanillaTransformerDecoderConfig(
-        **SIZES, decoder_layers=1, max_position_embeddings=12, positional_encoding=request.param
-    )
-    model = VanillaTransformerDecoderForCausalLM(config)
-    return saved(model, tmp_path_factory.mktemp("lm"), begins=True, ends=False)
+    fields = {"max_position_embeddings": 12, "positional_encoding": request.param}
+    tokenizer = VanillaTransformerTokenizer.train(["to be or not"], 262, begins=True, ends=False)
+    return save(random_model("language-model", vocab_size=262, **fields), tokenizer, tmp_path_factory.mktemp("lm"))
 
 
 @pytest.fixture
@@ -72,8 +59,3 @@ def test_json_gives_each_prompt_an_object_and_an_empty_one_begins_a_text(model, 
     found = [json.loads(line) for line in out.splitlines()]
     assert code == 0 and [one["prompt"] for one in found] == ["to", ""]
     assert all(1 <= one["tokens"] <= 5 for one in found)
-
-
-def test_texts_stand_apart(model, run):
-    code, out, _ = run("generate", model, "--max-new-tokens", "1", stdin="to\nbe\n")
-    assert code == 0 and out.startswith("to") and "\n\nbe" in out

@@ -3,21 +3,14 @@
 from pathlib import Path
 
 import pytest
-import torch
-from small_models import SIZES, save, save_translator
+from small_models import random_model, save, save_translator
 
-from vanilla_transformer import (
-    VanillaTransformerDecoderConfig,
-    VanillaTransformerDecoderForCausalLM,
-    VanillaTransformerTokenizer,
-)
+from vanilla_transformer import VanillaTransformerTokenizer
 
 OUTPUTS = ["out", "out.gz", "long"]
 REFUSED = [
     ("translate none in", "There is no model directory none"),
-    ("translate empty in", "it has no config.json"),
     ("translate lm in", "give it to `generate`"),
-    ("translate model none", "none: No such file"),
     ("translate model modle in", "modle is not a model directory, and translate reads one file"),
     ("translate model in --device nowhere", "--device nowhere"),
     ("translate model in --output out --nbest 9", "--num-beams 9"),
@@ -29,8 +22,6 @@ REFUSED = [
     ("translate model in --output /dev/null --resume", "--resume needs an input file"),
     ("translate model in --output long --resume", "long has more lines"),
     ("translate model in --output out.gz --resume", "out.gz is compressed"),
-    ("translate model there --output out", "there is a directory"),
-    ("translate model in --output there", "there: Is a directory"),
     ("translate model in --output link", "link: No such file"),
     ("translate model in --output in", "in cannot be both input and output"),
     ("translate model in --output model/model.safetensors", "model.safetensors cannot be both input and output"),
@@ -43,13 +34,10 @@ REFUSED = [
     ("predict model in", "give the model to `translate`"),
     ("generate model", "give it to `translate`"),
     ("generate lm --top-p 0.5 --num-beams 2", "--num-beams"),
-    ("train nonsense", "nonsense"),
     ("train --seed 1 nonsense", "must come before all options"),
     ("train --finish --dry-run", "--dry-run"),
     ("average model --output model", "not empty"),
-    ("average none --output mean", "none"),
     ("average lm --last 2 --output mean", "--last"),
-    ("tokenizer --vocab-size 300 --output new", "file"),
     ("tokenizer in --output new", "--vocab-size is required with --algorithm bpe"),
     ("tokenizer in --vocab-size 300 --output model", "not empty"),
     ("align model in one", "in has 3 lines and one has 1: they must match"),
@@ -61,26 +49,16 @@ REFUSED = [
     ("attend lm A --picture a.png --kind cross", "no cross-attention, only decoder self-attention"),
     ("info bsae", "There is no preset 'bsae'"),
     ("info broken", "summary.json is not valid JSON"),
-    ("info model --vocab-size 7", "--vocab-size applies to presets"),
     ("info model --family encoder", "--family applies to presets"),
     ("export lm new --to marian", "`generate`"),
 ]
 WRONG_WORDS = [
-    ("train --tran a.en a.de", "--train"),
     ("train --max-stops 3", "--max-steps"),
-    ("translate model --num-beam 3", "--num-beams"),
     ("translte model", "translate"),
-    ("", "translate"),
-    ("translate model --num-beams 0", "--num-beams: must be"),
     ("translate model --length-penalty nan", "--length-penalty: must be"),
     (f"evaluate model --data x --max-length-beyond-source {1 << 63}", "--max-length-beyond-source: must be"),
-    ("train --seed 1.5", "'1.5'"),
-    ("train --dropout 2", "0<=FLOAT<1"),
     ("train --train a.en a.de weight=x", "'x'"),
     ("train --dev a.tsv + b.tsv", "--dev"),
-    ("train cmudict extra", "extra"),
-    ("export model --to x", "ctranslate2"),
-    ("generate lm --top-p 1.5", "--top-p"),
 ]
 
 
@@ -89,10 +67,8 @@ def place(tmp_path_factory) -> Path:
     """A directory with models, texts and files of yesterday, which nothing changes."""
     place = tmp_path_factory.mktemp("place")
     save_translator(place / "model")
-    sizes = {name: size for name, size in SIZES.items() if name != "encoder_layers"}
-    torch.manual_seed(0)
-    language_model = VanillaTransformerDecoderForCausalLM(VanillaTransformerDecoderConfig(vocab_size=260, **sizes))
-    save(language_model, VanillaTransformerTokenizer.train(["a b"], 260, begins=True, ends=False), place / "lm")
+    tokenizer = VanillaTransformerTokenizer.train(["a b"], 260, begins=True, ends=False)
+    save(random_model("language-model", vocab_size=260), tokenizer, place / "lm")
     for name in ("empty", "there", "broken"):
         (place / name).mkdir()
     (place / "broken" / "config.json").write_bytes((place / "model" / "config.json").read_bytes())

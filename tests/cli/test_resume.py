@@ -3,10 +3,9 @@
 from pathlib import Path
 
 import pytest
-from refusals import refused
 
 from vanilla_transformer.cli.files import answer_lines
-from vanilla_transformer.errors import CorpusError, RecipeError
+from vanilla_transformer.errors import CorpusError
 from vanilla_transformer.translation import Hypothesis, Translation
 
 CHUNK = 3
@@ -50,15 +49,6 @@ def test_a_run_killed_after_any_byte_goes_on_to_the_same_bytes(text, whole, tmp_
         done = whole[:size].count(b"\n") // 2
         assert answer(text, output) == LINES[done - done % CHUNK if done < len(LINES) else done :]
         assert output.read_bytes() == whole
-
-
-def test_an_output_of_more_lines_than_the_input_is_refused_and_kept(text, whole, tmp_path):
-    output = tmp_path / "out"
-    for more in (b"another\n", b"half a li"):
-        output.write_bytes(whole + more)
-        with refused(RecipeError, "out", "more lines"):
-            answer(text, output)
-        assert output.read_bytes() == whole + more
 
 
 def test_lines_before_invalid_utf8_are_written_and_the_run_goes_on_once_it_is_mended(text, whole, tmp_path):

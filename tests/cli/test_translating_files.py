@@ -1,6 +1,5 @@
 """`vanilla-transformer translate` from a file to a file: broken off, resumed, refused, and told how far it is."""
 
-import contextlib
 import os
 import shlex
 import subprocess
@@ -11,9 +10,7 @@ import torch
 from faults import at_call, interrupt, standard_streams
 from small_models import save_translator
 
-from vanilla_transformer import (
-    VanillaTransformerForConditionalGeneration,
-)
+from vanilla_transformer import VanillaTransformerForConditionalGeneration
 from vanilla_transformer.cli import main
 from vanilla_transformer.translation import LineTranslator
 
@@ -90,17 +87,6 @@ def test_standard_input_is_never_written_over(run, tmp_path):
             code, err = run(*words)
         assert code == 2 and "cannot be both input and output" in err
         assert file.read_text().splitlines() == LINES
-
-
-@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="there is no /dev/full here")
-def test_a_full_disk_is_told_with_what_was_written_to_it(run):
-    code, err = run("in", "--output", "/dev/full")
-    assert code == 1 and err.endswith("error: /dev/full: No space left on device.\n")
-    with contextlib.suppress(OSError), open("/dev/full", "w") as full, standard_streams(stdout=full):
-        code, err = run("in")
-        # What is left in the buffer is thrown away, and cannot fail once more at exit.
-        full.close()
-    assert code == 1 and err.endswith("error: Standard output: No space left on device.\n")
 
 
 def test_a_closed_standard_output_is_reported_unless_a_file_is_given(run, tmp_path):

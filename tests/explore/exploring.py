@@ -88,14 +88,10 @@ def values_of(model: Any, source: list[int], target: list[int] | None = None) ->
         if outputs.cross_attentions:
             values["weights"] = outputs.cross_attentions[0][0, 0]
     else:
-        values |= {f"{name}.scores": scores_of(model, name, values) for name in values_with(".weights", values)}
+        attentions = [name.removesuffix(".weights") for name in values if name.endswith(".weights")]
+        values |= {f"{name}.scores": scores_of(model, name, values) for name in attentions}
     logits = torch.atleast_2d(outputs.logits[0]).tolist()
     return {"logits": logits, **{name: value.tolist() for name, value in values.items()}}
-
-
-def values_with(ending: str, values: dict[str, torch.Tensor]) -> list[str]:
-    """Lists the names that end so, without this ending."""
-    return [name.removesuffix(ending) for name in values if name.endswith(ending)]
 
 
 def scores_of(model: Any, name: str, values: dict[str, torch.Tensor]) -> torch.Tensor:

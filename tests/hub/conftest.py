@@ -12,8 +12,6 @@ from hub_server import HubServer
 from huggingface_hub import constants, hf_api
 from small_models import save_translator
 
-from vanilla_transformer.cli import main
-
 
 @pytest.fixture
 def hub() -> Iterator[HubServer]:
@@ -44,17 +42,3 @@ def ann(hub: HubServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> HubS
 def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A random model with its tokenizer; nothing is written to it."""
     return save_translator(tmp_path_factory.mktemp("saved") / "tiny-en-de")
-
-
-@pytest.fixture(scope="session")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A finished run of a few steps."""
-    directory = tmp_path_factory.mktemp("trained")
-    for side, words in (("en", "one two three four"), ("de", "eins zwei drei vier")):
-        (directory / f"pairs.{side}").write_text("".join(f"{word}\n" for word in words.split() * 5))
-    pairs = [str(directory / "pairs.en"), str(directory / "pairs.de")]
-    sizes = "--vocab-size 275 --preset tiny --d-model 16 --d-ff 32 --encoder-layers 1 --decoder-layers 1"
-    length = "--max-steps 4 --save-steps 2 --batch-tokens 60 --metrics chrf"
-    run = str(directory / "numbers")
-    assert main(["train", "--train", *pairs, "--dev", *pairs, "--output", run, *sizes.split(), *length.split()]) == 0
-    return directory / "numbers"

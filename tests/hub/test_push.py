@@ -2,21 +2,18 @@ import json
 import re
 import shutil
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 from hub_server import HubServer, Repository, card_head, card_problems
 from huggingface_hub import ModelCard
+from small_models import random_model, save, small_recipe
 from transformers import AutoTokenizer
 
-from vanilla_transformer import (
-    VanillaTransformerDecoderForCausalLM,
-    VanillaTransformerEncoderForTokenClassification,
-)
 from vanilla_transformer.cli import main
 from vanilla_transformer.recipe.reading import load_recipe
 from vanilla_transformer.recipe.schema import Recipe
+from vanilla_transformer.training.loop import train
 
 CODE = {f"{name}_vanilla_transformer.py" for name in ("configuration", "generation", "modeling", "pipeline")}
 MODEL = {
@@ -32,15 +29,14 @@ MODEL = {
 def directory(saved: Path, tmp_path: Path) -> Path:
     """A finished run: a model, and beside it what concerns nobody else."""
     directory = Path(shutil.copytree(saved, tmp_path / "tiny-en-de"))
-    for name in ("recipe.yaml", "learning_curves.png", "train.log", "metrics.jsonl", ".lock"):
+    for name in (
+        *("recipe.yaml", "learning_curves.png", "train.log", "metrics.jsonl", ".lock", "optimizer.pt", "notes.py"),
+        *("checkpoints/step-5/model.safetensors", "prepared/train/config.json", "trackers/tokenizer.json"),
+    ):
+        (directory / name).parent.mkdir(parents=True, exist_ok=True)
         (directory / name).write_text("")
     (directory / "summary.json").write_text("{}")
-    (directory / "recipe.yaml").write_text(Recipe.of(train=("/home/ann/pairs.en", "/home/ann/pairs.de")).to_yaml())
-    for name in ("training_args.bin", "optimizer.pt", "notes.py", "pairs.en"):
-        (directory / name).write_text("")
-    for name in ("checkpoints/step-5/model.safetensors", "prepared/train/config.json", "trackers/tokenizer.json"):
-        (directory / name).parent.mkdir(parents=True)
-        (directory / name).write_text("")
+    (directory / "recipe.yaml").write_text("seed: 1\n")
     return directory
 
 
@@ -56,46 +52,40 @@ def complaint(capsys) -> str:
     return line
 
 
-def test_push_uploads_the_files_of_the_model_and_no_others(ann: HubServer, directory: Path, capsys):
-    assert push(directory, "ann/tiny", "--message", "first try") == 0
+def test_push_uploads_the_files_of_the_model_a_card_and_no_others(ann: HubServer, directory: Path, capsys):
+    assert push(directory, "ann/tiny", "--message", "first try", "--license", "apache-2.0") == 0
     assert capsys.readouterr().out == f"{ann.url}/ann/tiny\n"
     repository = ann.repositories["ann/tiny"]
-    assert not repository.private
     assert repository.messages == ["initial commit", "first try"]
     assert set(repository.files()) - {".gitattributes"} == MODEL | {"README.md", "recipe.yaml", "learning_curves.png"}
     for name in MODEL:
         assert repository.files()[name] == (directory / name).read_bytes()
+    card = repository.files()["README.md"].decode()
+    head = card_head(card)
+    assert head is not None and head["license"] == "apache-2.0" and card_problems(card) == []
+    assert 'pipeline("translation", model="ann/tiny", trust_remote_code=True)' in card
 
 
-def test_a_run_is_pushed_without_the_places_on_this_machine(ann: HubServer, trained: Path, tmp_path: Path):
-    run = Path(shutil.copytree(trained, tmp_path / "numbers"))
+def test_a_run_is_pushed_without_the_places_on_this_machine(ann: HubServer, tmp_path: Path):
+    run = train(small_recipe(tmp_path, output=str(tmp_path / "numbers")))
     kept = (run / "recipe.yaml").read_bytes()
-    assert str(trained.parent).encode() in kept
+    assert str(tmp_path).encode() in kept
     assert push(run, "ann/numbers") == 0
     files = ann.repositories["ann/numbers"].files()
     for name, content in files.items():
-        assert str(trained.parent).encode() not in content, name
+        assert str(tmp_path).encode() not in content, name
     (tmp_path / "pushed.yaml").write_bytes(files["recipe.yaml"])
-    assert load_recipe(tmp_path / "pushed.yaml").data.train == Recipe.of(train=("pairs.en", "pairs.de")).data.train
+    assert load_recipe(tmp_path / "pushed.yaml").data.train == Recipe.of(train=("train.en", "train.de")).data.train
     assert (run / "recipe.yaml").read_bytes() == kept
 
 
-@pytest.mark.parametrize(
-    ("kind", "task"),
-    [
-        (VanillaTransformerDecoderForCausalLM, "text-generation"),
-        (VanillaTransformerEncoderForTokenClassification, "token-classification"),
-    ],
-)
+@pytest.mark.parametrize(("kind", "task"), [("language-model", "text-generation"), ("tagger", "token-classification")])
 def test_models_of_one_stack_are_pushed_with_the_name_of_their_pipeline(
-    ann: HubServer, saved: Path, tmp_path: Path, kind: Any, task: str
+    ann: HubServer, saved: Path, tmp_path: Path, kind: str, task: str
 ):
-    directory = tmp_path / "model"
-    sizes = {"vocab_size": 280, "d_model": 16, "d_ff": 16, "num_heads": 1}
-    model = kind(kind.config_class(**sizes))
-    model.save_pretrained(directory)
-    AutoTokenizer.from_pretrained(saved).save_pretrained(directory)
-    assert main(["push", str(directory), "ann/one-stack"]) == 0
+    directory, model = tmp_path / "model", random_model(kind, vocab_size=280)
+    save(model, AutoTokenizer.from_pretrained(saved), directory)
+    assert push(directory, "ann/one-stack") == 0
     files = ann.repositories["ann/one-stack"].files()
     card = files["README.md"].decode()
     assert ModelCard(card).data.pipeline_tag == task and f'pipeline("{task}", model="ann/one-stack")' in card
@@ -104,24 +94,11 @@ def test_models_of_one_stack_are_pushed_with_the_name_of_their_pipeline(
     with torch.no_grad():
         model.model.layers[0].feed_forward.w_1.weight[0, 0] = torch.nan
     model.save_pretrained(directory)
-    assert main(["push", str(directory), "ann/one-stack"]) == 1
-    assert main(["push", str(saved), "ann/one-stack"]) == 1  # The name is that of a model of another type.
+    assert push(directory, "ann/one-stack") == 1
 
 
-def test_a_card_is_written_where_there_is_none(ann: HubServer, directory: Path):
-    assert push(directory, "ann/tiny", "--license", "apache-2.0") == 0
-    card = ann.repositories["ann/tiny"].files()["README.md"].decode()
-    assert "# ann/tiny\n" in card and "# tiny-en-de\n" in (directory / "README.md").read_text()
-    assert card_problems(card) == []
-    head = card_head(card)
-    assert head is not None and head["license"] == "apache-2.0" and head["pipeline_tag"] == "translation"
-    assert 'pipeline("translation", model="ann/tiny", trust_remote_code=True)' in card
-    assert not {"language", "datasets", "metrics", "model-index"} & set(head)
-
-
-@pytest.mark.parametrize("request_", ["/preupload/", "/commit/"])
-def test_a_second_push_completes_one_that_lost_the_connection(request_: str, ann: HubServer, directory: Path, capsys):
-    with ann.losing(request_):
+def test_a_second_push_completes_one_that_lost_the_connection(ann: HubServer, directory: Path, capsys):
+    with ann.losing("/commit/"):
         assert push(directory, "ann/tiny") == 1
     assert re.fullmatch(r"vanilla-transformer: error: The connection was lost .* again .*\.", complaint(capsys))
     assert push(directory, "ann/tiny") == 0

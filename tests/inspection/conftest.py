@@ -1,14 +1,9 @@
 """A small model with a tokenizer of its own."""
 
 import pytest
-import torch
-from small_models import save
+from small_models import random_model, save
 
-from vanilla_transformer import (
-    VanillaTransformerConfig,
-    VanillaTransformerForConditionalGeneration,
-    VanillaTransformerTokenizer,
-)
+from vanilla_transformer import VanillaTransformerForConditionalGeneration, VanillaTransformerTokenizer
 
 TEXTS = ["A dog runs in the park.", "Two men wait for the bus.", "Ein Hund läuft im Park.", "Zwei Männer warten."] * 5
 
@@ -20,11 +15,7 @@ def tokenizer() -> VanillaTransformerTokenizer:
 
 @pytest.fixture(scope="package")
 def model(tokenizer: VanillaTransformerTokenizer) -> VanillaTransformerForConditionalGeneration:
-    torch.manual_seed(0)
-    config = VanillaTransformerConfig(
-        vocab_size=len(tokenizer), d_model=32, d_ff=64, num_heads=4, encoder_layers=2, decoder_layers=3, dropout=0.5
-    )
-    return VanillaTransformerForConditionalGeneration(config).eval()
+    return random_model("translator", vocab_size=len(tokenizer), decoder_layers=3, dropout=0.5)
 
 
 @pytest.fixture(scope="package")

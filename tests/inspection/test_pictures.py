@@ -43,19 +43,19 @@ def test_markup_in_the_text_stays_text(model, tokenizer):
     assert "</script><b>$x_1$</b>" in data_of(written)["sentences"][0]["sides"]["source"]["words"]
 
 
-@pytest.mark.parametrize(("view", "head"), [("lines", "all"), ("heatmap", "1")])
-def test_on_a_telephone_every_word_is_visible(browser, seen, tmp_path, view, head):
+def test_on_a_telephone_every_word_is_visible(browser, seen, tmp_path):
     file = tmp_path / "page.html"
     file.write_text(attention_page([seen]), encoding="utf-8")
     tab = browser.new_page(viewport={"width": 390, "height": 800})
     tab.goto(file.as_uri())
-    tab.select_option("#view", view)
-    tab.get_by_role("button", name=head, exact=True).click()
-    edges = tab.locator("#picture text, #picture canvas").evaluate_all(
-        "parts => parts.map(part => part.getBoundingClientRect()).map(box => [box.left, box.right])"
-    )
-    assert edges and all(left >= 0 and right <= 390 for left, right in edges)
-    assert tab.evaluate("document.documentElement.scrollWidth") <= 390
+    for view, head in (("lines", "all"), ("heatmap", "1")):
+        tab.select_option("#view", view)
+        tab.get_by_role("button", name=head, exact=True).click()
+        edges = tab.locator("#picture text, #picture canvas").evaluate_all(
+            "parts => parts.map(part => part.getBoundingClientRect()).map(box => [box.left, box.right])"
+        )
+        assert edges and all(left >= 0 and right <= 390 for left, right in edges)
+        assert tab.evaluate("document.documentElement.scrollWidth") <= 390
 
 
 def test_a_notebook_shows_the_page_in_a_frame(seen):
@@ -65,26 +65,14 @@ def test_a_notebook_shows_the_page_in_a_frame(seen):
     )
 
 
-def test_a_heat_map_shows_the_weights_between_the_words(seen):
+def test_a_heat_map_shows_the_weights_between_the_words_in_a_notebook_too(seen):
     figure = plot_attention(seen, "cross", layer=-1, head=2)
     axes = figure.axes[0]
     np.testing.assert_array_equal(axes.images[0].get_array(), seen.weights["cross"][-1, 1].numpy())
     assert [label.get_text() for label in axes.get_xticklabels()] == list(seen.source.texts)
     assert [label.get_text() for label in axes.get_yticklabels()] == list(seen.written.texts)
-    assert axes.get_title() == "cross-attention, layer 3, head 2"
-    assert axes.get_ylabel() == "queries: target as written" and axes.get_xlabel() == "keys: source"
-    assert "attention weight" in [other.get_ylabel() for other in figure.axes]
-
-
-def test_a_notebook_shows_the_figure_that_a_cell_ends_with(seen):
-    for figure in (plot_attention(seen), plot_heads(seen)):
-        picture, _ = InteractiveShell().display_formatter.format(figure)
-        assert picture["image/png"].startswith(b"\x89PNG")
-
-
-def test_lines_go_from_what_attends_to_what_is_attended_to(seen):
-    axes = plot_attention(seen, "encoder", layer=1, head=2, view="lines").axes[0]
-    assert len(axes.lines) == int((seen.weights["encoder"][0, 1] >= 0.02).sum())
+    picture, _ = InteractiveShell().display_formatter.format(figure)
+    assert picture["image/png"].startswith(b"\x89PNG")
 
 
 def test_every_head_has_a_picture(seen):

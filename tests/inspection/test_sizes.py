@@ -6,18 +6,9 @@ import io
 import json
 
 import pytest
-from small_models import CONFIGS, SIZES, on_meta, save_translator
+from small_models import CONFIGS, ENCODERS, on_meta, random_model, save_translator
 
-from vanilla_transformer import (
-    VanillaTransformerConfig,
-    VanillaTransformerDecoderConfig,
-    VanillaTransformerDecoderForCausalLM,
-    VanillaTransformerEncoderConfig,
-    VanillaTransformerEncoderForMaskedLM,
-    VanillaTransformerEncoderForSequenceClassification,
-    VanillaTransformerEncoderForTokenClassification,
-    VanillaTransformerForConditionalGeneration,
-)
+from vanilla_transformer import VanillaTransformerConfig, VanillaTransformerForConditionalGeneration
 from vanilla_transformer.cli import main
 from vanilla_transformer.inspection.paper_tables import MILLIONS_OF_PARAMETERS, VOCABULARIES
 from vanilla_transformer.inspection.parameters import count_parameters
@@ -93,37 +84,25 @@ def test_a_model_is_counted_from_its_configuration_alone(tmp_path):
     assert "TRAINING RUN" not in page(tmp_path) and "THIS PROCESSOR" in page(tmp_path)
 
 
-@pytest.mark.parametrize(
-    ("kind", "stack"),
-    [
-        (VanillaTransformerDecoderForCausalLM, "decoder"),
-        (VanillaTransformerEncoderForMaskedLM, "encoder"),
-        (VanillaTransformerEncoderForSequenceClassification, "encoder"),
-        (VanillaTransformerEncoderForTokenClassification, "encoder"),
-    ],
-)
-def test_models_of_one_stack_are_counted_as_they_are(kind, stack, tmp_path):
-    sizes = {name: value for name, value in SIZES.items() if not name.endswith("_layers")}
-    config = {"encoder": VanillaTransformerEncoderConfig, "decoder": VanillaTransformerDecoderConfig}[stack]
-    model = kind(config(vocab_size=260, **sizes, **{f"{stack}_layers": 3}, num_labels=5))
+@pytest.mark.parametrize("kind", ["language-model", *ENCODERS])
+def test_models_of_one_stack_are_counted_as_they_are(kind, tmp_path):
+    model = random_model(kind, num_labels=5)
     model.save_pretrained(tmp_path)
     found = report(tmp_path)
     parts = found["parameters"]
-    assert parts["total"] == model.num_parameters() and parts["embedding"] == 260 * 16
-    assert parts.get("classifier", 0) == (0 if hasattr(model, "lm_head") else 16 * 5 + 5)
-    assert not [name for name in parts if name.startswith("encoder" if stack == "decoder" else "decoder")]
+    assert parts["total"] == model.num_parameters() and parts["embedding"] == 48 * 32
+    assert parts.get("classifier", 0) == (0 if hasattr(model, "lm_head") else 32 * 5 + 5)
     matrices = sum(weight.numel() for name, weight in model.model.layers.named_parameters() if weight.dim() == 2)
-    outputs = 260 if hasattr(model, "lm_head") else 5
-    if kind is VanillaTransformerEncoderForSequenceClassification:
+    outputs = 48 if hasattr(model, "lm_head") else 5
+    if kind == "classifier":
         outputs /= 25  # One for all tokens of a text.
-    if kind is VanillaTransformerEncoderForMaskedLM:
+    if kind == "masked-language-model":
         outputs *= 3 / 25  # Those that are masked of 23 between the ends.
-    attention = 3 * 2 * 25 * 16  # Scores and weighted values of every layer.
-    assert found["training"]["flops_per_token"] == pytest.approx(6 * (matrices + attention + 16 * outputs))
+    attention = 2 * 2 * 25 * 32  # Scores and weighted values of every layer.
+    assert found["training"]["flops_per_token"] == pytest.approx(6 * (matrices + attention + 32 * outputs))
     assert found["memory"]["weights"] == 4 * model.num_parameters()
 
 
 def test_presets_are_those_of_any_family():
-    assert "decoder_layers 6 " in " ".join(page("base", "--family", "decoder").split())
     assert report("base")["table_3_millions"] == 65
     assert report("base", "--family", "encoder")["table_3_millions"] is None
