@@ -16,7 +16,9 @@ def pairs(tmp_path_factory):
     """Options that name 60 pairs to learn from and 10 held out: numbers, and the same in the other order."""
     directory = tmp_path_factory.mktemp("pairs")
     sizes = {"train": 60, "dev": 10}
-    return [[f"--{name}", *write_reversed(directory, name, size, seed=size)] for name, size in sizes.items()]
+    return [
+        [f"--{name}", *write_reversed(directory, name, size, seed=size, longest=3)] for name, size in sizes.items()
+    ]
 
 
 @pytest.fixture
