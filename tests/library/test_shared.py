@@ -1,8 +1,9 @@
 """The library's own shared tests, on each family of this package and on its tokenizer.
 
 They come with the library's source package, which `make test-library` fetches, but for the tests of exports and of
-`generate`, which `tests/model` states for itself. Three of the library's own on `generate` need `num_beams=1`, because
-our default is a beam of 4: going on from a cache, the shape of a static cache, and compiled steps.
+`generate`, which `tests/model` states for itself. By reading, not by a run, three of the library's own on `generate`
+need `num_beams=1`, because our default is a beam of 4: going on from a cache, the shape of a static cache, and compiled
+steps.
 """
 
 import tempfile
