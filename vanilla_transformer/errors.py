@@ -7,7 +7,7 @@ from numbers import Integral, Real
 
 
 class CorpusError(ValueError):
-    """Text that cannot be used as it is: names the file and the line, or the row."""
+    """Text that cannot be used or scored as it is: names the file and the line, or the row, where there is one."""
 
 
 class VocabularyError(ValueError):
@@ -43,10 +43,6 @@ class RunError(OSError):
 
 class DivergenceError(ValueError):
     """Training whose loss is no longer a number."""
-
-
-class MetricError(ValueError):
-    """A score that cannot be computed from these texts."""
 
 
 class PushError(OSError):

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from refusals import refused
 
-from vanilla_transformer.errors import MetricError
+from vanilla_transformer.errors import CorpusError
 from vanilla_transformer.evaluation import score
 
 PREDICTIONS = ["The cat sat on a mat .", "Es war einmal, vor langer Zeit!", "nothing of this is right at all", ""]
@@ -53,11 +53,11 @@ def test_sacrebleu_takes_different_numbers_of_references():
 def test_texts_that_cannot_be_scored_are_refused():
     with refused(ValueError, "predictions", "several texts"):
         score(["chrf"], "a b", [["a"], ["b"], ["c"]])
-    with refused(MetricError, "2 predictions", "1 references"):
+    with refused(CorpusError, "2 predictions", "1 references"):
         score(["wer"], ["A", "B"], [["A"]])
-    with refused(MetricError, "reference"):
+    with refused(CorpusError, "reference"):
         score(["wer"], ["A"], [[]])
-    with refused(MetricError, "empty"):
+    with refused(CorpusError, "empty"):
         score(["per"], ["A"], [[""]])
 
 

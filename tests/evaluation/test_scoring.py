@@ -5,7 +5,7 @@ from datasets import Dataset
 from refusals import refused
 from small_models import CopyingModel
 
-from vanilla_transformer.errors import MetricError
+from vanilla_transformer.errors import CorpusError, RecipeError
 from vanilla_transformer.evaluation import evaluate_translation, score
 from vanilla_transformer.model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
 
@@ -57,8 +57,8 @@ def test_split_references_are_joined_as_translations_are(model):
 
 
 def test_an_unknown_metric_is_refused_before_anything_is_decoded_and_an_empty_corpus(model, tokenizer, corpus):
-    with refused(MetricError, "did you mean", "'sacrebleu'"):
+    with refused(RecipeError, "did you mean", "'sacrebleu'"):
         evaluate_translation(model, tokenizer, corpus, ["sacrebluu"])
     assert not model.batches
-    with refused(MetricError, "empty"):
+    with refused(CorpusError, "empty"):
         evaluate_translation(model, tokenizer, Dataset.from_dict({"source": [], "target": []}), ["wer"])

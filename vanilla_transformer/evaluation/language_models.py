@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from vanilla_transformer.errors import MetricError
+from vanilla_transformer.errors import CorpusError
 from vanilla_transformer.evaluation.metrics import Metric, References, signature
 
 
@@ -35,7 +35,7 @@ def _per(unit: str, size: Callable[[str], int] | None, by_default: bool = True) 
         texts = [text for (text, *_), cost in zip(references, costs, strict=True) if cost.tokens]
         count = tokens if size is None else sum(map(size, texts))
         if not count:
-            raise MetricError("A language model cannot be scored on texts that are all empty.")
+            raise CorpusError("A language model cannot be scored on texts that are all empty.")
         try:
             value = math.exp(nats / count) if size is None else nats / math.log(2) / count
         except OverflowError:

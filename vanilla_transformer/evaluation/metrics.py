@@ -6,7 +6,7 @@ from itertools import zip_longest
 from typing import Any
 
 from vanilla_transformer import __version__
-from vanilla_transformer.errors import MetricError, did_you_mean, refuse_one_text
+from vanilla_transformer.errors import CorpusError, RecipeError, did_you_mean, refuse_one_text
 from vanilla_transformer.evaluation.moses_tokenization import LANGUAGES, MosesTokenization
 
 References = Sequence[Sequence[str]]
@@ -95,7 +95,7 @@ def _phoneme_error_rate(predictions: Sequence[str], references: References) -> t
         nearest = min((Levenshtein.distance(tokens, one), -len(one)) for one in map(str.split, accepted))
         edits, length = edits + nearest[0], length - nearest[1]
     if not length:
-        raise MetricError("per cannot be computed: all references are empty.")
+        raise CorpusError("per cannot be computed: all references are empty.")
     return 100 * edits / length, _signature_of_error_rate("edits-per-token-of-nearest-reference", references)
 
 
@@ -119,7 +119,7 @@ METRICS = {
 
 
 def check_names(names: Iterable[str], metrics: Mapping[str, Metric] = METRICS) -> None:
-    """Raises MetricError for an unknown metric, by default one of text, before hours of decoding."""
+    """Raises RecipeError for an unknown metric, by default one of text, before hours of decoding."""
     for name in names:
         if name not in metrics:
             known = [name for name in metrics if ":" not in name]
@@ -127,7 +127,7 @@ def check_names(names: Iterable[str], metrics: Mapping[str, Metric] = METRICS) -
                 f"; paper_bleu takes :LANGUAGE, one of {', '.join(LANGUAGES)}" if "paper_bleu" in metrics else ""
             )
             hint = did_you_mean(name, known) or "."
-            raise MetricError(f"There is no metric {name!r}{hint} There are {', '.join(known)}{languages}.")
+            raise RecipeError(f"There is no metric {name!r}{hint} There are {', '.join(known)}{languages}.")
 
 
 def score(
@@ -143,7 +143,7 @@ def score(
     for accepted in references:
         refuse_one_text("the references of each prediction", accepted)
     if len(predictions) != len(references):
-        raise MetricError(f"{len(predictions):,} predictions cannot be scored against {len(references):,} references.")
+        raise CorpusError(f"{len(predictions):,} predictions cannot be scored against {len(references):,} references.")
     if not predictions or not all(references):
-        raise MetricError("Scoring needs at least one prediction, and at least one reference for each.")
+        raise CorpusError("Scoring needs at least one prediction, and at least one reference for each.")
     return [Score(name, *metrics[name].measure(predictions, references)) for name in names]

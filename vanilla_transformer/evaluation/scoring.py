@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from vanilla_transformer.errors import MetricError
+from vanilla_transformer.errors import CorpusError
 from vanilla_transformer.evaluation.metrics import METRICS, Score, check_names, score
 from vanilla_transformer.model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
 from vanilla_transformer.translation import LineTranslator
@@ -65,7 +65,7 @@ def evaluate_translation(
     check_names(metrics)
     sources, references = list(corpus["source"]), list(corpus["target"])
     if not sources:
-        raise MetricError("The corpus to evaluate on is empty.")
+        raise CorpusError("The corpus to evaluate on is empty.")
     if isinstance(tokenizer, VanillaTransformerTokenizer):
         references = list(map(tokenizer.detokenize, references))
     distinct = list(dict.fromkeys(sources))

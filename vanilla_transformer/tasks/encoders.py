@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from vanilla_transformer.data.columns import Row
-from vanilla_transformer.errors import MetricError, RecipeError
+from vanilla_transformer.errors import CorpusError, RecipeError
 from vanilla_transformer.evaluation.metrics import score
 from vanilla_transformer.evaluation.scoring import Evaluation, describe_truncated, in_chunks
 from vanilla_transformer.model.configuration_vanilla_transformer import VanillaTransformerEncoderConfig
@@ -95,7 +95,7 @@ class EncoderTask(Task):
             CorpusError: A row cannot be scored, such as one with a label unknown to the model.
         """
         if not len(corpus):
-            raise MetricError("The corpus to evaluate on is empty.")
+            raise CorpusError("The corpus to evaluate on is empty.")
         for name in sorted(settings.keys() - {*self.evaluation_settings}):
             raise RecipeError(f"{name} is not for models of {self.name}: leave it out.")
         predictor = self.predictor_class(model, tokenizer, batch_tokens, **settings)

@@ -61,7 +61,7 @@ def choose_metrics(model: str | os.PathLike[str], task: Task, names: Sequence[st
     """Returns the metrics of these names, else those of the model's recipe, else those of its task by default.
 
     Raises:
-        MetricError: There is no metric of a name.
+        RecipeError: There is no metric of a name.
     """
     recipe = Path(model) / "recipe.yaml"
     if names is None and recipe.is_file():
