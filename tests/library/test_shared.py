@@ -2,8 +2,8 @@
 
 They come with the library's source package, which `make test-library` fetches, but for the tests of exports and of
 `generate`, which `tests/model` states for itself. By reading, not by a run, three of the library's own on `generate`
-need `num_beams=1`, because our default is a beam of 4: going on from a cache, the shape of a static cache, and compiled
-steps.
+need `num_beams=1`, because our default is a beam of 4: going on from a cache, the shape of a static cache, and steps
+that are compiled.
 """
 
 import tempfile
