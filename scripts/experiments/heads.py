@@ -20,7 +20,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -114,8 +113,14 @@ def alone(read: Attention, query: int) -> Attention:
     return replace(read, weights={"encoder": weights_NHQL * one})
 
 
-def draw(file: Path, panels: Sequence[tuple[Attention, int, Any]]) -> None:
-    """Draws one picture, with lines between words for each attention, layer and head (or `all`), counted from 1."""
+def by_every_head(read: Attention, pick: Pick) -> list[tuple[Attention, int, int]]:
+    """Returns a panel for each head of the layer, with the weights of the picked word alone."""
+    one = alone(read, pick.query)
+    return [(one, pick.layer + 1, head + 1) for head in range(read.weights["encoder"].shape[1])]
+
+
+def draw(file: Path, panels: Sequence[tuple[Attention, int, int]]) -> None:
+    """Draws one picture, with lines between words for each attention, layer and head, counted from 1."""
     from matplotlib.figure import Figure
 
     height = 1 + 0.28 * max(len(read.source) for read, _, _ in panels)
@@ -131,12 +136,9 @@ def write(directory: Path, all_read: Sequence[Attention], pronouns: set[str]) ->
     far, refers = steadiest(all_read, FAR), steadiest(all_read, 2, pronouns)
     sentence, layer, heads, differ = two_heads(all_read)
     directory.mkdir(parents=True, exist_ok=True)
-    draw(directory / "long-distance.png", [(alone(all_read[far.sentence], far.query), far.layer + 1, "all")])
+    draw(directory / "long-distance.png", by_every_head(all_read[far.sentence], far))
     read = all_read[refers.sentence]
-    draw(
-        directory / "pronoun.png",
-        [(read, refers.layer + 1, refers.head + 1), (alone(read, refers.query), refers.layer + 1, "all")],
-    )
+    draw(directory / "pronoun.png", [(read, refers.layer + 1, refers.head + 1), *by_every_head(read, refers)])
     draw(directory / "two-heads.png", [(all_read[sentence], layer + 1, head + 1) for head in heads])
 
     def words(pick: Pick) -> str:
