@@ -66,6 +66,15 @@ def test_push_uploads_the_files_of_the_model_a_card_and_no_others(ann: HubServer
     assert 'pipeline("translation", model="ann/tiny", trust_remote_code=True)' in card
 
 
+def test_a_private_push_makes_a_private_place_and_takes_no_public_one(ann: HubServer, directory: Path, capsys):
+    assert push(directory, "ann/secret", "--private") == 0 and ann.repositories["ann/secret"].private
+    assert push(directory, "ann/open") == 0 and not ann.repositories["ann/open"].private
+    capsys.readouterr()
+    before = list(ann.repositories["ann/open"].messages)
+    assert push(directory, "ann/open", "--private") == 1 and "public" in complaint(capsys)
+    assert ann.repositories["ann/open"].messages == before
+
+
 def test_a_run_is_pushed_without_the_places_on_this_machine(ann: HubServer, tmp_path: Path):
     run = train(small_recipe(tmp_path, output=str(tmp_path / "numbers")))
     kept = (run / "recipe.yaml").read_bytes()
