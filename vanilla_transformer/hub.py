@@ -1,7 +1,7 @@
 """Uploads a model directory to the Hub."""
 
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -94,6 +94,7 @@ def push_model(
 
     Raises:
         PushError: The directory is not a model, its card has another licence, or the Hub refuses it.
+        OSError: A file to be sent is a link out of the directory.
     """
     with _as_ours(directory) as directory:
         model_type = _check_model(directory)
@@ -155,11 +156,34 @@ def _check_model(directory: Path) -> str:
         raise PushError(
             f"The run in {directory} is not finished: run its `train` command again, or push the result of `average`."
         )
+    _refuse_links_out(directory, [directory / name for name in _sent(directory)])
     config = load_config(directory)
     load_tokenizer(directory)
-    if not any(directory.glob("model*.safetensors")):
-        raise PushError(f"{directory} has no weights, model.safetensors: save the model there with `save_pretrained`.")
+    for part, pattern in (("weights", "model*.safetensors"), ("code", "modeling_*.py")):
+        if not any(directory.glob(pattern)):
+            raise PushError(f"{directory} has no {part}, {pattern}: save the model there with `save_pretrained`.")
     return config.model_type
+
+
+def _refuse_links_out(folder: Path, files: Iterable[Path]) -> None:
+    """Refuses files that only link to a place outside the folder: whoever sends the folder does not mean those.
+
+    A folder of the Hub's cache may link to the blobs of its own repository.
+
+    Raises:
+        OSError: A file is such a link; the message names the file and its target.
+    """
+    home = folder.resolve()
+    allowed = [home]
+    if home.parent.name == "snapshots":
+        allowed.append(home.parents[1] / "blobs")
+    for file in files:
+        place = file.resolve()
+        if not any(place.is_relative_to(one) for one in allowed):
+            raise OSError(
+                f"{file} is a link to {place}, outside of {folder}, and is not sent: put the file itself there, or "
+                "remove the link."
+            )
 
 
 def _prepare_place(
@@ -221,12 +245,15 @@ def push_space(folder: Path, repo_id: str, *, private: bool = False, message: st
     Raises:
         PushError: A Space of that name was not made by this package, or the Hub refuses it.
     """
+    _refuse_links_out(folder, folder.rglob("*"))
     api = HfApi(library_name="vanilla_transformer", token=True)
     head: Any = RepoCard.load(folder / CARD).data
 
     def occupied(there: ModelInfo | SpaceInfo) -> str | None:
-        is_ours = SPACE_TAG in (getattr(there.card_data, "tags", None) or ())
-        return None if is_ours else "a Space that this command did not make"
+        if SPACE_TAG not in (getattr(there.card_data, "tags", None) or ()):
+            return "a Space that this command did not make"
+        sdk = getattr(there, "sdk", None)
+        return None if sdk == head.sdk else f"a {sdk} Space, where this would be a {head.sdk} Space"
 
     repo_id = _prepare_place(api, repo_id, private, occupied, space_sdk=head.sdk)
     api.upload_folder(

@@ -64,10 +64,19 @@ def test_new_space_has_exactly_the_files_of_the_folder(ann: HubServer, folder: P
     assert "ann/page" not in ann.repositories
 
 
-def test_a_space_of_somebody_else_is_kept(ann: HubServer, folder: Path):
-    there = ann.repositories["spaces/ann/page"] = Repository(sdk="static")
-    there.commit("main", {"README.md": b"---\nsdk: static\n---\n", "mine.txt": b"1"}, "mine")
-    with refused(PushError, "ann/page", "a Space that this command did not make"):
+@pytest.mark.parametrize(
+    ("sdk", "card", "reason"),
+    [
+        ("static", "---\nsdk: static\n---\n", "a Space that this command did not make"),
+        ("gradio", "---\nsdk: gradio\ntags: [vanilla_transformer]\n---\n", "a gradio Space"),
+    ],
+)
+def test_a_space_of_somebody_else_or_of_another_kind_is_kept(
+    ann: HubServer, folder: Path, sdk: str, card: str, reason: str
+):
+    there = ann.repositories["spaces/ann/page"] = Repository(sdk=sdk)
+    there.commit("main", {"README.md": card.encode(), "mine.txt": b"1"}, "mine")
+    with refused(PushError, "ann/page", reason):
         push_space(folder, "ann/page")
     assert there.messages == ["mine"]
 
