@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from opus_models import GERMAN, write_opus
-from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, MarianMTModel, MarianTokenizer
+from opus_models import GERMAN, opus, random_marian, write_opus
+from transformers import AutoConfig, AutoModelForSeq2SeqLM, AutoTokenizer, MarianMTModel, MarianTokenizer
 
 from vanilla_transformer import VanillaTransformerForConditionalGeneration
 from vanilla_transformer.cli import main
@@ -54,6 +54,17 @@ def test_a_converted_model_comes_back_bit_for_bit(opus_directory, converted, tmp
     for name, weight in theirs.state_dict().items():
         assert torch.equal(back.state_dict()[name], weight), name
     assert isinstance(AutoTokenizer.from_pretrained(tmp_path / "back"), MarianTokenizer)
+
+
+def test_dropouts_are_kept_and_layer_drop_is_said_to_be_lost(tmp_path, capsys):
+    dropouts = {"dropout": 0.3, "attention_dropout": 0.2, "activation_dropout": 0.1}
+    random_marian(opus(**dropouts, encoder_layerdrop=0.1)).save_pretrained(tmp_path / "theirs")
+    assert main(["convert", str(tmp_path / "theirs"), str(tmp_path / "ours")]) == 0
+    assert "encoder_layerdrop is dropped" in capsys.readouterr().err
+    assert main(["convert", str(tmp_path / "ours"), str(tmp_path / "back")]) == 0
+    for place in ("ours", "back"):
+        config = AutoConfig.from_pretrained(tmp_path / place)
+        assert {name: getattr(config, name) for name in dropouts} == dropouts
 
 
 def test_our_model_loads_as_a_marian_model_with_its_tokenizer(spelled_backwards, tmp_path, words, capsys):

@@ -62,6 +62,9 @@ def convert(source: str | Path) -> Converted:
     remarks = [] if tokenizer is not None else [f"{source} has no tokenizer, so the converted model has none either."]
     if config.model_type == OURS:
         return as_marian(model, tokenizer, remarks)
+    for name in ("encoder_layerdrop", "decoder_layerdrop"):
+        if getattr(config, name, 0):
+            remarks.append(f"{name} is dropped: the paper's model has none, and it acts in training alone.")
     return Converted(model, tokenizer, remarks)
 
 
