@@ -135,7 +135,7 @@ def _follow(context: RunContext) -> None:
 def _samples(sources: list[str]) -> list[str]:
     """Returns two of the sources, of middling length; corpora often begin with their shortest, several times."""
     by_length = sorted(set(sources), key=lambda source: (len(source), source))
-    return by_length[len(by_length) // 2 :: max(1, len(by_length) // 4)][:2]
+    return by_length[(len(by_length) - 1) // 2 :: max(1, len(by_length) // 4)][:2]
 
 
 class TrainingLoop:
