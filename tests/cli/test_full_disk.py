@@ -20,7 +20,7 @@ COMMANDS = {
     "translate": "translate {model} {text} --output OUT --batch-tokens 64",
     "translate-gz": "translate {model} {text} --output OUT.gz",
     "evaluate": "evaluate {model} --data {text} {text} --metrics chrf --output OUT",
-    "attend-picture": "attend {model} one --target two --picture OUT.svg",
+    "attend": "attend {model} one --target two --output OUT.html",
     "marian": "export {model} OUT --to marian",
     "onnx": "export {model} OUT --to onnx",
 }

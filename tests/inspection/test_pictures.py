@@ -7,13 +7,10 @@ import re
 import numpy as np
 import pytest
 from IPython.core.interactiveshell import InteractiveShell
+from refusals import refused
 
-from vanilla_transformer.inspection import (
-    attention,
-    attention_page,
-    plot_attention,
-    plot_heads,
-)
+from vanilla_transformer.errors import ModelError
+from vanilla_transformer.inspection import attention, attention_page, plot_attention, plot_heads
 
 
 @pytest.fixture(scope="module")
@@ -84,3 +81,11 @@ def test_every_head_has_a_picture(seen):
         np.testing.assert_array_equal(axes.images[0].get_array(), expected)
         assert axes.get_title() == of_lines.get_title() == f"head {head + 1}"
         assert len(of_lines.lines) == int((expected >= 0.02).sum())
+
+
+def test_layers_and_heads_count_from_one(seen):
+    for layer in (0, 4, -4):
+        with refused(ModelError, f"no layer {layer}", "3"):
+            plot_heads(seen, "cross", layer)
+    with refused(ModelError, "no head 7"):
+        plot_attention(seen, "cross", 1, 7)
