@@ -38,6 +38,7 @@ REFUSED = [
     ("train --finish --dry-run", "--dry-run"),
     ("average model --output model", "not empty"),
     ("average lm --last 2 --output mean", "--last"),
+    ("average run --output mean", "summary.json is not valid JSON"),
     ("tokenizer in --output new", "--vocab-size is required with --algorithm bpe"),
     ("tokenizer in --vocab-size 300 --output model", "not empty"),
     ("align model in one", "in has 3 lines and one has 1: they must match"),
@@ -47,8 +48,6 @@ REFUSED = [
     ("attend model A --output out", "out exists"),
     ("attend model A --output new/page.html", "new/page.html: No such file"),
     ("info bsae", "There is no preset 'bsae'"),
-    ("info broken", "summary.json is not valid JSON"),
-    ("info model --family encoder", "--family applies to presets"),
     ("export lm new --to marian", "`generate`"),
 ]
 WRONG_WORDS = [
@@ -68,10 +67,9 @@ def place(tmp_path_factory) -> Path:
     save_translator(place / "model")
     tokenizer = VanillaTransformerTokenizer.train(["a b"], 260, begins=True, ends=False)
     save(random_model("language-model", vocab_size=260), tokenizer, place / "lm")
-    for name in ("empty", "there", "broken"):
-        (place / name).mkdir()
-    (place / "broken" / "config.json").write_bytes((place / "model" / "config.json").read_bytes())
-    (place / "broken" / "summary.json").write_text("{")
+    (place / "run" / "checkpoints").mkdir(parents=True)
+    (place / "run" / "recipe.yaml").write_text("seed: 1\n")
+    (place / "run" / "summary.json").write_text("{")
     (place / "in").write_text("a b\n\nc\n")
     (place / "one").write_text("a\n")
     (place / "pairs.tsv").write_text("a b\tx\n")

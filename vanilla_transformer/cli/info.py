@@ -4,18 +4,16 @@ import dataclasses
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 from tyro.conf import Positional, arg
 
 from vanilla_transformer.cli.arguments import Flag
 from vanilla_transformer.cli.files import write_whole
-from vanilla_transformer.errors import RecipeError
 from vanilla_transformer.options import Count, OptionalCount
 
 if TYPE_CHECKING:
     from vanilla_transformer.inspection.parameters import OwnConfig
-    from vanilla_transformer.model.configuration_vanilla_transformer import VanillaTransformerBaseConfig
 
 _SIZES = (
     *("vocab_size", "d_model", "d_ff", "num_heads", "d_k", "d_v", "encoder_layers", "decoder_layers"),
@@ -27,17 +25,14 @@ _SIZES = (
 
 @dataclass(frozen=True)
 class Info:
-    """Show parameters, training FLOPs and memory of a preset or a model, compared with the paper.
+    """Show the parameters and the training FLOPs of a preset or a model, compared with the paper, and this processor.
 
-    The weights in a model directory are checked. For a model trained with this package, the figures of its run are
-    shown, too.
+    The weights in a model directory are checked.
     """
 
     #: Preset (tiny, small, base, big, or a row of Table 3), model directory or Hub id.
     model: Annotated[str, Positional, arg(metavar="PRESET|MODEL")]
-    #: Stacks of a preset; a model has its own.
-    family: Literal["encoder-decoder", "encoder", "decoder"] = "encoder-decoder"
-    #: Vocabulary size of a preset (default: 37,000 as in section 5.1).
+    #: Vocabulary size (default: the model's; for a preset 37,000, as in section 5.1).
     vocab_size: OptionalCount = None
     #: Tokens per sentence, source and target alike, for FLOPs.
     sentence_length: Count = 25
@@ -53,22 +48,22 @@ class Info:
 
     def _report(self) -> dict[str, object]:
         """Returns all figures by name."""
-        is_preset = not Path(self.model).is_dir() and "/" not in self.model
-        config = self._preset_config() if is_preset else self._model_config()
         from vanilla_transformer.inspection.paper_tables import MILLIONS_OF_PARAMETERS
-        from vanilla_transformer.inspection.parameters import count_parameters, training_memory
-        from vanilla_transformer.training.summary import read_summary
+        from vanilla_transformer.inspection.parameters import count_parameters
+        from vanilla_transformer.model.configuration_vanilla_transformer import VanillaTransformerConfig
+        from vanilla_transformer.translation.loading import load_config
 
-        parameters, two_stacks = count_parameters(config), config.is_encoder_decoder
+        is_preset = not Path(self.model).is_dir() and "/" not in self.model
+        config = VanillaTransformerConfig.from_preset(self.model) if is_preset else load_config(self.model)
+        if self.vocab_size is not None:
+            config.vocab_size = self.vocab_size
         return {
             "model": self.model,
             "sizes": {name: getattr(config, name) for name in _SIZES if hasattr(config, name)},
-            "parameters": parameters,
-            "table_3_millions": MILLIONS_OF_PARAMETERS.get(self.model) if is_preset and two_stacks else None,
+            "parameters": count_parameters(config),
+            "table_3_millions": MILLIONS_OF_PARAMETERS.get(self.model) if is_preset else None,
             "training": self._training(config),
-            "memory": training_memory(parameters["total"]),
             "processor": self._processor(config),
-            "run": None if is_preset else read_summary(Path(self.model, "summary.json")),
         }
 
     @staticmethod
@@ -90,26 +85,6 @@ class Info:
             "translate_takes": str(fastest).removeprefix("torch.") if config.is_encoder_decoder else None,
         }
 
-    def _preset_config(self) -> "VanillaTransformerBaseConfig":
-        import vanilla_transformer as package
-
-        family: type[VanillaTransformerBaseConfig] = {
-            "encoder-decoder": package.VanillaTransformerConfig,
-            "encoder": package.VanillaTransformerEncoderConfig,
-            "decoder": package.VanillaTransformerDecoderConfig,
-        }[self.family]
-        sizes = {} if self.vocab_size is None else {"vocab_size": self.vocab_size}
-        return family.from_preset(self.model, **sizes)
-
-    def _model_config(self) -> "OwnConfig":
-        from vanilla_transformer.translation.loading import load_config
-
-        if self.family != "encoder-decoder":
-            raise RecipeError("--family applies to presets only: a model has its own.")
-        if self.vocab_size is not None:
-            raise RecipeError("--vocab-size applies to presets only: a model has its own vocabulary.")
-        return load_config(self.model)
-
     def _training(self, config: "OwnConfig") -> dict[str, object]:
         """Returns FLOPs per target token and for the paper's schedule, and those of Table 2."""
         import numpy as np
@@ -124,13 +99,12 @@ class Info:
         figures: dict[str, object] = {"sentence_length": self.sentence_length, f"flops_per_{token}": per_token}
         if not isinstance(config, VanillaTransformerConfig):
             return figures
-        model = paper.table_2_model(config)
-        steps = paper.training_steps(model)
+        published = paper.table_2_row(config)
+        steps = published.steps if published else paper.STEPS
         flops = per_token * paper.STEP_TOKENS * steps
-        published = paper.TABLE_2.get(model or "")
         table_2 = published and {
             **dataclasses.asdict(published),
-            "device_flops": published.flops,
-            "share": flops / published.flops,
+            "device_flops": published.device_flops,
+            "share": flops / published.device_flops,
         }
         return {**figures, "steps": steps, "step_tokens": paper.STEP_TOKENS, "flops": flops, "table_2": table_2}

@@ -29,21 +29,14 @@ def info_page(report: dict[str, Any]) -> Iterator[str]:
             f"{published['flops_per_second'] / 1e12:g} TFLOP/s = {_shown(published['device_flops'])}. "
             f"So {published['share']:.0%} of it went into these operations."
         )
-    memory = {part: _bytes(size) for part, size in report["memory"].items()}
-    yield from _table("TRAINING MEMORY, per process, in float32, without activations", memory)
     yield from _table("THIS PROCESSOR", report["processor"])
-    if report["run"] is not None:
-        yield from _table("TRAINING RUN", report["run"])
-        for part, scores in report["run"].get("scores", {}).items():
-            for score in scores:
-                yield f"  {part + ', ' + score['name']:<28}{_shown(score['value']):>13}  {score['signature']}"
 
 
 def _table(title: str, values: Mapping[str, Any], *, of_total: bool = False) -> Iterator[str]:
-    """Yields a row for each figure and each word that there is."""
+    """Yields a row for each figure that there is."""
     yield from ("", title)
     for name, value in values.items():
-        if value is not None and not isinstance(value, dict | list):
+        if value is not None and not isinstance(value, dict):
             share = f"{value / values['total']:>8.1%}" if of_total else ""
             yield f"  {name:<28}{_shown(value):>13}{share}"
 
@@ -56,10 +49,6 @@ def _shown(value: object) -> str:
     if not isinstance(value, float):
         return str(value)
     return f"{value:.2e}" if value >= 1e7 else f"{value:,.4g}"
-
-
-def _bytes(number: int) -> str:
-    return f"{number / 1e9:.2f} GB" if number >= 1e8 else f"{number / 1e6:.1f} MB"
 
 
 def _text(words: str) -> list[str]:

@@ -22,6 +22,7 @@ MILLIONS_OF_PARAMETERS = {
     "big": 213,
 }
 STEP_TOKENS = 25_000  # Section 5.1: about as many source and as many target tokens per batch.
+STEPS = 100_000  # Table 3, the column "train steps", for all models but big.
 
 
 @dataclass(frozen=True)
@@ -30,28 +31,24 @@ class DeviceTime:
 
     table_2_flops: float
     hours: float
+    steps: int = STEPS
     devices: int = 8
     flops_per_second: float = 9.5e12  # The paper's figure for a P100 in single precision.
 
     @property
-    def flops(self) -> float:
+    def device_flops(self) -> float:
         """The product, given with two digits in Table 2."""
         return self.hours * 3600 * self.devices * self.flops_per_second
 
 
-TABLE_2 = {"base": DeviceTime(3.3e18, hours=12), "big": DeviceTime(2.3e19, hours=3.5 * 24)}
+TABLE_2 = {"base": DeviceTime(3.3e18, hours=12), "big": DeviceTime(2.3e19, hours=3.5 * 24, steps=300_000)}
 
 
-def table_2_model(config: VanillaTransformerConfig) -> str | None:
-    """Returns `base` or `big` if a model has that architecture; vocabulary and dropout may differ, as for en-fr."""
+def table_2_row(config: VanillaTransformerConfig) -> DeviceTime | None:
+    """Returns the row of a model with the architecture of base or big; vocabulary and dropout may differ."""
     shape = "d_model", "d_ff", "num_heads", "d_k", "d_v", "encoder_layers", "decoder_layers", "positional_encoding"
-    for preset in TABLE_2:
+    for preset, row in TABLE_2.items():
         published = VanillaTransformerConfig.from_preset(preset)
         if all(getattr(config, size) == getattr(published, size) for size in shape):
-            return preset
+            return row
     return None
-
-
-def training_steps(preset: str | None) -> int:
-    """Returns the column "train steps" of Table 3; base's for models that are not in it."""
-    return 300_000 if preset == "big" else 100_000

@@ -43,9 +43,3 @@ def count_parameters(config: OwnConfig) -> dict[str, int]:
         part = next((match.expand(part) for match, part in found if match), "embedding")
         counts[part] = counts.get(part, 0) + parameter.numel()
     return {**counts, "total": sum(counts.values())}
-
-
-def training_memory(parameters: int) -> dict[str, int]:
-    """Returns the bytes that weights, gradients and Adam's two moments take in a process, without activations."""
-    weights = 4 * parameters  # float32, whatever the precision of the matrix products.
-    return {"weights": weights, "gradients": weights, "adam": 2 * weights, "total": 4 * weights}
