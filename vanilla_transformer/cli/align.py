@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 from tyro.conf import Positional, arg
 
 from vanilla_transformer.cli.arguments import Flag, Model, OptionalPath
-from vanilla_transformer.cli.files import check_new_file, read_input, write_whole
+from vanilla_transformer.cli.files import check_output, read_input, write_whole
 from vanilla_transformer.errors import RecipeError
 from vanilla_transformer.options import OptionalText
 
@@ -50,7 +50,7 @@ class Align:
         """Writes the alignments, or chooses heads and prints them."""
         if self.choose_heads and (self.alignment_heads is not None or self.output is not None):
             raise RecipeError("--choose-heads cannot be combined with --alignment-heads or --output.")
-        check_new_file(self.output, "--output")
+        check_output(self.output, [self.source, self.target], [self.model])
         sources, targets = list(read_input(self.source)), list(read_input(self.target))
         if len(sources) != len(targets):
             raise RecipeError(

@@ -35,9 +35,6 @@ Resume = Annotated[
 PRIMITIVES = 32
 # The beam of --mbr: the model's own gives little to choose from.
 MBR_BEAMS = 32
-# Scores name a precision in which processors differ.
-_INT8_OF_7_BITS = "int8 with weights of 7 bits"
-_BFLOAT16_IN_FLOAT32 = "bfloat16 multiplied in float32"
 
 
 @contextmanager
@@ -94,22 +91,14 @@ class Computing:
             loaded = cast(Any, loaded).to(fastest_dtype(loaded.config.d_model, loaded.device))
         return loaded, tokenizer
 
-    def announce(self, model: "PreTrainedModel") -> None:
-        """Reports the chosen precision on standard error if it is neither the requested one nor float32."""
-        taken = self.taken(model)
-        if taken not in (self.precision, "float32"):
-            reason = "8 would be wrong on this processor" if taken == _INT8_OF_7_BITS else "which is faster here"
-            print(f"Precision: {taken}, {reason}.", file=sys.stderr)
-
-    def taken(self, model: "PreTrainedModel") -> str:
-        """Returns the precision in which a loaded model computes on this processor."""
-
+    def precision_of(self, model: "PreTrainedModel") -> str:
+        """Returns the precision in which a loaded model computes on this processor, as scores name it."""
         from vanilla_transformer.engine.cpu import computing_dtype, saturates
 
         if self.precision == "int8":
-            return _INT8_OF_7_BITS if saturates() else "int8"
+            return "int8 with weights of 7 bits" if saturates() else "int8"
         if computing_dtype(model.dtype, model.device) != model.dtype:
-            return _BFLOAT16_IN_FLOAT32
+            return "bfloat16 multiplied in float32"
         return str(model.dtype).removeprefix("torch.")
 
 
@@ -139,37 +128,45 @@ class Decoding(BatchedComputing):
     #: and writes it.
     mbr: Annotated[Literal["chrf", "bleu"] | None, arg(metavar="chrf|bleu", help_behavior_hint="")] = None
 
-    def arguments(self, nbest: int | None = None) -> dict[str, object]:
-        """Returns the arguments of `translate_lines`; the model's own settings apply otherwise.
+    @property
+    def search(self) -> dict[str, Any]:
+        """The options of the search that were given; the model's own settings apply otherwise."""
+        names = "num_beams", "length_penalty", "max_length_beyond_source"
+        return {name: getattr(self, name) for name in names if getattr(self, name) is not None}
+
+    def arguments(self, model: "PreTrainedModel", nbest: int | None = None) -> dict[str, Any]:
+        """Returns the arguments of `translate_lines`, for one translation of a line or the `nbest` with their scores.
 
         Raises:
-            RecipeError: The beam is too small to choose from.
+            RecipeError: The beam is too small.
         """
-        given = self._given("batch_tokens") | ({"quantization": "int8"} if self.precision == "int8" else {})
-        if self.mbr is None:
-            return given
-        beams, least = self.num_beams or MBR_BEAMS, max(nbest or 1, 2)
+        arguments = self.search
+        if self.batch_tokens is not None:
+            arguments["batch_tokens"] = self.batch_tokens
+        if self.precision == "int8":
+            arguments["quantization"] = "int8"
+        if self.mbr is None and nbest is None:
+            return arguments
+        own = MBR_BEAMS if self.mbr else model.generation_config.num_beams or 1  # type: ignore[union-attr]
+        beams, least = self.num_beams or own, max(nbest or 1, 2)  # Greedy search gives no scores.
         if beams < least:
-            raise RecipeError(f"--mbr needs --num-beams {least} or more to choose from.")
-        return given | {"num_beams": beams, "num_return_sequences": beams, "scores": True}
+            raise RecipeError(f"{'--mbr' if self.mbr else f'--nbest {nbest}'} needs --num-beams {least} or more.")
+        if self.mbr:
+            arguments["num_beams"] = nbest = beams
+        return arguments | {"num_return_sequences": nbest, "scores": True}
 
-    def choosing(self, translator: "LineTranslator", kept: int = 1) -> "LineTranslator":
-        """Returns a translator that chooses among another's hypotheses; without --mbr, the other itself."""
+    def choosing(self, translator: "LineTranslator") -> "LineTranslator":
+        """Returns a translator that sorts another's hypotheses by --mbr; without it, the other itself."""
         if self.mbr is None:
             return translator
         from vanilla_transformer.translation.minimum_bayes_risk import MinimumBayesRiskTranslator
 
-        return MinimumBayesRiskTranslator(**vars(translator), utility=self.mbr, kept=kept)
+        return MinimumBayesRiskTranslator(**vars(translator), utility=self.mbr)
 
     def settings(self, model: "PreTrainedModel") -> dict[str, object]:
         """Returns settings that affect translations but are not in the model: search, and precision if not float32."""
-        taken = self.taken(model)
-        return self._given("mbr") | ({} if taken == "float32" else {"precision": taken})
-
-    def _given(self, *others: str) -> dict[str, object]:
-        """Returns the options of the search, and these others, that are given."""
-        names = "num_beams", "length_penalty", "max_length_beyond_source", *others
-        return {name: getattr(self, name) for name in names if getattr(self, name) is not None}
+        others = {"mbr": self.mbr, "precision": self.precision_of(model)}
+        return self.search | {name: value for name, value in others.items() if value not in (None, "float32")}
 
 
 def load_models(
@@ -177,15 +174,21 @@ def load_models(
 ) -> "tuple[PreTrainedModel, PreTrainedTokenizerBase]":
     """Loads the model and its tokenizer, or the ensemble of several, with the first one's tokenizer.
 
+    A precision that was not asked for is told on standard error.
+
     Args:
-        translates: Whether to refuse a single model of the package that does not translate.
+        translates: Whether to refuse models of the package that do not translate.
     """
-    if len(models) == 1:
-        return computing.load(models[0], translates=translates)
-    found = [computing.load(model) for model in models]
+    found = [computing.load(model, translates=translates) for model in models]
     if len({model.dtype for model, _ in found}) > 1:
         # The fastest type differs, and all must compute in one.
-        found = [replace(computing, precision="float32").load(model) for model in models]
-    from vanilla_transformer.translation.ensemble import as_ensemble
+        found = [replace(computing, precision="float32").load(model, translates=translates) for model in models]
+    model, tokenizer = found[0]
+    if len(models) > 1:
+        from vanilla_transformer.translation.ensemble import as_ensemble
 
-    return as_ensemble([(name, *model_of) for name, model_of in zip(models, found, strict=True)]), found[0][1]
+        model = as_ensemble([(name, *model_of) for name, model_of in zip(models, found, strict=True)])
+    precision = computing.precision_of(model)
+    if precision not in (computing.precision, "float32"):
+        print(f"Precision: {precision}.", file=sys.stderr)
+    return model, tokenizer

@@ -55,11 +55,9 @@ class Evaluate:
             from vanilla_transformer.tasks import choose_metrics, count_texts, task_of_model, with_columns_of_model
 
         spec = one_corpus(self.data)
-        text = (Path(split_off(part)[0]) for part in spec.parts)
-        check_output(self.output, [*text, *Path(self.model).glob("*")])
+        check_output(self.output, (Path(split_off(part)[0]) for part in spec.parts), [self.model, *self.models])
         if self.card:
             self._check_card()
-        settings = self.decoding.arguments() | ({} if self.stride is None else {"stride": self.stride})
         task = task_of_model(self.model)
         translates = task.auto_class == "AutoModelForSeq2SeqLM"
         if (self.decoding.mbr or self.models) and not translates:
@@ -69,7 +67,9 @@ class Evaluate:
         for sentence in describe_empty_rows(corpus, task.form):
             warn(f"{sentence}.")
         model, tokenizer = load_models((self.model, *self.models), self.decoding, translates=False)
-        self.decoding.announce(model)
+        settings = self.decoding.arguments(model)
+        if self.stride is not None:
+            settings["stride"] = self.stride
         if self.decoding.mbr:
             settings["chosen"] = self.decoding.choosing
         with progress_bar("sources" if translates else task.form.unit, total=count_texts(corpus, task.form)) as bar:

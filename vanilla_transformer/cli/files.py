@@ -40,18 +40,22 @@ def read_input(path: Path | None) -> Iterator[str]:
     return read_lines("-" if path is None else path)
 
 
-def _can_be_read_again(path: Path | None) -> bool:
-    """Tells whether the input is a regular file, not a terminal or a pipe."""
-    return stat.S_ISREG(os.stat(sys.stdin.fileno() if path is None else path).st_mode)
+def _regular_file(path: Path | None, stream: TextIO) -> tuple[int, int] | None:
+    """Returns device and inode of a regular file, or of the one that a standard stream is; None for all else."""
+    try:
+        status = os.fstat(stream.fileno()) if path is None else path.stat()
+    except (OSError, ValueError):  # There is no such file, or the stream has no file descriptor.
+        return None
+    return (status.st_dev, status.st_ino) if stat.S_ISREG(status.st_mode) else None
 
 
-def _is_file(path: Path | None) -> bool:
+def _is_file(output: Path | None) -> bool:
     """Tells whether the output is or will be a regular file, rather than standard output, a pipe or a device."""
-    return path is not None and (path.is_file() or not path.exists())
+    return output is not None and (output.is_file() or not output.exists())
 
 
-def check_output(output: Path | None, inputs: Iterable[Path | None] = ()) -> None:
-    """Refuses an output before hours of work; an existing file stays as it is.
+def check_output(output: Path | None, inputs: Iterable[Path | None] = (), models: Iterable[str] = ()) -> None:
+    """Refuses an output before hours of work; an existing file stays as it is, and a model's files are inputs, too.
 
     None stands for standard input and standard output, which may be redirected to files.
 
@@ -59,8 +63,9 @@ def check_output(output: Path | None, inputs: Iterable[Path | None] = ()) -> Non
         RecipeError: Standard output is closed, or the output is an input.
         OSError: The file cannot be written.
     """
-    target = _identity(output, sys.stdout)
-    if target is not None and target in [_identity(path, sys.stdin) for path in inputs]:
+    target = _regular_file(output, sys.stdout)
+    read = [*inputs, *(file for model in models for file in Path(model).glob("*"))]
+    if target is not None and target in [_regular_file(path, sys.stdin) for path in read]:
         raise RecipeError(f"{output or 'Standard output'} cannot be both input and output.")
     if output is None:
         if not sys.stdout.writable():
@@ -72,20 +77,17 @@ def check_output(output: Path | None, inputs: Iterable[Path | None] = ()) -> Non
             output.unlink()
 
 
-def _identity(path: Path | None, stream: TextIO) -> tuple[int, int] | None:
-    """Returns device and inode of a regular file, or of the one that a standard stream is; None for all else."""
-    try:
-        status = os.fstat(stream.fileno()) if path is None else path.stat()
-    except (OSError, ValueError):  # There is no such file, or the stream has no file descriptor.
-        return None
-    return (status.st_dev, status.st_ino) if stat.S_ISREG(status.st_mode) else None
+def check_files(input: Path | None, output: Path | None, models: Sequence[str], *, resume: bool) -> None:
+    """Refuses what cannot be read, written or continued before a model is loaded.
 
-
-def check_new_file(path: Path | None, option: str) -> None:
-    """Raises RecipeError if the file already exists, and OSError if it cannot be written."""
-    if path is not None and path.is_file():
-        raise RecipeError(f"{path} exists: delete it, or name another file with {option}.")
-    check_output(path)
+    Raises:
+        RecipeError, OSError: Says which file, and why.
+    """
+    if input is not None and not input.is_fifo():
+        input.open("rb").close()
+    check_output(output, [input], models)
+    if resume and not (output and _is_file(output) and not suffix_of(output) and _regular_file(input, sys.stdin)):
+        raise RecipeError("--resume continues from an input file to an --output file that is not compressed.")
 
 
 def check_new_directory(output: Path) -> None:
@@ -133,22 +135,6 @@ def write_whole(path: Path | None, lines: Iterable[str]) -> None:
         output.writelines(f"{line}\n" for line in lines)
 
 
-def check_files(input: Path | None, output: Path | None, models: Sequence[str], *, resume: bool) -> None:
-    """Refuses what cannot be read, written or continued before a model is loaded; a model's files are inputs, too.
-
-    Raises:
-        RecipeError, OSError: Says which file, and why.
-    """
-    check_output(output, [input, *(file for model in models for file in Path(model).glob("*"))])
-    rereadable = _can_be_read_again(input)
-    if input is not None and input.is_dir():
-        raise RecipeError(f"{input} is a directory: give a file.")
-    if resume and (output is None or not (rereadable and _is_file(output))):
-        raise RecipeError("--resume needs an input file and an --output file to continue, not a pipe.")
-    if resume and output is not None and suffix_of(output):
-        raise RecipeError(f"--resume continues plain text, and {output} is compressed.")
-
-
 def answer_lines(
     input: Path | None,
     output: Path | None,
@@ -173,7 +159,7 @@ def answer_lines(
     from vanilla_transformer.progress import progress_bar
     from vanilla_transformer.translation.lines import chunks, with_pauses
 
-    lines, rereadable = rows if rows is not None else read_input(input), _can_be_read_again(input)
+    lines, rereadable = rows if rows is not None else read_input(input), _regular_file(input, sys.stdin) is not None
     waits = rows is None and not (rereadable and _is_file(output))
     number, left = 0, chunks(with_pauses(lines, PATIENCE) if waits else lines, chunk_lines)
     if resume and output is not None and output.exists():

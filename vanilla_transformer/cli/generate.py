@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
-from vanilla_transformer.cli.arguments import Computing, Flag, Model, loading_libraries
+from vanilla_transformer.cli.arguments import Computing, Flag, Model, load_models, loading_libraries
 from vanilla_transformer.cli.files import open_output, read_input
 from vanilla_transformer.errors import ModelError, RecipeError
 from vanilla_transformer.options import HINT, Count, OptionalCount, OptionalPositive, number
@@ -64,8 +64,7 @@ class Generate:
         if task.auto_class != "AutoModelForCausalLM":
             command = "translate" if task.auto_class == "AutoModelForSeq2SeqLM" else "predict"
             raise ModelError(f"{self.model} is a model for {task.name}: give it to `{command}`, not to `generate`.")
-        model, tokenizer = self.computing.load(self.model, translates=False)
-        self.computing.announce(model)
+        model, tokenizer = load_models([self.model], self.computing, translates=False)
         with open_output(None) as output:
             show = (lambda text: None) if self.json else partial(print, end="", file=output, flush=True)
             for number, prompt in enumerate(lines):

@@ -7,7 +7,15 @@ from typing import TYPE_CHECKING, Annotated
 
 from tyro.conf import Positional, arg
 
-from vanilla_transformer.cli.arguments import BatchedComputing, Flag, Model, OptionalPath, Resume, loading_libraries
+from vanilla_transformer.cli.arguments import (
+    BatchedComputing,
+    Flag,
+    Model,
+    OptionalPath,
+    Resume,
+    load_models,
+    loading_libraries,
+)
 from vanilla_transformer.cli.files import answer_lines, check_files
 from vanilla_transformer.errors import RecipeError
 from vanilla_transformer.options import OptionalText
@@ -55,10 +63,9 @@ class Predict:
         table = self._table(task.form)
         if table is None and (self.text_column or self.text_pair_column):
             raise RecipeError("--text-column and --text-pair-column are for tables: lines of text have no columns.")
-        model, tokenizer = self.computing.load(self.model, translates=False)
+        model, tokenizer = load_models([self.model], self.computing, translates=False)
         predictor = task.predictor(model, tokenizer, batch_tokens=self.computing.batch_tokens)
         read = predictor.read if table is None else json.loads
-        self.computing.announce(model)
         answer_lines(
             self.input,
             self.output,

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from tyro.conf import Positional, arg
 
@@ -13,8 +13,6 @@ from vanilla_transformer.errors import RecipeError
 from vanilla_transformer.options import OptionalCount
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel
-
     from vanilla_transformer.translation import LineTranslator, Translation
 
 
@@ -53,7 +51,6 @@ class Translate:
         input = Path(self.files[0]) if self.files else None
         check_files(input, self.output, self.models, resume=self.resume)
         translator = self.translator()
-        self.decoding.announce(translator.model)
         answer_lines(
             input,
             self.output,
@@ -80,24 +77,12 @@ class Translate:
         # Not before, so that all libraries are loaded as `loading_libraries` says.
         from vanilla_transformer.translation import LineTranslator
 
-        translator = LineTranslator.from_model(model, tokenizer, **self._arguments(model))
+        translator = LineTranslator.from_model(model, tokenizer, **self.decoding.arguments(model, self.nbest))
         if self.alignment:
             from vanilla_transformer.inspection.alignment import AligningTranslator
 
             return AligningTranslator.from_translator(translator)
-        return self.decoding.choosing(translator, self.nbest or 1)
-
-    def _arguments(self, model: "PreTrainedModel") -> dict[str, Any]:
-        """Returns the arguments of the translation; the model's own settings apply otherwise."""
-        arguments = self.decoding.arguments(self.nbest)
-        if self.decoding.mbr or self.nbest is None:
-            return arguments
-        own = getattr(model.generation_config, "num_beams", None)
-        # Greedy search gives no scores.
-        least = max(self.nbest, 2)
-        if (self.decoding.num_beams or own or 1) < least:
-            raise RecipeError(f"--nbest {self.nbest} needs --num-beams {least} or more.")
-        return arguments | {"num_return_sequences": self.nbest, "scores": True}
+        return self.decoding.choosing(translator)
 
     def format(self, number: int, translation: "Translation") -> str:
         """Returns the lines of output for a translation."""

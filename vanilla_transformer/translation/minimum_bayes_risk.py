@@ -13,20 +13,18 @@ Utility = Literal["chrf", "bleu"]
 
 @dataclass(frozen=True)
 class MinimumBayesRiskTranslator(LineTranslator):
-    """Translates lines to several hypotheses with scores, and keeps those that agree most with all of them.
+    """Translates lines to several hypotheses with scores, and puts those first that agree most with all of them.
 
     Attributes:
         utility: The agreement of two hypotheses.
-        kept: Number of hypotheses returned for each line.
     """
 
-    utility: Utility = "chrf"
-    kept: int = 1
+    utility: Utility
 
     def translate(self, lines: list[str], progress: Callable[[int], object] | None = None) -> list[Translation]:
         """Translates like any `LineTranslator`, with mean utilities as scores; ties keep the order of the search."""
         return [
-            replace(translation, hypotheses=best_hypotheses(translation.hypotheses, self.utility)[: self.kept])
+            replace(translation, hypotheses=best_hypotheses(translation.hypotheses, self.utility))
             for translation in super().translate(lines, progress)
         ]
 
