@@ -6,11 +6,13 @@ from itertools import accumulate
 import pytest
 import torch
 from refusals import refused
+from small_models import random_model, unigram_tokenizer
 
 from vanilla_transformer import (
     RecurrentEncoderDecoderConfig,
     RecurrentEncoderDecoderForConditionalGeneration,
     VanillaTransformerForConditionalGeneration,
+    VanillaTransformerTokenizer,
 )
 from vanilla_transformer.errors import ModelError
 from vanilla_transformer.inspection import (
@@ -44,6 +46,24 @@ def test_words_are_linked_where_their_pieces_attend_most_when_read_or_written(mo
         )
         assert set(one.links) == {(columns[best[row]] - 1, rows[row] - 1) for row in range(tokens)}
         assert one.pharaoh() == " ".join(f"{i}-{j}" for i, j in one.links)
+
+
+TOKENIZERS = {
+    "lower case": lambda texts: VanillaTransformerTokenizer.train(texts, 280, lowercase=True),
+    "pieces of space": lambda texts: unigram_tokenizer(texts, 280),
+    "text that is split": lambda texts: VanillaTransformerTokenizer.train(texts, algorithm="presplit"),
+}
+
+
+@pytest.mark.parametrize("train", TOKENIZERS.values(), ids=TOKENIZERS)
+def test_every_word_of_a_target_is_linked_whatever_the_tokenizer(train):
+    texts = ["Zwei Män@@ ner war@@ ten im Park ."] * 9
+    tokenizer = train(texts)
+    model = random_model("translator", vocab_size=len(tokenizer))
+    (found,) = alignments(model, tokenizer, texts[:1], texts[:1], heads=AlignmentHeads(((1, 1),)))
+    assert found.target == tuple(texts[0].split())
+    assert {row for _, row in found.links} == set(range(len(found.target)))
+    assert {column for column, _ in found.links} <= set(range(len(found.source)))
 
 
 def test_prediction_difference_is_the_loss_from_masking_a_source_token(model, tokenizer):

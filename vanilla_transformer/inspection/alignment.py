@@ -5,8 +5,6 @@ A target token is aligned at the step at which it is the decoder's input, or its
 Shapes in names: B pairs · H heads · T target pieces · S source pieces.
 """
 
-import difflib
-import os.path
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -16,6 +14,7 @@ import torch
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from vanilla_transformer.errors import ModelError, refuse_one_text
+from vanilla_transformer.inspection.pieces import decoded_beginnings, word_of_each
 from vanilla_transformer.inspection.recording import eager_attention, encode, first_token
 from vanilla_transformer.recurrent.configuration_recurrent_encoder_decoder import RecurrentEncoderDecoderConfig
 from vanilla_transformer.translation import LineTranslator, Translation
@@ -160,12 +159,16 @@ class Aligner:
         attended = self.attention(pairs, heads or AlignmentHeads.from_model(self.model))
         for (source, target), weights_HTS in zip(pairs, attended, strict=True):
             best = weights_HTS.mean(0).argmax(1).tolist() if weights_HTS.numel() else []
-            columns = word_of_each(self.tokenizer, [source.ids[place] for place in self.columns(source)], source.text)
-            rows = word_of_each(self.tokenizer, [target.ids[place] for place in self.rows(target)], target.text)
+            columns = self._words(source, self.columns(source))
+            rows = self._words(target, self.rows(target))
             links = sorted({(rows[row], columns[column]) for row, column in enumerate(best)})
             words = tuple(source.text.split()), tuple(target.text.split())
             found.append(Alignment(*words, tuple((column, row) for row, column in links)))
         return found
+
+    def _words(self, side: Side, places: list[int]) -> list[int]:
+        """Returns the word of a text to which each of its tokens at these places belongs."""
+        return word_of_each(decoded_beginnings(self.tokenizer, [side.ids[place] for place in places]), side.text)
 
     def columns(self, source: Side) -> list[int]:
         """Returns the places of source tokens that can be aligned."""
@@ -219,30 +222,6 @@ class Aligner:
             count = max(1, _BATCH_WEIGHTS // weights)
             yield left[:count]
             left = left[count:]
-
-
-def word_of_each(tokenizer: PreTrainedTokenizerBase, pieces: Sequence[int], text: str) -> list[int]:
-    """Returns the word of a text in which each piece of it begins, for any tokenizer.
-
-    The text of a piece is found by decoding all pieces up to it; spaces do not count. Where the pieces spell another
-    text, as after a normalizer or a cut, the two texts are matched.
-    """
-    words = text.split()
-    word_of_letter, letters = [number for number, word in enumerate(words) for _ in word], "".join(words)
-    beginnings = [list(pieces[:end]) for end in range(len(pieces) + 1)]
-    # One call where the tokenizer has a backend: others decode each in Python.
-    backend: Any = getattr(tokenizer, "backend_tokenizer", None)
-    decoded = backend.decode_batch(beginnings) if backend is not None else tokenizer.batch_decode(beginnings)
-    spelled = ["".join(beginning.split()) for beginning in decoded]
-    place_of = list(range(len(spelled[-1]) + 1))
-    if not letters.startswith(spelled[-1]):
-        matcher = difflib.SequenceMatcher(None, spelled[-1], letters, autojunk=False)
-        for _, i, i_end, j, j_end in matcher.get_opcodes():
-            place_of[i:i_end] = [min(j + letter, max(j, j_end - 1)) for letter in range(i_end - i)]
-    # Where a piece is less than a letter, the pieces up to it do not spell a prefix of the whole.
-    starts = [len(os.path.commonprefix([before, spelled[-1]])) for before in spelled[:-1]]
-    last = len(letters) - 1
-    return [word_of_letter[min(place_of[min(start, len(spelled[-1]) - 1)], last)] for start in starts if letters]
 
 
 @dataclass(frozen=True)
