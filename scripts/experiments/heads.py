@@ -180,7 +180,7 @@ def main(arguments: Sequence[str]) -> None:
     all_read = []
     for line in lines[: options.read]:
         read = attention(model, tokenizer, line)
-        read.check("encoder")
+        read.select("encoder", 1, 1)  # Refuses a model without an encoder.
         all_read.append(read.words())
     print(write(options.output, all_read, {word.lower() for word in options.pronouns}))
 

@@ -147,7 +147,7 @@ class Decoding(BatchedComputing):
             arguments["quantization"] = "int8"
         if self.mbr is None and nbest is None:
             return arguments
-        own = MBR_BEAMS if self.mbr else model.generation_config.num_beams or 1  # type: ignore[union-attr]
+        own = MBR_BEAMS if self.mbr else model.generation_config.num_beams or 1
         beams, least = self.num_beams or own, max(nbest or 1, 2)  # Greedy search gives no scores.
         if beams < least:
             raise RecipeError(f"{'--mbr' if self.mbr else f'--nbest {nbest}'} needs --num-beams {least} or more.")

@@ -1,6 +1,5 @@
 """A model's weights as a browser reads them: float32 in one file, and earlier checkpoints in 8 bits."""
 
-import json
 import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -10,7 +9,8 @@ import numpy as np
 import torch
 from safetensors.torch import load_file
 
-from vanilla_transformer.training.checkpoints import list_checkpoints
+from vanilla_transformer.training.checkpoints import Checkpoint, list_checkpoints
+from vanilla_transformer.training.run_directory import RunDirectory, RunLogger
 
 # The size of all weights of a page, which a reader on a phone must download.
 MAX_BYTES = 15_000_000
@@ -74,60 +74,42 @@ def distinct(places: Mapping[str, Tensor]) -> list[str]:
     return [by_offset[offset] for offset in sorted(by_offset)]
 
 
-class Moment(NamedTuple):
-    """A step of the training, and the file of its weights."""
-
-    step: int
-    file: Path
-
-
-def moments(run: Path, size: int, room: int, report: Callable[[str], None]) -> list[Moment]:
+def checkpoints_that_fit(run: Path, size: int, room: int, report: Callable[[str], None]) -> list[Checkpoint]:
     """Chooses as many of a run's checkpoints as fit, denser at the start, where more is learned.
 
     Args:
         size: Bytes of one checkpoint in 8 bits.
         room: Bytes available for all.
     """
-    there = [Moment(one.step, one.path / "model.safetensors") for one in list_checkpoints(run / "checkpoints", report)]
-    there = [moment for moment in there if moment.file.is_file()]
+    there = list_checkpoints(run / "checkpoints", report)
     count = min(_MAX_CHECKPOINTS, room // size, len(there))
     if count < 1:
         return []
-    if count == len(there):
-        return there
-    wanted = np.geomspace(there[0].step or 1, there[-1].step, count)
-    chosen: dict[int, Moment] = {}
-    for step in wanted:
-        left = [moment for moment in there if moment.step not in chosen]
-        nearest = min(left, key=lambda moment: abs(moment.step - step))
+    chosen: dict[int, Checkpoint] = {}
+    for wanted in np.geomspace(there[0].step or 1, there[-1].step, count):
+        left = [checkpoint for checkpoint in there if checkpoint.step not in chosen]
+        nearest = min(left, key=lambda checkpoint: abs(checkpoint.step - wanted))
         chosen[nearest.step] = nearest
     return [chosen[step] for step in sorted(chosen)]
 
 
-def weights_of(moment: Moment, places: Mapping[str, Tensor]) -> dict[str, torch.Tensor] | None:
+def weights_of(checkpoint: Checkpoint, places: Mapping[str, Tensor]) -> dict[str, torch.Tensor] | None:
     """Loads the weights of a checkpoint by the names of `distinct`; None if they are those of another model.
 
     Tied tensors are stored under one of their names.
     """
-    stored = load_file(moment.file)
+    stored = load_file(checkpoint.path / "model.safetensors")
     by_offset = {places[name].offset: weight for name, weight in stored.items() if name in places}
-    found = {name: by_offset.get(places[name].offset) for name in distinct(places)}
-    whole = {name: weight for name, weight in found.items() if weight is not None}
-    fits = whole.keys() == found.keys() and all(list(one.shape) == places[name].shape for name, one in whole.items())
-    return whole if fits else None
+    names = distinct(places)
+    found = {name: by_offset[places[name].offset] for name in names if places[name].offset in by_offset}
+    fits = len(found) == len(names) and all(list(one.shape) == places[name].shape for name, one in found.items())
+    return found if fits else None
 
 
-def learning_curve(run: Path) -> list[dict[str, object]]:
+def learning_curve(run: Path) -> list[dict[str, float]]:
     """Returns the losses in the run's log, on training and dev data, by step."""
-    file = run / "metrics.jsonl"
-    curve = []
-    for line in file.read_text(encoding="utf-8").splitlines() if file.is_file() else ():
-        try:
-            record = json.loads(line)
-        except ValueError:
-            continue  # A killed run leaves an incomplete last line.
-        if isinstance(record, dict) and isinstance(record.get("step"), int):
-            kept = {name: record[name] for name in ("loss", "dev_loss") if isinstance(record.get(name), int | float)}
-            if kept:
-                curve.append({"step": record["step"], **kept})
-    return curve
+    home = RunDirectory(run)
+    records = RunLogger(home.metrics, home.log, enabled=False).read_metrics()
+    kept = "step", "loss", "dev_loss"
+    losses = [{name: value for name, value in record.items() if name in kept} for record in records]
+    return [record for record in losses if len(record) > 1]

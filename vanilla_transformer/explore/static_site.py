@@ -17,10 +17,9 @@ from vanilla_transformer.explore.browser_tokenizer import tokenizer_config, toke
 from vanilla_transformer.explore.computable import WRITERS, family, fields
 from vanilla_transformer.explore.packing import (
     MAX_BYTES,
-    Moment,
     Tensor,
+    checkpoints_that_fit,
     learning_curve,
-    moments,
     pack,
     pack_8_bits,
     size_in_8_bits,
@@ -234,19 +233,18 @@ def _training(
     places: Mapping[str, Tensor], weights: int, run: Path, folder: Path, report: Callable[[str], None]
 ) -> dict[str, Any] | None:
     """Writes the weights of checkpoints that fit, and returns their steps and the run's learning curve."""
-    chosen = moments(run, size_in_8_bits(places), MAX_BYTES - weights, report)
-    kept: list[Moment] = []
-    for moment in chosen:
-        found = weights_of(moment, places)
+    steps = []
+    for checkpoint in checkpoints_that_fit(run, size_in_8_bits(places), MAX_BYTES - weights, report):
+        found = weights_of(checkpoint, places)
         if found is None:
-            report(f"Step {moment.step} of the training is left out: its weights do not fit this model.")
+            report(f"Step {checkpoint.step} of the training is left out: its weights do not fit this model.")
             continue
-        (folder / f"step-{moment.step}.bin").write_bytes(pack_8_bits(found, places))
-        kept.append(moment)
+        (folder / f"step-{checkpoint.step}.bin").write_bytes(pack_8_bits(found, places))
+        steps.append(checkpoint.step)
     curve = learning_curve(run)
-    if not kept and (run / "checkpoints").is_dir():
+    if not steps and (run / "checkpoints").is_dir():
         report(
             "The page does not replay the training: the model's weights leave no room for checkpoints, or there "
             "are none."
         )
-    return {"steps": [moment.step for moment in kept], "curve": curve} if kept or curve else None
+    return {"steps": steps, "curve": curve} if steps or curve else None

@@ -4,10 +4,9 @@ from vanilla_transformer.inspection.alignment import Alignment, AlignmentHeads, 
 from vanilla_transformer.inspection.alignment_heads import choose_alignment_heads, save_alignment_heads
 from vanilla_transformer.inspection.pieces import Pieces
 from vanilla_transformer.inspection.plots import plot_attention, plot_heads
-from vanilla_transformer.inspection.recording import KINDS, Attention, Kind, attention, attention_page
+from vanilla_transformer.inspection.recording import Attention, Kind, attention, attention_page
 
 __all__ = [
-    "KINDS",
     "Alignment",
     "AlignmentHeads",
     "Attention",

@@ -15,7 +15,7 @@ from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerB
 
 from vanilla_transformer.errors import ModelError, refuse_one_text
 from vanilla_transformer.inspection.pieces import decoded_beginnings, word_of_each
-from vanilla_transformer.inspection.recording import eager_attention, encode, first_token
+from vanilla_transformer.inspection.recording import eager_attention, encode
 from vanilla_transformer.recurrent.configuration_recurrent_encoder_decoder import RecurrentEncoderDecoderConfig
 from vanilla_transformer.translation import LineTranslator, Translation
 
@@ -180,7 +180,7 @@ class Aligner:
 
     def inputs(self, pairs: Sequence[tuple[Side, Side]]) -> dict[str, torch.Tensor]:
         """Returns the model's inputs: targets as the decoder reads them, up to the last token that can be aligned."""
-        start = first_token(self.model)
+        start = self.model.config.decoder_start_token_id
         read = [(start, *target.ids[: self.rows(target)[-1] + 1]) for _, target in pairs]
         sources = [source.ids for source, _ in pairs]
         ids, decoder_ids = (

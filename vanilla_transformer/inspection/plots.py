@@ -1,7 +1,6 @@
 """Attention as matplotlib figures."""
 
 from collections.abc import Sequence
-from functools import cache
 from io import BytesIO
 from typing import TYPE_CHECKING, Any, Literal, cast
 
@@ -16,8 +15,6 @@ if TYPE_CHECKING:
 
 # The colours of weights from 0 to the largest: those of the light page that `explore` writes, and of `attend`'s.
 PALETTE = ("#f4f3ef", "#8fc0c4", "#0d4f66")
-# The font that matplotlib ships with.
-_OWN_FONT = "DejaVu Sans"
 # Weights below this would be drawn as invisible lines.
 _FAINTEST = 0.02
 # Inches: the space of a page for a grid of heads.
@@ -138,7 +135,7 @@ def _heatmap(
     colours = LinearSegmentedColormap.from_list("weights", PALETTE)
     image = axes.imshow(weights, cmap=colours, vmin=0, vmax=strongest, aspect="auto", interpolation="nearest")
     slant: dict[str, Any] = {"rotation": 45, "ha": "right", "rotation_mode": "anchor"}
-    style: dict[str, Any] = {"fontsize": fontsize, "fontfamily": _families([*queries, *keys]), "parse_math": False}
+    style: dict[str, Any] = {"fontsize": fontsize, "parse_math": False}
     axes.set_xticks(range(len(keys)), keys, **style, **(slant if max(map(len, keys)) > _LEVEL else {}))
     axes.set_yticks(range(len(queries)), queries, **style)
     return image
@@ -152,47 +149,13 @@ def _lines(
     sides: tuple[str, str],
     fontsize: float = 9,
 ) -> None:
-    style: dict[str, Any] = {"fontfamily": _families([*queries, *keys]), "parse_math": False}
     for query, key in zip(*np.nonzero(weights >= _FAINTEST), strict=True):
         alpha = min(float(weights[query, key]), 1)
         axes.plot([0, 1], [query, key], color=PALETTE[-1], alpha=alpha, linewidth=2, solid_capstyle="round")
     for place, texts, alignment, side in ((-0.03, queries, "right", sides[0]), (1.03, keys, "left", sides[1])):
         axes.text(place, -0.9, side, ha=alignment, va="center", fontsize=fontsize - 1, color="#666666")
         for row, text in enumerate(texts):
-            axes.text(place, row, text, ha=alignment, va="center", fontsize=fontsize, **style)
+            axes.text(place, row, text, ha=alignment, va="center", fontsize=fontsize, parse_math=False)
     axes.set_xlim(-0.6, 1.6)
     axes.set_ylim(max(len(queries), len(keys)) - 0.5, -1.3)
     axes.set_axis_off()
-
-
-def _families(texts: Sequence[str]) -> list[str]:
-    """Returns installed font families that have the letters of the texts, in the order in which matplotlib tries them.
-
-    Of a letter that no font has, matplotlib warns.
-    """
-    from matplotlib.font_manager import fontManager
-
-    upright = [font for font in fontManager.ttflist if font.style == "normal" and font.weight in (400, "normal")]
-    # Matplotlib's last resort has a box for each letter.
-    fonts = {font.name: font for font in upright if not font.name.startswith("Last Resort")}
-    families, missing = [_OWN_FONT], set(map(ord, "".join(texts))) - _letters(fonts[_OWN_FONT].fname)
-    # Those without serifs first.
-    for name in sorted(fonts, key=lambda name: ("Sans" not in name, name)):
-        if not missing:
-            break
-        if found := missing & _letters(fonts[name].fname):
-            families.append(name)
-            missing -= found
-    return families
-
-
-@cache
-def _letters(file: str) -> frozenset[int]:
-    """Returns the code points for which a font has outlines; fonts of coloured bitmaps have none."""
-    from matplotlib.font_manager import get_font
-
-    try:
-        font = get_font(file)
-    except (RuntimeError, OSError):
-        return frozenset()
-    return frozenset(font.get_charmap()) if font.scalable else frozenset()

@@ -5,12 +5,11 @@ Shapes in names: Q query positions · L key positions · H heads · N layers.
 
 import base64
 import json
-import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from importlib.resources import files
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -22,7 +21,6 @@ from vanilla_transformer.plain_text import plain_text
 
 # The three places of section 3.2.3.
 Kind = Literal["encoder", "decoder", "cross"]
-KINDS: tuple[Kind, ...] = get_args(Kind)
 TITLES: dict[Kind, str] = {
     "encoder": "encoder self-attention",
     "decoder": "decoder self-attention",
@@ -96,16 +94,10 @@ class Attention:
         Raises:
             ModelError: The model has no such layer or head, or no attention of that kind.
         """
-        self.check(kind)
-        weights_NHQL = self.weights[kind]
-        weights_HQL = _one_or_mean(weights_NHQL, layer, "layer")
-        return _one_or_mean(weights_HQL, head, "head")
-
-    def check(self, kind: Kind) -> None:
-        """Raises ModelError where the model has no attention of that kind."""
         if kind not in self.weights:
             there = " and ".join(TITLES[one] for one in self.weights)
             raise ModelError(f"This model has no {TITLES[kind]}, only {there}.")
+        return _one_or_mean(_one_or_mean(self.weights[kind], layer, "layer"), head, "head")
 
     def _repr_html_(self) -> str:
         # A notebook puts its outputs into its own page; a frame keeps this page's styles and names apart from it.
@@ -124,8 +116,7 @@ def attention(
     never store the weights. Dropout is off, even for a model in training mode.
 
     Raises:
-        ModelError: A text is empty, or too long for the model's positions; the tokenizer cannot
-            produce the target; or the model has no attention.
+        ModelError: A text is empty, the tokenizer cannot produce the target, or the model has no attention.
     """
     inputs = encode(model, tokenizer, source, "source")
     if not model.config.is_encoder_decoder:
@@ -140,7 +131,7 @@ def attention(
             read_and_written = read_and_written[: next(ends, len(read_and_written)) + 1]
         else:
             labels = encode(model, tokenizer, target, "target")["input_ids"][0].tolist()
-            read_and_written = [first_token(model), *labels]
+            read_and_written = [model.config.decoder_start_token_id, *labels]
         read = torch.tensor([read_and_written[:-1]], device=model.device)
         outputs = model(**inputs, decoder_input_ids=read, output_attentions=True, use_cache=False)
     weights: dict[Kind, Sequence[torch.Tensor] | None] = {
@@ -188,28 +179,18 @@ def encode(
     """Returns a model's inputs for a source or a target, each tensor (1, length).
 
     Raises:
-        ModelError: The text is empty or too long for the model, or is a target that the tokenizer cannot produce.
+        ModelError: The text is empty, or is a target that the tokenizer cannot produce.
     """
     if not text.strip():
         raise ModelError(f"The {name} is empty.")
     tokenizer, is_target = plain_text(tokenizer), name == "target"
     encoded = tokenizer(text_target=text, return_tensors="pt") if is_target else tokenizer(text, return_tensors="pt")
     ids = encoded["input_ids"][0].tolist()
-    limit = getattr(model.config, "max_position_embeddings", None)
-    if getattr(model.config, "positional_encoding", None) == "learned" and limit is not None and len(ids) > limit:
-        raise ModelError(
-            f"The {name} has {len(ids):,} tokens and the model learned {limit:,} positions: give a shorter one."
-        )
     if is_target and tokenizer.unk_token_id in ids:
-        tokens = textwrap.shorten(" ".join(tokenizer.convert_ids_to_tokens(ids)), 200)
+        tokens = " ".join(tokenizer.convert_ids_to_tokens(ids))
         raise ModelError(f"The tokenizer cannot represent the target: it becomes {tokens}.")
     names = ("input_ids",) if is_target else ("input_ids", "attention_mask")
     return {key: encoded[key].to(model.device) for key in names}
-
-
-def first_token(model: PreTrainedModel) -> int:
-    """Returns the token that the decoder reads first."""
-    return int(model.config.decoder_start_token_id)
 
 
 @contextmanager
