@@ -21,7 +21,7 @@ COMMANDS = {
     "translate-gz": "translate {model} {text} --output OUT.gz",
     "evaluate": "evaluate {model} --data {text} {text} --metrics chrf --output OUT",
     "attend": "attend {model} one --target two --output OUT.html",
-    "marian": "export {model} OUT --to marian",
+    "convert": "convert {model} OUT",
     "onnx": "export {model} OUT --to onnx",
 }
 # These go on where they were, with what is there.

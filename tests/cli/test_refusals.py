@@ -51,7 +51,7 @@ REFUSED = [
     ("attend model A --output out", "out exists"),
     ("attend model A --output new/page.html", "new/page.html: No such file"),
     ("info bsae", "There is no preset 'bsae'"),
-    ("export lm new --to marian", "`generate`"),
+    ("export lm new --to onnx", "`generate`"),
 ]
 WRONG_WORDS = [
     ("train --max-stops 3", "--max-steps"),

@@ -1,4 +1,4 @@
-"""`convert` and `export` from directory to directory: tokenizers, settings of `generate`, and what is refused."""
+"""`convert` from directory to directory: tokenizers, settings of `generate`, and what is refused."""
 
 from pathlib import Path
 
@@ -69,7 +69,7 @@ def test_dropouts_are_kept_and_layer_drop_is_said_to_be_lost(tmp_path, capsys):
 
 def test_our_model_loads_as_a_marian_model_with_its_tokenizer(spelled_backwards, tmp_path, words, capsys):
     output = tmp_path / "marian"
-    assert main(["export", str(spelled_backwards), str(output), "--to", "marian"]) == 0
+    assert main(["convert", str(spelled_backwards), str(output)]) == 0
     warnings = capsys.readouterr().err
     assert "no Google length penalty" in warnings and "max_length is set to 1024" in warnings
     ours, tokenizer = load_model(spelled_backwards, device="cpu")
@@ -93,7 +93,6 @@ def test_our_model_loads_as_a_marian_model_with_its_tokenizer(spelled_backwards,
     [
         ("convert {tmp}/t5 {tmp}/out", "is a t5 model, which cannot be converted; supported types: marian"),
         ("convert {model} {tmp}", "{tmp} is not empty"),
-        ("export {model} {tmp}/out --to marian --quantization int8", "marian has float32"),
     ],
 )
 def test_mistakes_get_one_sentence_and_leave_nothing(spelled_backwards, tmp_path, capsys, words, sentence):

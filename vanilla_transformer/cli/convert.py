@@ -14,7 +14,8 @@ from vanilla_transformer.cli.files import check_new_directory, warn
 class Convert:
     """Convert a Marian (OPUS-MT) model to this package's model, or this package's model to Marian.
 
-    The logits are identical. The tokenizer keeps its class, and `generate` uses the model's original settings.
+    The logits are identical. The tokenizer keeps its class, and `generate` uses the model's original settings, as far
+    as the other type has them. transformers loads a Marian model without this package.
     """
 
     #: Model directory or Hub id; the type of the model determines the direction.

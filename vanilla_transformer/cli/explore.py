@@ -8,7 +8,6 @@ from tyro.conf import arg
 
 from vanilla_transformer.cli.arguments import Model, OptionalPath
 from vanilla_transformer.cli.files import check_new_directory, warn
-from vanilla_transformer.errors import RecipeError
 from vanilla_transformer.options import OptionalText
 
 
@@ -18,7 +17,7 @@ class Explore:
 
     For one text, it shows the whole computation: embeddings, positions, each head's queries, keys, values, scores and
     weights, feed-forward units and logits; the beam search as a tree; the effect of removing a head, a layer or the
-    positions; and, if the run's checkpoints exist, a replay of the training. The folder works offline and on any
+    positions; and, if MODEL has its run's checkpoints, a replay of the training. The folder works offline and on any
     static file host, and contacts no other host. View it with `python -m http.server --directory OUTPUT`.
     """
 
@@ -28,25 +27,14 @@ class Explore:
     output: OptionalPath = None
     #: Texts to offer on the page, which starts with the first (default: the examples in the model's card).
     text: Annotated[tuple[str, ...], arg(metavar="TEXT ...", help_behavior_hint="")] = ()
-    #: Directory of the run whose training is replayed (default: MODEL, if its checkpoints are there).
-    training: OptionalPath = None
     #: URL of this documentation, so that each number links to its chapter (default: none).
     documentation: OptionalText = None
 
     def run(self) -> None:
         """Writes the folder and prints it."""
-        if self.training is not None and not (self.training / "checkpoints").is_dir():
-            raise RecipeError(f"--training {self.training} has no folder checkpoints: name the directory of a run.")
         output = self.output or Path(f"{Path(self.model).name}-explore")
         check_new_directory(output)
         from vanilla_transformer.explore.static_site import write_model_page
 
-        write_model_page(
-            self.model,
-            output,
-            examples=self.text,
-            training=self.training or Path(self.model),
-            documentation=self.documentation,
-            report=warn,
-        )
+        write_model_page(self.model, output, examples=self.text, documentation=self.documentation, report=warn)
         print(output)

@@ -10,7 +10,7 @@ from tyro.conf import Positional, arg
 
 from vanilla_transformer.cli.arguments import Flag
 from vanilla_transformer.cli.files import write_whole
-from vanilla_transformer.options import Count, OptionalCount
+from vanilla_transformer.options import OptionalCount
 
 if TYPE_CHECKING:
     from vanilla_transformer.inspection.parameters import OwnConfig
@@ -34,8 +34,6 @@ class Info:
     model: Annotated[str, Positional, arg(metavar="PRESET|MODEL")]
     #: Vocabulary size (default: the model's; for a preset 37,000, as in section 5.1).
     vocab_size: OptionalCount = None
-    #: Tokens per sentence, source and target alike, for FLOPs.
-    sentence_length: Count = 25
     #: Print the result as one JSON object.
     json: Flag = False
 
@@ -73,15 +71,13 @@ class Info:
 
         from vanilla_transformer.engine.cpu import fastest_dtype, has_bfloat16_products, saturates
 
-        fastest, engine = fastest_dtype(config.d_model, torch.device("cpu")), torch.backends.quantized.engine
+        fastest = fastest_dtype(config.d_model, torch.device("cpu"))
+        has_int8 = torch.backends.quantized.engine != "none"
         return {
             "instructions": torch.backends.cpu.get_cpu_capability(),
-            "vnni": torch.cpu._is_vnni_supported(),
-            "amx": torch.cpu._is_amx_tile_supported(),
-            "bfloat16_products": has_bfloat16_products(),
-            "int8_engine": engine,
-            "int8_weight_bits": None if engine == "none" else 7 if saturates() else 8,
             "threads": torch.get_num_threads(),
+            "bfloat16_products": has_bfloat16_products(),
+            "int8_weight_bits": (7 if saturates() else 8) if has_int8 else None,
             "translate_takes": str(fastest).removeprefix("torch.") if config.is_encoder_decoder else None,
         }
 
@@ -93,10 +89,10 @@ class Info:
         from vanilla_transformer.inspection import paper_tables as paper
         from vanilla_transformer.model.configuration_vanilla_transformer import VanillaTransformerConfig
 
-        length = np.array([self.sentence_length])
-        per_token = training_flops(config, length, length) / self.sentence_length
+        length = np.array([paper.SENTENCE_LENGTH])
+        per_token = training_flops(config, length, length) / paper.SENTENCE_LENGTH
         token = "target_token" if config.is_encoder_decoder else "token"
-        figures: dict[str, object] = {"sentence_length": self.sentence_length, f"flops_per_{token}": per_token}
+        figures: dict[str, object] = {"sentence_length": paper.SENTENCE_LENGTH, f"flops_per_{token}": per_token}
         if not isinstance(config, VanillaTransformerConfig):
             return figures
         published = paper.table_2_row(config)

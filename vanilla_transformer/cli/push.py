@@ -52,7 +52,7 @@ class Push:
             if self.explore:  # Written first, so that a failing page does not leave a partial push.
                 from vanilla_transformer.explore.static_site import push_page, write_model_page
 
-                write_model_page(str(self.model), page, training=self.model, report=warn)
+                write_model_page(str(self.model), page, report=warn)
             address = push_model(
                 self.model,
                 self.name,

@@ -56,9 +56,8 @@ def write_model_page(
     output: Path,
     *,
     examples: Sequence[str] = (),
-    training: Path | None = None,
     documentation: str | None = None,
-    report: Callable[[str], None] = lambda remark: None,
+    report: Callable[[str], None],
 ) -> None:
     """Writes the folder for a model in a directory or on the Hub; other arguments are those of `write_page`."""
     model, tokenizer = load_model(path, device="cpu", translates=False)
@@ -68,7 +67,7 @@ def write_model_page(
         output,
         name=Path(path).resolve().name if Path(path).is_dir() else str(path),
         examples=examples or card_examples(str(path)),
-        run=training,
+        run=Path(path),
         documentation=documentation,
         report=report,
     )

@@ -95,18 +95,6 @@ def as_marian(
     return Converted(marian, _without_our_class(tokenizer), remarks)
 
 
-def export_marian(
-    model: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerBase,
-    output: Path,
-    quantization: str = "float32",
-) -> list[str]:
-    """Writes a Marian model, always in float32, and returns remarks for the user."""
-    converted = as_marian(model, tokenizer)
-    converted.save(output)
-    return converted.remarks
-
-
 def _without_our_class(tokenizer: PreTrainedTokenizerBase | None) -> PreTrainedTokenizerBase | None:
     """Returns the tokenizer in a class that loads without this package; other classes are unchanged."""
     if not isinstance(tokenizer, PreTrainedTokenizerFast):
@@ -123,12 +111,7 @@ def _tokenizer(source: str | Path) -> PreTrainedTokenizerBase | None:
     """Returns the model's tokenizer in its own class, so that ids are unchanged; None if it has none."""
     if Path(source).is_dir() and not Path(source, "tokenizer_config.json").is_file():
         return None
-    try:
-        return load_tokenizer(source)
-    except ImportError as error:
-        raise ModelError(
-            f"The tokenizer of {source} needs extra packages: run `pip install sentencepiece sacremoses`."
-        ) from error
+    return load_tokenizer(source)
 
 
 @torch.no_grad()

@@ -111,7 +111,7 @@ class _Made(Converter):
 
 def export_ctranslate2(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, output: Path, quantization: str = "float32"
-) -> list[str]:
+) -> None:
     """Writes a directory that `ctranslate2.Translator` loads, with the tokenizer and a README.
 
     Args:
@@ -140,7 +140,6 @@ def export_ctranslate2(
     tokenizer.save_pretrained(output)
     alone = (output / "tokenizer.json").is_file()
     (output / "README.md").write_text(_readme(model, tokenizer, target, alone, quantization), encoding="utf-8")
-    return []
 
 
 def _vocabularies(tokenizer: PreTrainedTokenizerBase, vocab_size: int) -> tuple[list[str], list[str]]:

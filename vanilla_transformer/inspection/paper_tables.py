@@ -22,6 +22,7 @@ MILLIONS_OF_PARAMETERS = {
     "big": 213,
 }
 STEP_TOKENS = 25_000  # Section 5.1: about as many source and as many target tokens per batch.
+SENTENCE_LENGTH = 25  # Tokens of each side for which operations are counted.
 STEPS = 100_000  # Table 3, the column "train steps", for all models but big.
 
 
