@@ -120,5 +120,5 @@ def test_wrong_alignment_heads_are_refused(model, tokenizer):
         with refused(ModelError, *named.split()):
             AlignmentHeads.from_text(model, text)
     assert AlignmentHeads.from_text(model, "output 3:1 1:2 3:1") == AlignmentHeads(((3, 1), (1, 2)), "output")
-    with refused(ModelError, "target", "empty"):
-        alignments(model, tokenizer, ["A"], [" "], heads=AlignmentHeads(((1, 1),)))
+    with refused(ModelError, "two tokens"):
+        choose_alignment_heads(model, tokenizer, ["A", " "], [" ", "A"])

@@ -56,27 +56,24 @@ class Align:
             raise RecipeError(
                 f"{self.source} has {len(sources):,} lines and {self.target} has {len(targets):,}: they must match."
             )
-        pairs = list(zip(sources, targets, strict=True))
         from vanilla_transformer.inspection import AlignmentHeads, alignments, choose_alignment_heads
         from vanilla_transformer.translation.loading import load_model
 
         model, tokenizer = load_model(self.model)
         if self.choose_heads:
-            full = [pair for pair in pairs if all(map(str.strip, pair))]
             # At regular intervals, because a file may be sorted by length.
-            count = min(len(full), _ENOUGH)
-            some = [full[number * len(full) // count] for number in range(count)]
-            self._keep(model, choose_alignment_heads(model, tokenizer, [s for s, _ in some], [t for _, t in some]))
+            count = min(len(sources), _ENOUGH)
+            some = [number * len(sources) // count for number in range(count)]
+            texts = [sources[number] for number in some], [targets[number] for number in some]
+            self._keep(model, choose_alignment_heads(model, tokenizer, *texts))
             return
         chosen = self.alignment_heads
         heads = AlignmentHeads.from_text(model, chosen) if chosen else AlignmentHeads.from_model(model)
 
         def lines() -> Iterator[str]:
-            for start in range(0, len(pairs), _TOGETHER):
-                some = pairs[start : start + _TOGETHER]
-                full = [pair for pair in some if all(map(str.strip, pair))]
-                found = iter(alignments(model, tokenizer, *zip(*full, strict=True), heads=heads) if full else [])
-                yield from (next(found).pharaoh() if all(map(str.strip, pair)) else "" for pair in some)
+            for start in range(0, len(sources), _TOGETHER):
+                texts = sources[start : start + _TOGETHER], targets[start : start + _TOGETHER]
+                yield from (found.pharaoh() for found in alignments(model, tokenizer, *texts, heads=heads))
 
         write_whole(self.output, lines())
 

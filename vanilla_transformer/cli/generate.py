@@ -54,7 +54,6 @@ class Generate:
     def run(self) -> None:
         """Continues each prompt."""
         search = self._search()
-        lines = read_input(None)
         import torch
 
         with loading_libraries():
@@ -67,7 +66,7 @@ class Generate:
         model, tokenizer = load_models([self.model], self.computing, translates=False)
         with open_output(None) as output:
             show = (lambda text: None) if self.json else partial(print, end="", file=output, flush=True)
-            for number, prompt in enumerate(lines):
+            for number, prompt in enumerate(read_input(None)):
                 torch.manual_seed(1 if self.sampling.seed is None else self.sampling.seed)
                 show("\n" * (number > 0) + prompt)
                 text, tokens = continue_text(model, tokenizer, prompt, self.max_new_tokens, search, show)
@@ -81,9 +80,8 @@ class Generate:
             return {"do_sample": False, "num_beams": self.num_beams or 1}
         if self.num_beams is not None:
             raise RecipeError("--sample cannot be combined with --num-beams, which is for beams.")
-        temperature = 1.0 if sampling.temperature is None else sampling.temperature
-        probabilities = {"top_k": sampling.top_k or 0, "top_p": sampling.top_p, "temperature": temperature}
-        return {"do_sample": True, "num_beams": 1, **probabilities}
+        search = {"top_k": sampling.top_k or 0, "top_p": sampling.top_p, "temperature": sampling.temperature or 1.0}
+        return {"do_sample": True, "num_beams": 1, **search}
 
 
 def continue_text(

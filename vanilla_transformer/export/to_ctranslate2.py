@@ -23,8 +23,6 @@ from vanilla_transformer.model.modeling_vanilla_transformer import (
 )
 from vanilla_transformer.plain_text import plain_text
 
-QUANTIZATIONS = tuple(sorted(model_spec.ACCEPTED_MODEL_TYPES))
-
 _ACTIVATIONS = {name: common_spec.Activation[theirs] for name, theirs in activations("ctranslate2").items()}
 
 # CTranslate2 computes no positions, it stores them. Ours have no limit; this many suffice for the longest source that
@@ -118,10 +116,8 @@ def export_ctranslate2(
         quantization: A type of CTranslate2: float32, float16, bfloat16, int16, int8, int8_float32 and so on.
 
     Raises:
-        ModelError: CTranslate2 has no such model or no such type.
+        ValueError: CTranslate2 has no such model or no such type.
     """
-    if quantization not in QUANTIZATIONS:
-        raise ModelError(f"CTranslate2 has no quantization {quantization!r}; it has {', '.join(QUANTIZATIONS)}.")
     model = exportable(model, _ACTIVATIONS)
     refuse_settings(model, ("bad_words_ids", "forced_eos_token_id", "quantization"))
     with torch.no_grad():

@@ -12,7 +12,6 @@ from vanilla_transformer.export.onnx_search import SearchGraph
 from vanilla_transformer.export.refusals import exportable
 from vanilla_transformer.plain_text import plain_text
 
-QUANTIZATIONS = ("float32", "int8")
 # Protocol buffers hold no more bytes than this.
 _TOO_LARGE = (1 << 31) - 1
 
@@ -62,22 +61,16 @@ print(tokenizer.decode(sequences[0, 0, : lengths[0, 0]]), scores[0, 0])
 def export_onnx(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, output: Path, quantization: str = "float32"
 ) -> list[str]:
-    """Writes `translate.onnx`, the tokenizer, settings and a README.
+    """Writes `translate.onnx`, the tokenizer, settings and a README, and returns remarks for the user.
 
     Args:
-        model: An encoder-decoder.
-        tokenizer: The tokenizer of the model.
-        output: The folder.
-        quantization: `int8` rounds matrices; activations are rounded for each product.
-
-    Returns:
-        Remarks for the user.
+        quantization: `float32`, or `int8`, which rounds matrices; activations are rounded for each product.
 
     Raises:
         ModelError: There is no such quantization, the graph cannot compute the model, or it is too large for a file.
         ValueError: The model decodes with settings that the graph does not follow.
     """
-    if quantization not in QUANTIZATIONS:
+    if quantization not in _PRECISIONS:
         raise ModelError(f"Quantization {quantization!r} is not available for ONNX: use float32 or int8.")
     model = exportable(model, ACTIVATIONS)
     defaults = Defaults.of(model)

@@ -119,12 +119,14 @@ def alignments(
 ) -> list[Alignment]:
     """Aligns each source with its target, in one forward pass over the given targets; words are those of `str.split`.
 
+    A text of white space has no links.
+
     Args:
         heads: The heads from which alignments are read (default: `AlignmentHeads.from_model`).
 
     Raises:
-        ModelError: The model has no cross-attention, or the numbers of sources and targets differ.
-        ModelError: A text is empty, or the tokenizer cannot produce a target.
+        ModelError: The model has no cross-attention, the numbers of sources and targets differ, or the tokenizer cannot
+            produce a target.
     """
     return Aligner(model, tokenizer).align(sides(model, tokenizer, sources, targets), heads)
 
@@ -139,7 +141,8 @@ def sides(
         raise ModelError(f"There are {len(sources)} sources and {len(targets)} targets: they must match.")
 
     def side(text: str, name: Literal["source", "target"]) -> Side:
-        return Side(text, tuple(encode(model, tokenizer, text, name)["input_ids"][0].tolist()))
+        ids = encode(model, tokenizer, text, name)["input_ids"][0].tolist() if text.strip() else ()
+        return Side(text, tuple(ids))
 
     return [(side(s, "source"), side(t, "target")) for s, t in zip(sources, targets, strict=True)]
 
