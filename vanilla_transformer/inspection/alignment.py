@@ -125,8 +125,8 @@ def alignments(
         heads: The heads from which alignments are read (default: `AlignmentHeads.from_model`).
 
     Raises:
-        ModelError: The model has no cross-attention, the numbers of sources and targets differ, or the tokenizer cannot
-            produce a target.
+        ModelError: The model has no cross-attention, the numbers of sources and targets differ, or a target cannot be
+            written with the tokenizer.
     """
     return Aligner(model, tokenizer).align(sides(model, tokenizer, sources, targets), heads)
 
