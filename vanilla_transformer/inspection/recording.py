@@ -126,9 +126,6 @@ def attention(
         if target is None:
             generated: Any = model.generate(**inputs, num_return_sequences=1, return_dict_in_generate=False)  # type: ignore[operator]
             read_and_written = generated[0].tolist()
-            # Up to the first </s> after the token that starts the decoder.
-            ends = (place for place, token in enumerate(read_and_written) if place and token == tokenizer.eos_token_id)
-            read_and_written = read_and_written[: next(ends, len(read_and_written)) + 1]
         else:
             labels = encode(model, tokenizer, target, "target")["input_ids"][0].tolist()
             read_and_written = [model.config.decoder_start_token_id, *labels]
