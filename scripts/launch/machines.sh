@@ -5,8 +5,7 @@
 #
 # Output and text lie on a disk that all machines share. PROCESSES (8) are started on each, and PORT (29500) of MAIN
 # must be open to the others. When a process or a machine is lost all are started again, up to RESTARTS (3) times, and
-# go on from the last checkpoint: with MACHINES=2:4 as soon as two are there, as long as MAIN is one of them. With
-# --dry-run all start and print the plan, and nothing is trained.
+# go on from the last checkpoint: with MACHINES=2:4 as soon as two are there, as long as MAIN is one of them.
 set -euo pipefail
 : "${MAIN:?the name of the machine where all meet}" "${MACHINES:?the number of machines}"
 exec torchrun --nnodes "$MACHINES" --nproc-per-node "${PROCESSES:-8}" --max-restarts "${RESTARTS:-3}" \

@@ -3,8 +3,8 @@
 #
 #   scripts/launch/one_machine.sh wmt14-en-de-big --train corpus.en corpus.de --output big
 #
-# When a process dies all are started again, up to RESTARTS (3) times, and go on from the last checkpoint. With
-# --dry-run all start and print the plan, and nothing is trained; PROCESSES=8 then works without any device.
+# When a process dies all are started again, up to RESTARTS (3) times, and go on from the last checkpoint. To
+# try it, give --max-steps 10 and another --output.
 set -euo pipefail
 exec torchrun --standalone --nproc-per-node "${PROCESSES:-8}" --max-restarts "${RESTARTS:-3}" \
     -m vanilla_transformer train "$@"

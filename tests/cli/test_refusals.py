@@ -37,7 +37,6 @@ REFUSED = [
     ("generate model", "give it to `translate`"),
     ("generate lm --top-p 0.5 --num-beams 2", "--num-beams"),
     ("train --seed 1 nonsense", "must come before all options"),
-    ("train --finish --dry-run", "--dry-run"),
     ("average model --output model", "not empty"),
     ("average lm --last 2 --output mean", "--last"),
     ("average run --output mean", "summary.json is not valid JSON"),

@@ -8,7 +8,6 @@ from typing import Annotated
 from tyro.conf import Positional, arg
 
 from vanilla_transformer.cli.arguments import Flag
-from vanilla_transformer.errors import RecipeError
 from vanilla_transformer.recipe.reading import load_recipe, named_recipe, shipped_recipes
 from vanilla_transformer.recipe.schema import Recipe
 
@@ -27,8 +26,6 @@ class Train:
     """
 
     name: Annotated[str | None, Positional, arg(metavar="[RECIPE]", help=RECIPE_HELP, help_behavior_hint="")] = None
-    #: Start all processes, prepare the text, print the plan of the run, and end before its first step.
-    dry_run: Flag = False
     #: End the run of this output directory with the model that it has: averaged, scored, with its card. It may have
     #: been stopped, or be running elsewhere; then it ends with its present step.
     finish: Flag = False
@@ -53,8 +50,6 @@ class Train:
         from vanilla_transformer.training.run_directory import RunDirectory, output_path
 
         recipe = self.settled()
-        if self.finish and self.dry_run:
-            raise RecipeError("--finish cannot be combined with --dry-run.")
         if self.finish and is_main_process():
             trains_elsewhere = RunDirectory(output_path(recipe)).ask_to_finish()
             if trains_elsewhere and not is_launched():
@@ -62,7 +57,7 @@ class Train:
                 return
         processes = processes_for(recipe)
         if processes > 1:
-            launch(processes, recipe, ["--dry-run"] * self.dry_run)
+            launch(processes, recipe)
         else:
             run_worker(partial(self._train, recipe))
 
@@ -74,6 +69,6 @@ class Train:
         from vanilla_transformer.training.loop import train
         from vanilla_transformer.training.processes import is_main_process
 
-        run = train(recipe, dry_run=self.dry_run)
-        if is_main_process() and not self.dry_run:
+        run = train(recipe)
+        if is_main_process():
             print(run)

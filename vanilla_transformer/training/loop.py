@@ -60,7 +60,7 @@ MAX_CANDIDATES = 1_000
 SECONDS_OF_MEASURING = 6
 
 
-def train(recipe: Recipe | str | Path | None = None, *, dry_run: bool = False, **settings: object) -> TrainedRun:
+def train(recipe: Recipe | str | Path | None = None, **settings: object) -> TrainedRun:
     """Trains from raw text to a model directory.
 
     `train("cmudict", max_steps=300)` is `vanilla-transformer train cmudict --max-steps 300`, in this process only. A
@@ -69,7 +69,6 @@ def train(recipe: Recipe | str | Path | None = None, *, dry_run: bool = False, *
 
     Args:
         recipe: A `Recipe`, the name of one that comes with the package, or a YAML file; only the settings if None.
-        dry_run: Whether to end after the plan, before the first step; the text is then prepared for the run.
         settings: Options that override the recipe's, such as `train=("corpus.en", "corpus.de")` and
             `output="my-model"`. A recipe with a name writes to a directory of that name unless `output` gives another.
 
@@ -89,8 +88,7 @@ def train(recipe: Recipe | str | Path | None = None, *, dry_run: bool = False, *
         )
     try:
         with explain_lost_processes(), start_run(recipe) as context:
-            if not dry_run:
-                _follow(context)
+            _follow(context)
             return TrainedRun(context.run.path)
     except AlreadyFinished as finished:
         if is_main_process():

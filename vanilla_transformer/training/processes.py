@@ -10,7 +10,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import timedelta
 from pathlib import Path
@@ -99,7 +99,7 @@ def processes_for(recipe: Recipe) -> int:
     return recipe.run.processes or (2 if suits and (steps is None or steps >= MIN_STEPS) else 1)
 
 
-def launch(number: int, recipe: Recipe, options: Sequence[str] = ()) -> None:
+def launch(number: int, recipe: Recipe) -> None:
     """Runs `train` by a recipe in several processes that share the cores of this CPU, by torch's elastic launcher.
 
     Raises:
@@ -127,7 +127,7 @@ def launch(number: int, recipe: Recipe, options: Sequence[str] = ()) -> None:
             signals_to_handle=",".join(["SIGTERM", "SIGINT", *hang_up]),
         )
         code = _WORKER.format(path=sys.path)
-        words = [*subprocess._args_from_interpreter_flags(), "-P", "-c", code, "train", file, *options]  # type: ignore
+        words = [*subprocess._args_from_interpreter_flags(), "-P", "-c", code, "train", file]  # type: ignore
         with patch_environment(OMP_NUM_THREADS=max(1, own_threads() // number)):
             try:
                 elastic_launch(config, sys.executable)(*words)
