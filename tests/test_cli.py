@@ -17,14 +17,9 @@ import torch
 from faults import at_call, failing_disk, standard_streams
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from small_models import SIZES, save, save_translator, write_checkpoint
+from small_models import SIZES, save_translator, write_checkpoint
 
-from vanilla_transformer import (
-    VanillaTransformerConfig,
-    VanillaTransformerForConditionalGeneration,
-    VanillaTransformerTokenizer,
-    __version__,
-)
+from vanilla_transformer import __version__
 from vanilla_transformer.cli import program
 from vanilla_transformer.cli.info import Info
 from vanilla_transformer.cli.program import COMMANDS
@@ -209,50 +204,6 @@ def test_evaluate_takes_its_metrics_from_the_recipe_in_the_model_directory(run, 
         assert report["pairs"] == 3 and report["distinct_sources"] == 2
 
 
-def test_average_of_models_has_their_mean_weights_and_translates(run, model, tmp_path):
-    other = tmp_path / "other"
-    shutil.copytree(model, other)
-    loaded, _ = load_model(other)
-    with torch.no_grad():
-        for parameter in loaded.parameters():
-            parameter.add_(1.0)
-    loaded.generation_config.update(num_beams=3, length_penalty=1.4)
-    loaded.save_pretrained(other)
-    code, out, _ = run("average", other, model, "--output", tmp_path / "mean")
-    assert (code, out) == (0, f"{tmp_path / 'mean'}\n")
-    averaged = load_model(tmp_path / "mean")[0]
-    mean, second = averaged.state_dict(), load_model(model)[0].state_dict()
-    for name, tensor in second.items():
-        torch.testing.assert_close(mean[name], tensor + 0.5)
-    assert (averaged.generation_config.num_beams, averaged.generation_config.length_penalty) == (3, 1.4)
-    assert run("translate", tmp_path / "mean", *SHORT, stdin=b"a\n")[0] == 0
-    loaded.model.shared.weight.data[0] = float("nan")
-    loaded.save_pretrained(other)
-    code, _, err = run("average", other, model, "--output", tmp_path / "none")
-    assert code == 1 and "model.shared.weight holds NaN or infinity" in err and not (tmp_path / "none").exists()
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"num_heads": 1, "d_k": 8, "d_v": 8},
-        {"vocabulary": "xyz xyw"},
-        {"dropout": 0.3, "label_smoothing": 0.0, "max_position_embeddings": 99},
-    ],
-)
-def test_average_is_of_one_model(run, tmp_path, change):
-    for name, changed in (("one", {}), ("other", dict(change))):
-        tokenizer = VanillaTransformerTokenizer.train([changed.pop("vocabulary", "abc abd")] * 9, vocab_size=262)
-        config = VanillaTransformerConfig(vocab_size=262, **SIZES | changed)
-        save(VanillaTransformerForConditionalGeneration(config), tokenizer, tmp_path / name)
-    code, _, err = run("average", tmp_path / "one", tmp_path / "other", "--output", tmp_path / "mean")
-    assert (code, (tmp_path / "mean").exists()) == ((0, True) if "dropout" in change else (1, False))
-    if code:
-        assert_one_sentence(
-            err, tmp_path / "other", "different models", *(change.keys() - {"vocabulary", "d_k", "d_v"})
-        )
-
-
 def test_average_of_a_run_takes_its_last_checkpoints(run, model, tmp_path):
     trained = tmp_path / "run"
     fields = {**SIZES, "vocab_size": 260, "preset": "tiny", "save_steps": 10, "average_checkpoints": 2, "num_beams": 2}
@@ -262,11 +213,10 @@ def test_average_of_a_run_takes_its_last_checkpoints(run, model, tmp_path):
     for step in (10, 20, 30):
         changed = {name: tensor + step for name, tensor in weights.items() if name != "lm_head.weight"}
         write_checkpoint(trained, step, changed)
-    newest = trained / "checkpoints" / "step-00000030"
     # A finished run counts its last step too.
     write_checkpoint(trained, 35, {name: weights[name] + 35 for name in changed})
     for number, (words, steps, shift) in enumerate(
-        [([trained], None, 25), ([trained, "--last", 3], None, 20), ([newest], None, 30), ([trained], 35, 32.5)]
+        [([trained], None, 25), ([trained, "--last", 3], None, 20), ([trained], 35, 32.5)]
     ):
         if steps:
             (trained / "summary.json").write_text(json.dumps({"steps": steps}))
@@ -278,18 +228,17 @@ def test_average_of_a_run_takes_its_last_checkpoints(run, model, tmp_path):
             torch.testing.assert_close(tensor, weights[name] + shift)
 
 
-@pytest.mark.parametrize("command", ["translate", "push", "average"])
-def test_no_command_takes_a_model_with_a_layer_too_many(run, model, tmp_path, monkeypatch, command):
+@pytest.mark.parametrize("words", [["translate"], ["push", "org/name"]])
+def test_no_command_takes_a_model_with_a_layer_too_many(run, model, tmp_path, monkeypatch, words):
     broken = tmp_path / "broken"
     shutil.copytree(model, broken)
     config = json.loads((broken / "config.json").read_text())
     (broken / "config.json").write_text(json.dumps(config | {"decoder_layers": config["decoder_layers"] + 1}))
     (broken / "README.md").write_text("A card.")
     monkeypatch.setenv("HF_TOKEN", "hf_some")
-    words = {"push": ["org/name"], "average": ["--output", tmp_path / "out"]}
-    code, out, err = run(command, broken, *words.get(command, []), stdin=b"a b\n")
+    command, *others = words
+    code, out, err = run(command, broken, *others, stdin=b"a b\n")
     assert (code, out) == (1, "") and "are missing." in err and err.count("\n") == 1
-    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="there is no /dev/full here")

@@ -38,8 +38,9 @@ REFUSED = [
     ("generate lm --top-p 0.5 --num-beams 2", "--num-beams"),
     ("train --seed 1 nonsense", "must come before all options"),
     ("average model --output model", "not empty"),
-    ("average lm --last 2 --output mean", "--last"),
     ("average run --output mean", "summary.json is not valid JSON"),
+    ("average lm --last 2 --output mean", "no run in lm"),
+    ("average begun --output mean", "no checkpoint in begun"),
     ("tokenizer in --output new", "--vocab-size is required with --algorithm bpe"),
     ("tokenizer in --vocab-size 300 --output model", "not empty"),
     ("align model in one", "in has 3 lines and one has 1: they must match"),
@@ -72,6 +73,8 @@ def place(tmp_path_factory) -> Path:
     (place / "run" / "checkpoints").mkdir(parents=True)
     (place / "run" / "recipe.yaml").write_text("seed: 1\n")
     (place / "run" / "summary.json").write_text("{")
+    (place / "begun").mkdir()
+    (place / "begun" / "recipe.yaml").write_text("seed: 1\n")
     (place / "in").write_text("a b\n\nc\n")
     (place / "one").write_text("a\n")
     (place / "pairs.tsv").write_text("a b\tx\n")

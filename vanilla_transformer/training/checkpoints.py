@@ -10,15 +10,11 @@ from pathlib import Path
 
 import torch
 from accelerate import Accelerator
-from safetensors import SafetensorError, safe_open
-from transformers import PreTrainedConfig
+from safetensors import SafetensorError
+from safetensors.torch import load_file
 
 from vanilla_transformer.atomic_files import PARTIAL, atomic_write_text, sync
-from vanilla_transformer.errors import ModelError, RunError
-from vanilla_transformer.recipe.reading import load_recipe
-from vanilla_transformer.tasks import task_for
-from vanilla_transformer.translation.differences import difference_of_architectures, difference_of_vocabularies
-from vanilla_transformer.translation.loading import difference_from, load_config, load_tokenizer
+from vanilla_transformer.errors import RunError
 
 WEIGHTS, OPTIMIZER, STATE = "model.safetensors", "optimizer.bin", "checkpoint.json"
 # To go on from the one before, should the latest be damaged.
@@ -90,7 +86,7 @@ def save_plain_weights(accelerator: Accelerator, model: torch.nn.Module) -> None
         states[:] = [{name: weight.detach() for name, weight in model.named_parameters()}]
 
     def load(models: list[torch.nn.Module], directory: str) -> None:
-        load_average(model, [directory])
+        load_average(model, [Path(directory)])
         models.clear()
 
     accelerator.register_save_state_pre_hook(save)
@@ -271,66 +267,31 @@ def _delete(path: Path) -> None:
     shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
 
 
-def load_average(model: torch.nn.Module, paths: Sequence[str | Path]) -> None:
-    """Section 6.1: loads the mean of the weights of `paths`, summed in float64, into a model.
-
-    Args:
-        paths: Model directories, checkpoints, or safetensors files.
+def load_average(model: torch.nn.Module, checkpoints: Sequence[Path]) -> None:
+    """Section 6.1: loads the mean of the weights of checkpoints, summed in float64, into a model.
 
     Raises:
-        RunError: One is of another model; the message names the difference.
+        RunError: There is none, or one cannot be read or is of another model.
     """
-    if not paths:
+    if not checkpoints:
         raise RunError("There are no checkpoints to average.")
-    _refuse_other_models(paths)
     total: dict[str, torch.Tensor] = {}
-    for path in paths:
-        weights = _read_weights(path)
-        if total and (others := weights.keys() ^ total.keys()):
-            raise RunError(f"Only one of {paths[0]} and {path} has {min(others)}, so they cannot be averaged.")
-        if difference := difference_from(model, {name: weight.shape for name, weight in weights.items()}):
-            raise RunError(f"{path} is from another model: {difference}.")
-        for name, weight in weights.items():
+    for path in checkpoints:
+        for name, weight in _read_weights(path, model).items():
             total[name] = total[name] + weight if name in total else weight.double()
-    model.load_state_dict({name: weight / len(paths) for name, weight in total.items()}, strict=False)
+    model.load_state_dict({name: weight / len(checkpoints) for name, weight in total.items()}, strict=False)
 
 
-def _read_weights(path: str | Path) -> dict[str, torch.Tensor]:
-    file = Path(path) / WEIGHTS if Path(path).is_dir() else Path(path)
+def _read_weights(path: Path, model: torch.nn.Module) -> dict[str, torch.Tensor]:
     try:
-        with safe_open(file, framework="pt") as reader:
-            return {name: reader.get_tensor(name) for name in reader.keys()}  # noqa: SIM118, no mapping
+        weights = load_file(path / WEIGHTS)
     except (OSError, SafetensorError) as error:
-        raise RunError(f"The weights {file} cannot be read: {error}.") from None
-
-
-def _refuse_other_models(paths: Sequence[str | Path]) -> None:
-    """Raises RunError if weights of the same names and shapes have another meaning than in the first."""
-    first, *others = dict.fromkeys(map(home_of, paths))
-    for home in others:
-        one, other = _config_of(first), _config_of(home)
-        difference = None if one is None or other is None else difference_of_architectures(one, other)
-        if difference is None and all((place / "tokenizer_config.json").is_file() for place in (first, home)):
-            difference = difference_of_vocabularies(load_tokenizer(first), load_tokenizer(home))
-        if difference is not None:
-            raise RunError(f"{home} and {first} are different models, which cannot be averaged: {difference}.")
-
-
-def home_of(path: str | Path) -> Path:
-    """Returns the directory with configuration and tokenizer of a run, checkpoint, model or weights file."""
-    directory = Path(path).parent if Path(path).is_file() else Path(path)
-    in_run = directory.resolve().parent.parent
-    return in_run if not (directory / "recipe.yaml").is_file() and (in_run / "recipe.yaml").is_file() else directory
-
-
-def _config_of(home: Path) -> PreTrainedConfig | None:
-    """Returns the configuration in a directory of weights, or of an unfinished run's recipe; None without either."""
-    if (home / "config.json").is_file():
-        try:
-            return load_config(home, its_weights=False)
-        except ModelError:
-            return None  # A model of a third-party task: comparing names and shapes must do.
-    if not (home / "recipe.yaml").is_file():
-        return None
-    recipe = load_recipe(home / "recipe.yaml")
-    return task_for(recipe).config(recipe)
+        raise RunError(f"The weights {path / WEIGHTS} cannot be read: {error}.") from None
+    found, wanted = (
+        {(name, tuple(weight.shape)) for name, weight in tensors}
+        for tensors in (weights.items(), model.named_parameters())
+    )
+    if found != wanted:
+        name, shape = min(found ^ wanted)
+        raise RunError(f"{path} is of another model: only one of them has {name} with the shape {shape}.")
+    return weights

@@ -1,4 +1,4 @@
-"""Comparison of models: equal meaning of weights, equal tokens for a text, outputs that can be combined."""
+"""Comparison of models: fields that decide the meaning of weights, tokens for a text, outputs to be combined."""
 
 import json
 from typing import Any
@@ -7,8 +7,6 @@ from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 
 # Configuration fields that affect only training: two runs of the same model may differ in these.
 TRAINING_FIELDS = ("dropout", "attention_dropout", "activation_dropout", "label_smoothing", "initializer_range")
-# Meaning of a head's outputs.
-_LABELS = ("id2label", "problem_type")
 
 
 def deciding_fields(config: PreTrainedConfig) -> tuple[str, ...]:
@@ -16,14 +14,6 @@ def deciding_fields(config: PreTrainedConfig) -> tuple[str, ...]:
     ours = [kind for kind in type(config).__mro__ if kind.__module__.startswith("vanilla_transformer.")]
     declared = [name for kind in reversed(ours) for name in kind.__annotations__]
     return tuple(name for name in dict.fromkeys(declared) if name not in (*TRAINING_FIELDS, "use_cache"))
-
-
-def difference_of_architectures(one: PreTrainedConfig, other: PreTrainedConfig) -> str | None:
-    """Names the first differing field of two configurations that changes the meaning of weights, or None."""
-    # Only learned positions have a limit.
-    endless = getattr(one, "positional_encoding", None) == getattr(other, "positional_encoding", None) == "sinusoidal"
-    fields = [name for name in deciding_fields(one) if not (endless and name == "max_position_embeddings")]
-    return difference_in(one, other, ("model_type", *fields, *_LABELS))
 
 
 def difference_of_vocabularies(one: PreTrainedTokenizerBase, other: PreTrainedTokenizerBase) -> str | None:

@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, TypedDict
@@ -148,7 +148,7 @@ def _load_weights(path: str | Path, config: PreTrainedConfig, dtype: torch.dtype
     # Models of other types have meaningless surplus weights, such as tables of positions.
     difference = _in_words(report["missing_keys"], report["unexpected_keys"] if ours else ())
     for name, found, needed in sorted(report["mismatched_keys"]):
-        difference = difference or _other_shape(name, found, needed)
+        difference = difference or f"{name} has the shape {tuple(found)} and not {tuple(needed)}"
     if difference:
         raise ModelError(f"{path} is not a usable model: its weights do not match its config.json: {difference}.")
     check_numbers(path, model.named_parameters())
@@ -160,24 +160,6 @@ def check_numbers(path: str | Path, weights: Iterable[tuple[str, torch.Tensor]])
     for name, weight in weights:
         if weight.is_floating_point() and not torch.stack(torch.aminmax(weight.detach())).isfinite().all():
             raise ModelError(f"{path} is not a usable model: its {name} holds NaN or infinity.")
-
-
-def difference_from(model: torch.nn.Module, shapes: Mapping[str, Iterable[int]]) -> str | None:
-    """Describes how weights of these names and shapes differ from the model's; tied ones may occur once."""
-    parameters = dict(model.named_parameters(remove_duplicate=False))
-    there = {id(parameters[name]) for name in shapes.keys() & parameters.keys()}
-    missing = [name for name, parameter in parameters.items() if id(parameter) not in there]
-    left_over = sorted(shapes.keys() - parameters.keys())
-    if missing or left_over:
-        return _in_words(missing, left_over)
-    for name, shape in shapes.items():
-        if tuple(shape) != tuple(parameters[name].shape):
-            return _other_shape(name, shape, parameters[name].shape)
-    return None
-
-
-def _other_shape(name: str, found: Iterable[int], needed: Iterable[int]) -> str:
-    return f"{name} has the shape {tuple(found)} and not {tuple(needed)}"
 
 
 def _in_words(missing: Iterable[str], left_over: Iterable[str]) -> str:
