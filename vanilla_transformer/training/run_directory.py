@@ -25,15 +25,10 @@ if TYPE_CHECKING:
 RECIPE = "recipe.yaml"
 LOCK = ".lock"
 
-# These change what is reported or how the model searches, but no weights.
-_REPORT_FIELDS = (
-    *("test", "metrics", "examples"),
-    *("num_beams", "length_penalty", "length_penalty_type", "max_length_beyond_source"),
-)
-# These change neither weights nor the final model.
+# These change no weights.
 _FREE_FIELDS = {
-    *(*_REPORT_FIELDS, "max_minutes", "keep_checkpoints", "log_steps"),
-    *("trackers", "output", "processes", "process_timeout"),
+    *("test", "metrics", "examples", "num_beams", "length_penalty", "length_penalty_type", "max_length_beyond_source"),
+    *("max_minutes", "keep_checkpoints", "log_steps", "trackers", "output", "processes", "process_timeout"),
 }
 
 
@@ -191,15 +186,10 @@ class RunDirectory:
         limit = "patience" if patience and summary["steps"] < steps else "max_steps"  # What has ended it.
         if limit in longer:
             return merged
-        option = f"--{limit.replace('_', '-')}"
-        further = f"a larger {option} than {kept[limit]:,} trains it further, and another --output starts over."
-        others = " and ".join(name for name in _REPORT_FIELDS if merged[name] != kept[name])
-        if others:
-            raise RunError(
-                f"The run in {self.path} is finished, with another {others} than asked for: `evaluate` scores the "
-                f"model; {further}"
-            )
-        raise AlreadyFinished(f"The run in {self.path} is finished, there is nothing to do: {further}")
+        raise AlreadyFinished(
+            f"The run in {self.path} is finished, there is nothing to do: a larger --{limit.replace('_', '-')} than "
+            f"{kept[limit]:,} trains it further, another --output starts over, and `evaluate` scores the model."
+        )
 
 
 class RunLogger:
