@@ -15,9 +15,8 @@ def main(words: list[str] | None = None) -> None:
     parser.add_argument("model", type=Path, help="a model directory")
     parser.add_argument("name", help="ORG/NAME on the Hub, or NAME in your own namespace")
     parser.add_argument("--private", action="store_true", help="create a private repository")
-    parser.add_argument("--license", help="as a Hub identifier, such as apache-2.0")
     arguments = parser.parse_args(words)
-    print(push_model(arguments.model, arguments.name, private=arguments.private, license=arguments.license))
+    print(push_model(arguments.model, arguments.name, private=arguments.private))
 
 
 if __name__ == "__main__":

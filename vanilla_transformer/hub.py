@@ -32,7 +32,6 @@ from vanilla_transformer.training.model_card import (
     CARD,
     card_for_hub,
     is_unmodified,
-    set_license,
     without_local_paths,
     write_model_card,
 )
@@ -75,7 +74,6 @@ def push_model(
     private: bool = False,
     revision: str | None = None,
     message: str | None = None,
-    license: str | None = None,
     replace_card: bool = False,
     report: Callable[[str], object] = lambda message: None,
 ) -> str:
@@ -88,12 +86,11 @@ def push_model(
         repo_id: ORG/NAME, or NAME in the user's own namespace.
         private: Create a private repository; an existing public one is refused.
         revision: Branch, created if it does not exist; `main` if None.
-        license: Added to a card without one.
         replace_card: Replace the card on the Hub even if others wrote or edited it.
         report: Called with messages for the user.
 
     Raises:
-        PushError: The directory is not a model, its card has another licence, or the Hub refuses it.
+        PushError: The directory is not a model, or the Hub refuses it.
         OSError: A file to be sent is a link out of the directory.
     """
     with _as_ours(directory) as directory:
@@ -109,8 +106,6 @@ def push_model(
             api.create_branch(repo_id, branch=revision, exist_ok=True)
         if not (directory / CARD).is_file():
             write_model_card(directory)
-        if license is not None:
-            set_license(directory, license)
         names, card = _sent(directory), card_for_hub(directory, repo_id)
         if not replace_card and _is_of_others_on_the_hub(card, repo_id, revision):
             report(

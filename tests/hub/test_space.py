@@ -103,7 +103,8 @@ def test_a_model_is_pushed_with_a_space_that_shows_it(ann: HubServer, model: Pat
 
 
 def test_a_model_is_pushed_with_a_page_on_which_it_computes(ann: HubServer, model: Path, capsys):
-    assert main(["push", str(model), "tiny", "--explore", "--license", "cc-by-4.0"]) == 0
+    (model / "README.md").write_text("---\nlicense: cc-by-4.0\n---\n")
+    assert main(["push", str(model), "tiny", "--explore"]) == 0
     assert capsys.readouterr().out.split() == [f"{ann.url}/ann/tiny", f"{ann.url}/spaces/ann/tiny-explore"]
     files = ann.repositories["spaces/ann/tiny-explore"].files()
     assert {"index.html", "app.js", "vendor/d3.min.js", "model/weights.bin", "model/model.json"} <= set(files)

@@ -31,8 +31,6 @@ class Push:
     revision: OptionalText = None
     #: Commit message (default: one that names the directory).
     message: OptionalText = None
-    #: Licence to add to a card that has none, as a Hub identifier: apache-2.0, cc-by-4.0, ... (default: none).
-    license: OptionalText = None
     #: Replace the card on the Hub even if others wrote or edited it.
     replace_card: Flag = False
 
@@ -59,7 +57,6 @@ class Push:
                 private=self.private,
                 revision=self.revision,
                 message=self.message,
-                license=self.license,
                 replace_card=self.replace_card,
                 report=warn,
             )

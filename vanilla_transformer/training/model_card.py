@@ -7,7 +7,7 @@ import html
 import json
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
@@ -89,39 +89,14 @@ def add_scores(directory: Path, corpus: CorpusSpec, scores: Sequence["Score"], s
     usage = usage_for(_task(directory))
     added = [_result(usage, corpus, score, settings=settings) for score in scores]
     identities = [_identity(result) for result in added]
-
-    def add(metadata: ModelCardData) -> None:
-        kept = [result for result in metadata.eval_results or [] if _identity(result) not in identities]
-        metadata.eval_results = kept + added
-        metadata.model_name = metadata.model_name or directory.resolve().name
-        listed = [metadata.metrics] if isinstance(metadata.metrics, str) else list(metadata.metrics or [])
-        metadata.metrics = listed + sorted({score.name for score in scores if score.name not in listed})
-
-    _change(directory, add)
-
-
-def set_license(directory: Path, license: str) -> None:
-    """Adds a licence to the metadata of a card without one.
-
-    Raises:
-        PushError: The card has another licence.
-    """
-
-    def add(metadata: ModelCardData) -> None:
-        if metadata.license not in (None, license):
-            raise PushError(
-                f"The licence in {directory / CARD} is {metadata.license}: change it there, or leave out --license."
-            )
-        metadata.license = license
-
-    _change(directory, add)
-
-
-def _change(directory: Path, change: Callable[[ModelCardData], None]) -> None:
-    """Changes the metadata of a card; its text follows unless somebody has edited it."""
-    card, metadata = _parsed(directory)
     unmodified = is_unmodified(_read(directory / CARD))
-    change(metadata)
+    card, metadata = _parsed(directory)
+    kept = [result for result in metadata.eval_results or [] if _identity(result) not in identities]
+    metadata.eval_results = kept + added
+    metadata.model_name = metadata.model_name or directory.resolve().name
+    listed = [metadata.metrics] if isinstance(metadata.metrics, str) else list(metadata.metrics or [])
+    metadata.metrics = listed + sorted({score.name for score in scores if score.name not in listed})
+    # The text follows unless somebody has edited it.
     atomic_write_text(directory / CARD, _rendered(directory, metadata) if unmodified else str(card))
 
 
