@@ -24,6 +24,7 @@ from vanilla_transformer import (
     VanillaTransformerForConditionalGeneration,
     VanillaTransformerTokenizer,
 )
+from vanilla_transformer.training.summary import Summary
 
 SIZES: dict[str, Any] = {"d_model": 16, "d_ff": 32, "num_heads": 2, "encoder_layers": 1, "decoder_layers": 1}
 # Of pages, where a label is only text.
@@ -134,6 +135,34 @@ def write_checkpoint(run: Path, step: int, weights: dict[str, torch.Tensor]) -> 
     state = {"progress": {"step": step}, "files": {file.name: file.stat().st_size}}
     (place / "checkpoint.json").write_text(json.dumps(state))
     return place
+
+
+def write_summary(run: Path, **facts: Any) -> Summary:
+    """Writes the summary of a run that is finished, and returns it."""
+    summary = Summary(
+        **{
+            "steps": 2000,
+            "epochs": 3.5,
+            "averaged_steps": [1900, 2000],
+            "parameters": 15104,
+            "pairs": 29000,
+            "target_tokens": 1234567,
+            "flops": 2.5e15,
+            "seconds": 600.0,
+            "best_dev_loss": 1.25,
+            "best_dev_step": 1900,
+            "last_dev_loss": 1.3,
+            "peak_memory_bytes": 1,
+            "device": "2 CPU threads",
+            "processes": 1,
+            "precision": "bfloat16",
+            "scores": {},
+            "languages": [],
+            **facts,
+        }
+    )
+    summary.write(run / "summary.json")
+    return summary
 
 
 def write_reversed(

@@ -17,7 +17,7 @@ import torch
 from faults import at_call, failing_disk, standard_streams
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from small_models import SIZES, save_translator, write_checkpoint
+from small_models import SIZES, save_translator, write_checkpoint, write_summary
 
 from vanilla_transformer import __version__
 from vanilla_transformer.cli import program
@@ -219,7 +219,7 @@ def test_average_of_a_run_takes_its_last_checkpoints(run, model, tmp_path):
         [([trained], None, 25), ([trained, "--last", 3], None, 20), ([trained], 35, 32.5)]
     ):
         if steps:
-            (trained / "summary.json").write_text(json.dumps({"steps": steps}))
+            write_summary(trained, steps=steps)
         output = tmp_path / f"mean-{number}"
         assert run("average", *words, "--output", output)[0] == 0
         averaged = load_model(output)[0]

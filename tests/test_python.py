@@ -81,7 +81,7 @@ def test_training_and_scoring_do_what_the_commands_do(pairs, capsys):
 def test_a_recipe_is_named_and_changed_in_one_call_and_names_its_directory(pairs):
     Path("mine.yaml").write_text("train: [train.en, train.de]\nmax_steps: 500\n")
     run = train("mine.yaml", max_steps=1, **SIZES)
-    assert run.directory == Path("mine") and run.summary["steps"] == 1
+    assert run.directory == Path("mine") and run.summary.steps == 1
     with refused(RecipeError, "'max_step'", "'max_steps'"):
         train("mine.yaml", max_step=1)
     with refused(RecipeError, "processes is 2"):

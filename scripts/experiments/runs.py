@@ -25,7 +25,6 @@ from vanilla_transformer.errors import DivergenceError
 from vanilla_transformer.recipe.reading import load_recipe
 from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.training.run_directory import output_path
-from vanilla_transformer.training.summary import read_summary
 
 DIVERGED = 3
 LOWER_IS_BETTER = {"perplexity", "ter", "wer", "per"}
@@ -119,7 +118,7 @@ class Experiment:
 
     def summary(self, run: Run) -> dict[str, Any]:
         """Reads the summary of a run that ended well."""
-        return read_summary(self.model(run) / "summary.json") or {}
+        return json.loads((self.model(run) / "summary.json").read_text(encoding="utf-8"))
 
     def records(self, run: Run) -> list[dict[str, Any]]:
         """Reads the lines of the run's metrics.jsonl."""

@@ -38,7 +38,7 @@ REFUSED = [
     ("generate lm --top-p 0.5 --num-beams 2", "--num-beams"),
     ("train --seed 1 nonsense", "must come before all options"),
     ("average model --output model", "not empty"),
-    ("average run --output mean", "summary.json is not valid JSON"),
+    ("average run --output mean", "summary.json is damaged"),
     ("average lm --last 2 --output mean", "no run in lm"),
     ("average begun --output mean", "no checkpoint in begun"),
     ("tokenizer in --output new", "--vocab-size is required with --algorithm bpe"),

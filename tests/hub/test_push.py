@@ -7,7 +7,7 @@ import pytest
 import torch
 from hub_server import HubServer, Repository, card_problems
 from huggingface_hub import ModelCard
-from small_models import random_model, save, small_recipe
+from small_models import random_model, save, small_recipe, write_summary
 from transformers import AutoTokenizer
 
 from vanilla_transformer.cli import main
@@ -35,7 +35,7 @@ def directory(saved: Path, tmp_path: Path) -> Path:
     ):
         (directory / name).parent.mkdir(parents=True, exist_ok=True)
         (directory / name).write_text("")
-    (directory / "summary.json").write_text("{}")
+    write_summary(directory)
     (directory / "recipe.yaml").write_text("seed: 1\n")
     return directory
 

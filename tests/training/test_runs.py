@@ -351,7 +351,7 @@ def test_a_run_of_half_a_minute_plans_for_it_and_ends_within_it(recipe, tmp_path
     assert 27 < a_second_each() - begun < 30
     kept = load_recipe(run / "recipe.yaml")
     steps = kept.optimization.max_steps
-    assert run.summary["steps"] == steps and kept.optimization.max_minutes is None
+    assert run.summary.steps == steps and kept.optimization.max_minutes is None
     # The first seven seconds measured the speed, and the last two are for the end. The plan leaves time to evaluate.
     assert 18 < steps < 22 and abs(kept.optimization.warmup_steps - 0.85 * 2 * steps / 3) < 2
 
@@ -364,15 +364,15 @@ def test_an_interrupted_run_keeps_its_plan_and_its_used_minutes_and_can_be_repea
     planned, begun = load_recipe(tmp_path / "model" / "recipe.yaml"), a_second_each()
     run = train(mine)
     kept = load_recipe(run / "recipe.yaml")
-    assert kept == planned.with_options(max_steps=run.summary["steps"], max_minutes=None)
+    assert kept == planned.with_options(max_steps=run.summary.steps, max_minutes=None)
     # Of the first try, the ten steps before its checkpoint count.
-    assert a_second_each() - begun < 20 and 26 < run.summary["steps"] < 29
+    assert a_second_each() - begun < 20 and 26 < run.summary.steps < 29
     assert_same_run(train(into(kept, tmp_path / "again")), run.directory)
 
 
 def test_a_given_number_of_steps_that_fits_is_taken(recipe, tmp_path, a_second_each):
     run = train(into(recipe, tmp_path / "model", max_minutes=0.5, max_steps=9))
-    assert run.summary["steps"] == 9 and load_recipe(run / "recipe.yaml").optimization.warmup_steps == 20
+    assert run.summary.steps == 9 and load_recipe(run / "recipe.yaml").optimization.warmup_steps == 20
 
 
 def test_a_stopped_run_is_made_a_model_when_asked(recipe, tmp_path, train_until):
@@ -384,7 +384,7 @@ def test_a_stopped_run_is_made_a_model_when_asked(recipe, tmp_path, train_until)
     assert json.loads((tmp_path / "model" / "summary.json").read_text())["averaged_steps"] == [6, 9, 12]
     load_model(tmp_path / "model")
     assert not (tmp_path / "model" / "finish").exists()
-    assert train(mine).summary["steps"] == 30
+    assert train(mine).summary.steps == 30
 
 
 def test_a_running_run_ends_with_a_model_when_asked(recipe, tmp_path):

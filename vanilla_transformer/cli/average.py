@@ -31,7 +31,7 @@ class Average:
         from vanilla_transformer.training.checkpoints import checkpoints_to_average, load_average
         from vanilla_transformer.training.model import build_model
         from vanilla_transformer.training.run_directory import RECIPE, RunDirectory
-        from vanilla_transformer.training.summary import describe_weights, read_summary
+        from vanilla_transformer.training.summary import Summary, describe_weights
         from vanilla_transformer.translation.loading import load_tokenizer
 
         check_new_directory(self.output)
@@ -39,8 +39,8 @@ class Average:
         if not (run.path / RECIPE).is_file():
             raise RunError(f"There is no run in {run.path}.")
         recipe = load_recipe(run.path / RECIPE)
-        last_step = (read_summary(run.summary) or {}).get("steps")
-        number = self.last or recipe.run.average_checkpoints
+        summary, number = Summary.read(run.summary), self.last or recipe.run.average_checkpoints
+        last_step = summary.steps if summary else None
         checkpoints = checkpoints_to_average(run.checkpoints, recipe.run.save_steps, last_step, number, warn)
         if not checkpoints:
             raise RunError(f"There is no checkpoint in {run.path} to make a model of.")

@@ -12,7 +12,6 @@ from transformers import PreTrainedModel
 
 from vanilla_transformer.atomic_files import atomic_directory
 from vanilla_transformer.cost import training_flops
-from vanilla_transformer.errors import RunError
 from vanilla_transformer.evaluation.metrics import Score
 from vanilla_transformer.machine import own_threads
 from vanilla_transformer.progress import progress_bar
@@ -64,7 +63,7 @@ def finalize(context: RunContext, model: PreTrainedModel, progress: Progress) ->
     plot_learning_curves(logger.read_metrics(), run.path / CURVES, f"nats per {items.removesuffix('s')}")
     answers = task.answers(model, context.inputs.tokenizer, recipe.evaluation.examples)
     write_model_card(run.path, summary, answers)
-    logger.info(summary.describe(items))
+    logger.info(" ".join(summary.sentences(items)))
     if answers:
         logger.info("Examples, each with what the model makes of it:")
     for example, answer in zip(recipe.evaluation.examples, answers, strict=True):
@@ -96,11 +95,6 @@ def _load_mean_of_checkpoints(context: RunContext, model: torch.nn.Module, progr
             directory, recipe.run.save_steps, progress.step, recipe.run.average_checkpoints, say
         )
     load_average(model, [checkpoint.path for checkpoint in checkpoints])
-    if not all(parameter.isfinite().all() for parameter in model.parameters()):
-        raise RunError(
-            f"The checkpoints in {directory} contain weights that are NaN or infinite, which cannot "
-            "make a model: start again in another output directory with a smaller --learning-rate-scale."
-        )
     steps = [checkpoint.step for checkpoint in checkpoints]
     say(f"The model is {describe_weights(steps)}.")
     return steps
@@ -142,8 +136,7 @@ def _summarise(
     recipe, corpus = context.recipe, context.inputs.train
     lengths = tuple(corpus.lengths.values())
     epochs = progress.target_tokens / int(task_for(recipe).items(*lengths).sum(dtype=np.int64))
-    records = context.logger.read_metrics()
-    last = {name: record[name] for record in records for name in ("loss", "dev_loss") if name in record}
+    dev_losses = [record["dev_loss"] for record in context.logger.read_metrics() if "dev_loss" in record]
     return Summary(
         steps=progress.step,
         epochs=epochs,
@@ -153,11 +146,9 @@ def _summarise(
         target_tokens=progress.target_tokens,
         flops=epochs * training_flops(model.config, *lengths),
         seconds=progress.seconds,
-        last_loss=last.get("loss"),
-        last_dev_loss=last.get("dev_loss"),
         best_dev_loss=progress.best_dev_loss,
         best_dev_step=progress.best_step if progress.best_dev_loss is not None else None,
-        target_tokens_per_second=progress.target_tokens / progress.seconds,
+        last_dev_loss=dev_losses[-1] if dev_losses else None,
         peak_memory_bytes=peak_memory(model.device),
         device=describe_device(model.device, progress.processes),
         processes=progress.processes,

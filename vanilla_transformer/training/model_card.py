@@ -178,7 +178,7 @@ def _rendered(
             "weights": describe_weights(summary.averaged_steps),
             "form": task.form,
             "max_length": recipe.data.max_length,
-            "items": items_of_loss(task),
+            "sentences": summary.sentences(items_of_loss(task)),
             "published": without_local_paths(recipe).to_yaml().strip(),
         }
     card = ModelCard.from_template(

@@ -17,7 +17,7 @@ from vanilla_transformer.errors import RecipeError, RunError
 from vanilla_transformer.recipe.reading import load_recipe
 from vanilla_transformer.recipe.schema import Recipe, in_words
 from vanilla_transformer.training.checkpoints import has_checkpoints
-from vanilla_transformer.training.summary import SUMMARY, read_summary
+from vanilla_transformer.training.summary import SUMMARY, Summary
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -179,11 +179,11 @@ class RunDirectory:
                 f"The output directory {self.path} holds another run ({changes}): name another directory, or "
                 "give the same recipe to continue it."
             )
-        summary = read_summary(self.summary)
+        summary = Summary.read(self.summary)
         if summary is None:
             return merged
         steps, patience = kept.optimization.max_steps or 0, kept.evaluation.patience
-        limit = "patience" if patience and summary["steps"] < steps else "max_steps"  # What has ended it.
+        limit = "patience" if patience and summary.steps < steps else "max_steps"  # What has ended it.
         if limit in longer:
             return merged
         raise AlreadyFinished(

@@ -6,13 +6,14 @@ import math
 import os
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from vanilla_transformer.atomic_files import atomic_write_text
+from vanilla_transformer.errors import RunError
 from vanilla_transformer.evaluation.metrics import Score
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ class Summary:
     """The figures of a finished run.
 
     `seconds` is the training time including checkpoints and evaluations on `dev`; `flops` counts matrix products as
-    Table 2 does, without padding.
+    Table 2 does, without padding; `languages` are those of source and target, as far as the corpora's names tell.
     """
 
     steps: int
@@ -39,40 +40,32 @@ class Summary:
     target_tokens: int
     flops: float
     seconds: float
-    last_loss: float | None
     best_dev_loss: float | None
     best_dev_step: int | None
     last_dev_loss: float | None
     peak_memory_bytes: int
     device: str
     processes: int
-    target_tokens_per_second: float
     precision: str
     scores: dict[str, list[Score]]
-    languages: list[str | None] = field(default_factory=list)
-    """Of source and target, as far as the names of the corpora tell them."""
+    languages: list[str | None]
 
-    def describe(self, items: str = "target tokens") -> str:
-        """Returns the summary as a sentence, with the given name for the items of the loss."""
-        losses = [f"last training loss {self.last_loss:.3f}"] if self.last_loss is not None else []
-        if self.best_dev_loss is not None:
-            best = f"{self.best_dev_loss:.4f} (step {self.best_dev_step:,})"
-            losses.append(f"dev loss {self.last_dev_loss:.4f}, at best {best}")
-        return (
-            f"Trained {self.parameters:,} parameters for {self.steps:,} steps, {self.epochs:.1f} epochs, on "
-            f"{self.target_tokens:,} {items} in {self.seconds / 60:.1f} minutes on {self.device}: "
-            f"{'; '.join([*losses, *self.describe_cost(items)])}."
-        )
-
-    def describe_cost(self, items: str = "target tokens") -> list[str]:
-        """Describes speed, operations and memory."""
-        speed = f"{self.target_tokens_per_second:,.0f} {items}/s"
-        memory = f"peak memory {self.peak_memory_bytes / 1e9:.2f} GB"
-        if self.processes > 1:
-            speed += f" ({self.target_tokens_per_second / self.processes:,.0f} per process)"
-            memory += " in the main process"
+    def sentences(self, items: str) -> list[str]:
+        """Describes the run's length, cost and losses, with that name for the items of the loss."""
         # The operations of a model of another family may be unknown.
-        return [speed, *([f"{self.flops:.2e} FLOPs"] if self.flops else []), memory]
+        flops = f"{self.flops:.2e} FLOPs; " if self.flops else ""
+        memory = f"peak memory {self.peak_memory_bytes / 1e9:.2f} GB{' in the main process' * (self.processes > 1)}"
+        found = [
+            f"{self.steps:,} steps, {self.epochs:.1f} epochs, {self.target_tokens:,} {items}.",
+            f"{self.seconds / 60:.1f} minutes on {self.device} in {self.precision}: "
+            f"{self.target_tokens / self.seconds:,.0f} {items}/s; {flops}{memory}.",
+        ]
+        if self.best_dev_loss is not None:
+            found.append(
+                f"Loss on dev: {self.last_dev_loss:.4f} nats per {items.removesuffix('s')} at the end, "
+                f"{self.best_dev_loss:.4f} at best (step {self.best_dev_step:,}), before averaging."
+            )
+        return found
 
     def write(self, file: Path) -> None:
         """Writes the summary atomically, without numbers that JSON cannot represent, such as a score of no text."""
@@ -82,15 +75,19 @@ class Summary:
     @classmethod
     def read(cls, file: Path) -> "Summary | None":
         """Returns the summary in a file, None if there is none."""
-        values = read_summary(file)
-        if not values:
+        if not file.is_file():
             return None
-        for part, scores in values["scores"].items():
-            figures = [(score["name"], score["value"], score["signature"]) for score in scores]
-            values["scores"][part] = [
-                Score(name, math.nan if value is None else value, signature) for name, value, signature in figures
-            ]
-        return cls(**{name: values[name] for name in cls.__dataclass_fields__ if name in values})
+        try:
+            values = json.loads(file.read_text(encoding="utf-8"))
+            values["scores"] = {part: list(map(_score, scores)) for part, scores in values["scores"].items()}
+            return cls(**{name: values[name] for name in cls.__dataclass_fields__})
+        except (ValueError, TypeError, LookupError) as error:
+            raise RunError(f"{file} is damaged ({error!r}): remove it, and the run counts as unfinished.") from None
+
+
+def _score(values: dict[str, Any]) -> Score:
+    value = math.nan if values["value"] is None else values["value"]
+    return Score(values["name"], value, values["signature"])
 
 
 def items_of_loss(task: "Task") -> str:
@@ -102,17 +99,6 @@ def items_of_loss(task: "Task") -> str:
         "AutoModelForTokenClassification": "words",
     }
     return items.get(task.auto_class, task.form.unit)
-
-
-def read_summary(file: Path) -> dict[str, Any] | None:
-    """Returns the summary of a finished run as a dictionary, or None."""
-    if not file.is_file():
-        return None
-    try:
-        summary = json.loads(file.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ValueError(f"{file} is not valid JSON ({error}): remove it to continue without it.") from None
-    return summary if isinstance(summary, dict) else None
 
 
 def describe_weights(averaged_steps: Sequence[int]) -> str:
@@ -132,16 +118,16 @@ class TrainedRun(os.PathLike[str]):
     directory: Path
 
     @property
-    def summary(self) -> dict[str, Any]:
-        """The figures of the run: steps, seconds, losses, memory and more."""
-        return read_summary(self.directory / SUMMARY) or {}
+    def summary(self) -> Summary | None:
+        """The figures of the run: steps, seconds, losses, memory and more; None until they are written."""
+        return Summary.read(self.directory / SUMMARY)
 
     @property
     def scores(self) -> dict[str, dict[str, Score]]:
         """The score of each metric, by name, on `dev` and `test`, if given."""
-        summary = Summary.read(self.directory / SUMMARY)
-        parts = summary.scores if summary else {}
-        return {part: {score.name: score for score in scores} for part, scores in parts.items()}
+        summary = self.summary
+        parts = summary.scores.items() if summary else ()
+        return {part: {score.name: score for score in scores} for part, scores in parts}
 
     def __fspath__(self) -> str:
         return str(self.directory)
