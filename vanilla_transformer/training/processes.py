@@ -21,7 +21,6 @@ from typing import Any, NoReturn, Self, TypeVar
 import psutil
 import torch
 from accelerate import Accelerator
-from accelerate.tracking import GeneralTracker
 from accelerate.utils import (
     DistributedDataParallelKwargs,
     ProjectConfiguration,
@@ -37,11 +36,9 @@ from vanilla_transformer import __version__
 from vanilla_transformer.errors import RecipeError, RunError
 from vanilla_transformer.machine import OWN_LAUNCHER, own_threads, usable_cores
 from vanilla_transformer.recipe.reading import load_recipe
-from vanilla_transformer.recipe.schema import Recipe
+from vanilla_transformer.recipe.schema import Recipe, Run
 
 Result = TypeVar("Result")
-# The directory in a run's output in which trackers write their files.
-TRACKER_FILES = "trackers"
 # In fewer steps starting another process costs as much as it gains.
 MIN_STEPS = 1_000
 # Bytes of main memory for two processes: in each, Python with its libraries takes half a gigabyte, a small model and
@@ -211,21 +208,20 @@ def main_process_first(store: "torch.distributed.Store | None", work: Callable[[
     return result
 
 
-def start_accelerator(
-    store: "torch.distributed.Store | None", limit: float, trackers: list[str | GeneralTracker], output: Path
-) -> Accelerator:
-    """Forms the group of the processes, which hear of each other at least every `limit` seconds; finds the device."""
+def start_accelerator(store: "torch.distributed.Store | None", settings: Run) -> Accelerator:
+    """Forms the group of the processes, which wait for each other for a limited time, and finds the device."""
     if store is not None:
         rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-        torch.distributed.init_process_group(store=store, rank=rank, world_size=size, timeout=timedelta(seconds=limit))
+        limit = timedelta(seconds=settings.process_timeout)
+        torch.distributed.init_process_group(store=store, rank=rank, world_size=size, timeout=limit)
         # When gloo's group ends, it waits for its threads while holding Python's lock, and one of them may wait for
         # that lock, so that it would never finish.
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(torch.distributed.group.WORLD))
     return Accelerator(
         # By default accelerate treats several processes without accelerators as separate runs of one process.
         cpu=not torch.accelerator.is_available(),
-        log_with=trackers or None,
-        project_config=ProjectConfiguration(project_dir=str(output), logging_dir=str(output / TRACKER_FILES)),
+        log_with=list(settings.trackers) or None,
+        project_config=ProjectConfiguration(project_dir=settings.output, logging_dir=f"{settings.output}/trackers"),
         step_scheduler_with_optimizer=False,
         # Gradients stay in the exchange buffers, and exist only once.
         kwargs_handlers=[DistributedDataParallelKwargs(gradient_as_bucket_view=True)],

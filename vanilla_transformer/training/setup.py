@@ -6,10 +6,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 
 from accelerate import Accelerator
-from accelerate.tracking import GeneralTracker, TensorBoardTracker, get_available_trackers
+from accelerate.tracking import get_available_trackers
 
 from vanilla_transformer.errors import RecipeError
 from vanilla_transformer.evaluation import check_names
@@ -20,7 +19,6 @@ from vanilla_transformer.training.checkpoints import Checkpoint, latest_checkpoi
 from vanilla_transformer.training.inputs import Inputs, MixedCorpus, gather_inputs
 from vanilla_transformer.training.model import recipe_of_start
 from vanilla_transformer.training.processes import (
-    TRACKER_FILES,
     check_launch,
     check_same,
     find_store,
@@ -86,7 +84,7 @@ def start_run(recipe: Recipe) -> Iterator[RunContext]:
     if recipe.evaluation.patience is not None and not recipe.data.dev:
         raise RecipeError("Patience needs a loss on dev: give held-out data as --dev.")
     run = RunDirectory(output_path(recipe))
-    trackers = _make_trackers(recipe.run.trackers, run.path)
+    _check_trackers(recipe.run.trackers)
     check_launch()
     logger = RunLogger(run.metrics, run.log, enabled=is_main_process())
     accelerator = None
@@ -95,7 +93,7 @@ def start_run(recipe: Recipe) -> Iterator[RunContext]:
         inputs = main_process_first(store, partial(_open_and_prepare, recipe, run, logger))
         if isinstance(inputs, AlreadyFinished):
             raise inputs
-        accelerator = start_accelerator(store, recipe.run.process_timeout, trackers, run.path)
+        accelerator = start_accelerator(store, recipe.run)
         texts = [corpus.tokens for corpus in (inputs.train, inputs.dev) if corpus is not None]
         shared = (run.path / RECIPE).is_file()
         check_same({"recipe": inputs.recipe.to_yaml(), "text": texts, "output directory": shared})
@@ -104,9 +102,7 @@ def start_run(recipe: Recipe) -> Iterator[RunContext]:
         deadline = begun + 60 * (resolved.optimization.max_minutes or math.inf)
         if checkpoint is not None:
             deadline -= checkpoint.progress.seconds
-        context = RunContext(resolved, run, inputs, checkpoint, accelerator, logger, deadline)
-        logger.info(_plan(context))
-        yield context
+        yield RunContext(resolved, run, inputs, checkpoint, accelerator, logger, deadline)
     finally:
         logger.close_bar()
         run.leave()
@@ -114,12 +110,8 @@ def start_run(recipe: Recipe) -> Iterator[RunContext]:
             accelerator.end_training()
 
 
-def _make_trackers(names: Sequence[str], output: Path) -> list[str | GeneralTracker]:
-    """Returns accelerate's trackers of these names for the run in `output`; nothing is written until they start.
-
-    Raises:
-        RecipeError: A tracker does not exist or is not installed, which accelerate would pass over.
-    """
+def _check_trackers(names: Sequence[str]) -> None:
+    """Raises RecipeError if a tracker does not exist or is not installed, which accelerate would pass over."""
     available = sorted(map(str, get_available_trackers()))
     for name in names:
         if name not in available:
@@ -127,9 +119,6 @@ def _make_trackers(names: Sequence[str], output: Path) -> list[str | GeneralTrac
                 f"There is no tracker {name} here: available are {', '.join(available) or 'none'}, others when "
                 "their packages are installed."
             )
-    # accelerate would name the run in TensorBoard after the project.
-    own = {"tensorboard": TensorBoardTracker(output.absolute().name, output / TRACKER_FILES)}
-    return [own.get(name, name) for name in dict.fromkeys(names)]
 
 
 def _open_and_prepare(recipe: Recipe, run: RunDirectory, logger: RunLogger) -> Inputs | AlreadyFinished:
@@ -161,18 +150,3 @@ def _resolve(
     for sentence in sentences:
         logger.info(sentence)
     return resolved
-
-
-def _plan(context: RunContext) -> str:
-    """Describes the steps that follow, whose sizes `resolve` has described."""
-    unit, processes = task_for(context.recipe).form.unit, context.accelerator.num_processes
-    optimization, done = context.recipe.optimization, 0 if context.checkpoint is None else context.checkpoint.step
-    shared = f", shared by {processes} processes" if processes > 1 else ""
-    ends = []
-    if optimization.max_steps is not None:
-        ends.append(f"to {optimization.max_steps:,}")
-    if context.deadline < math.inf:
-        left = max(0.0, context.deadline - time.perf_counter()) / 60
-        ends.append(f"until {optimization.max_minutes:g} minutes are used, of which {left:.1f} are left,")
-    steps = f"from step {done:,} {' or '.join(ends)}"
-    return f"Plan: {steps} over {len(context.inputs.train):,} {unit}{shared}, in {context.run.path}."
