@@ -59,16 +59,17 @@ class Train:
         if processes > 1:
             launch(processes, recipe)
         else:
-            run_worker(partial(self._train, recipe))
+            run_worker(partial(_train, recipe))
 
     def settled(self) -> Recipe:
         """Returns the recipe of the options; what they replace of a named recipe takes its settings along."""
         return self.recipe if self.name is None else named_recipe(self.name, self.recipe.options)
 
-    def _train(self, recipe: Recipe) -> None:
-        from vanilla_transformer.training.loop import train
-        from vanilla_transformer.training.processes import is_main_process
 
-        run = train(recipe)
-        if is_main_process():
-            print(run)
+def _train(recipe: Recipe) -> None:
+    from vanilla_transformer.training.loop import train
+    from vanilla_transformer.training.processes import is_main_process
+
+    run = train(recipe)
+    if is_main_process():
+        print(run)

@@ -31,8 +31,8 @@ from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.tasks import Batch, RowRandom, SpecialTokens, task_for, with_labels
 from vanilla_transformer.tokenizer import lowercased
 from vanilla_transformer.training.checkpoints import Progress, has_checkpoints, remove_partial_files
+from vanilla_transformer.training.processes import is_main_process
 from vanilla_transformer.training.run_directory import RunDirectory
-from vanilla_transformer.translation.differences import difference_of_vocabularies
 from vanilla_transformer.translation.loading import load_own_tokenizer, saved_config
 
 _ROWS_AT_ONCE = 10_000
@@ -147,7 +147,7 @@ def _tokenizer(
         tokenizer, start = load_own_tokenizer(name), recipe.start.from_model
         config = VanillaTransformerConfig() if start is None else saved_config(start)
         check_tokenizer(tokenizer, name, SpecialTokens.for_models(task_for(recipe).auto_class), config)
-        if not (there and difference_of_vocabularies(tokenizer, load_own_tokenizer(run.path)) is None):
+        if is_main_process():
             save_tokenizer(tokenizer, run)
     else:
         run.tokenizer_config.unlink(missing_ok=True)
@@ -210,22 +210,24 @@ def learn_tokenizer(
         say(sentence)
     if len(sample) < rows:
         say(f"The vocabulary is learned from {len(sample):,} of the {rows:,} {task.form.unit}, sampled evenly.")
+
+    def learned(vocab_size: int) -> VanillaTransformerTokenizer:
+        return VanillaTransformerTokenizer.train(
+            _sentences(sample, recipe),
+            vocab_size,
+            algorithm=recipe.tokenizer.tokenizer_algorithm,
+            lowercase=recipe.tokenizer.tokenizer_lowercase,
+            **asdict(SpecialTokens.for_models(task.auto_class)),
+        )
+
     try:
-        return _learn(recipe, sample, vocab_size)
+        return learned(vocab_size)
     except VocabularyError as error:
         if recipe.tokenizer.vocab_size is not None:
             raise
         available = error.available
     say(f"The text yields only {available:,} entries, so the vocabulary has that size.")
-    return _learn(recipe, sample, available)
-
-
-def _learn(recipe: Recipe, sample: Dataset, vocab_size: int) -> VanillaTransformerTokenizer:
-    special = asdict(SpecialTokens.for_models(task_for(recipe).auto_class))
-    algorithm = recipe.tokenizer.tokenizer_algorithm
-    texts = _sentences(sample, recipe)
-    lowercase = recipe.tokenizer.tokenizer_lowercase
-    return VanillaTransformerTokenizer.train(texts, vocab_size, algorithm=algorithm, lowercase=lowercase, **special)
+    return learned(available)
 
 
 def _sentences(sample: Dataset, recipe: Recipe) -> Iterator[str]:
@@ -248,10 +250,7 @@ class MixedCorpus(PreparedCorpus):
     exhausted, but with exact shares instead of drawn ones, and without a copy of the text.
 
     Args:
-        parts: The corpora.
         weights: Share of each in an epoch, in any unit; without weights every pair occurs once.
-        seed: Determines the pairs drawn for shares that are not a whole number of repetitions.
-        epoch: Determines them as well.
 
     Attributes:
         shares: Number of pairs of each part in an epoch.
@@ -285,19 +284,19 @@ class MixedCorpus(PreparedCorpus):
         self.tokens = fingerprint_settings(identity)
 
     def of_epoch(self, epoch: int) -> PreparedCorpus:
-        """Return the pairs of an epoch; those for shares that are not a whole number of repetitions are drawn anew."""
+        """Returns the pairs of an epoch; shares that are not a whole number of repetitions are drawn anew."""
         draws = any(share % len(part) for part, share in zip(self.parts, self.shares, strict=True))
         if epoch == self._epoch or not draws:
             return self
         return MixedCorpus(self.parts, self._weights, seed=self._seed, epoch=epoch)
 
     def rows(self, indices: Sequence[int] | NDArray[np.integer]) -> Rows:
-        """Return the ids of the rows at `indices`, by column."""
+        """Returns the ids of the rows at `indices`, by column."""
         return rows_at(self._columns, self._starts, self.pairs[np.asarray(indices, dtype=np.int64)])
 
 
 def _shares(sizes: Sequence[int], weights: Sequence[float]) -> list[int]:
-    """Return the number of pairs of each corpus in the smallest epoch that holds all pairs and has these weights."""
+    """Returns the number of pairs of each corpus in the smallest epoch that holds all pairs and has these weights."""
     pairs_per_weight = max(size / weight for size, weight in zip(sizes, weights, strict=True))
     if pairs_per_weight * sum(weights) > MAX_PAIRS_IN_AN_EPOCH:
         raise CorpusError(
@@ -309,7 +308,7 @@ def _shares(sizes: Sequence[int], weights: Sequence[float]) -> list[int]:
 
 
 def _repeated(size: int, share: int, random: np.random.Generator) -> NDArray[np.int64]:
-    """Return `share` of the numbers below `size`, whose repetitions differ by at most one."""
+    """Returns `share` of the numbers below `size`, whose repetitions differ by at most one."""
     times, rest = divmod(share, size)
     return np.concatenate([np.tile(np.arange(size), times), np.sort(random.choice(size, rest, replace=False))])
 
@@ -346,12 +345,8 @@ def local_steps(
     """Yields the steps that follow, epoch after epoch, without end.
 
     Args:
-        recipe: Tells how the rows of an epoch are divided into steps.
-        corpus: The rows of all epochs.
-        collate: Makes a batch from rows.
         progress: What is done before the first of them.
-        rank: This process among the `processes`.
-        processes: Number of processes that share each step.
+        processes: Number of processes that share each step; this one is that of `rank`.
         pin: Pins the batches in memory, so that an accelerator copies them while the processor continues.
         joined_tokens: A step that would have at most so many tokens as one batch, padding included, is one batch.
     """

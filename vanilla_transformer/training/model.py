@@ -55,16 +55,16 @@ def recipe_of_start(recipe: Recipe, task: Task) -> Recipe:
                 f"--{name.replace('_', '-')} {value} beside a recipe that has it."
             )
     chosen = {name: getattr(config, name) for name in _TRAINING_FIELDS if recipe[name] is None}
-    preset = recipe.model.preset or _preset_of(config)
-    taken = recipe.with_options(**sizes, **chosen, preset=preset, tokenizer=path)
-    if _preset_of(config) is not None and preset != _preset_of(config):
+    its_preset = _preset_of(config)
+    preset = recipe.model.preset or its_preset
+    if its_preset not in (None, preset):
         raise RecipeError(f"preset is {preset} in the recipe, but {path} has other sizes: leave it out.")
     if config.positional_encoding == "learned" and recipe.data.max_length > config.max_position_embeddings:
         raise RecipeError(
             f"{path} has {config.max_position_embeddings:,} learned positions, but rows may have up to "
             f"{recipe.data.max_length:,} tokens: give --max-length {config.max_position_embeddings} or less."
         )
-    return taken
+    return recipe.with_options(**sizes, **chosen, preset=preset, tokenizer=path)
 
 
 def _preset_of(config: VanillaTransformerBaseConfig) -> str | None:

@@ -248,11 +248,7 @@ def check_launch() -> None:
 
 
 def check_same(facts: dict[str, object]) -> None:
-    """Ends the run if a process of the group does another run, or has other code, than the main one.
-
-    Args:
-        facts: What must be the same, by name.
-    """
+    """Ends the run if a process of the group has other facts, or other code, than the main one."""
     place = {f"package on {socket.gethostname()}": str(Path(__file__).parents[1])}
     every = gather_object([facts | place | {"version of the package": __version__}])
     for rank, theirs in enumerate(every):

@@ -193,13 +193,7 @@ class RunDirectory:
 
 
 class RunLogger:
-    """Writes to the screen and to the log files of a run; disabled on all processes but the main one.
-
-    Args:
-        metrics: The metrics.jsonl of the run.
-        log: The train.log of the run.
-        enabled: Whether anything is shown or written.
-    """
+    """Writes to the screen and to the log files of a run; disabled on all processes but the main one."""
 
     def __init__(self, metrics: Path, log: Path, *, enabled: bool) -> None:
         self.metrics, self.log = metrics, log
@@ -210,18 +204,16 @@ class RunLogger:
         """Shows a message on the screen and writes it to the log."""
         if self.enabled:
             tqdm.write(message, file=sys.stderr)
-            self.debug(message)
+            self._log(message)
 
-    def debug(self, message: str) -> None:
-        """Writes a message to the log only."""
-        if self.enabled:
-            _append(self.log, f"{time.strftime('%Y-%m-%d %H:%M:%S')} {message}")
+    def _log(self, message: str) -> None:
+        _append(self.log, f"{time.strftime('%Y-%m-%d %H:%M:%S')} {message}")
 
     def log_metrics(self, metrics: dict[str, float], message: str) -> None:
         """Appends a line to metrics.jsonl, and the message to the log and, without a bar, to the screen."""
         if self.enabled:
             _append(self.metrics, json.dumps({name: value for name, value in metrics.items() if math.isfinite(value)}))
-            self.debug(message)
+            self._log(message)
             if self.bar is None:
                 print(message, file=sys.stderr, flush=True)
 

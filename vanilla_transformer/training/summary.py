@@ -132,8 +132,7 @@ class TrainedRun(os.PathLike[str]):
     def __fspath__(self) -> str:
         return str(self.directory)
 
-    def __str__(self) -> str:
-        return str(self.directory)
+    __str__ = __fspath__
 
     def __repr__(self) -> str:
         values = {part: {name: score.value for name, score in of.items()} for part, of in self.scores.items()}
