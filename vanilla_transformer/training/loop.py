@@ -4,7 +4,7 @@ import math
 import signal
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
@@ -54,8 +54,6 @@ STEPS_PER_READING = 10
 FEW_NUMBERS = 1 << 22
 # Each step whose gradients overflow float16 is left out and halves the factor on the loss, from 65,536 on.
 MIN_SCALE = 1.0
-# The sentences of `dev` whose translations are shown now and then are chosen from so many.
-MAX_CANDIDATES = 1_000
 # Measuring the time of a step takes this long.
 SECONDS_OF_MEASURING = 6
 
@@ -105,7 +103,7 @@ def _follow(context: RunContext) -> None:
     accelerator.init_trackers("vanilla-transformer", settings, mine)
     loop = TrainingLoop(recipe, accelerator, inputs.train, inputs.dev, run.checkpoints, logger)
     if inputs.dev_text is not None and loop.task.form.parallel:
-        loop.tokenizer, loop.samples = inputs.tokenizer, _samples(inputs.dev_text[:MAX_CANDIDATES]["source"])
+        loop.tokenizer, loop.samples = inputs.tokenizer, _samples(inputs.dev_text["source"])
     if context.checkpoint is None and recipe.optimization.max_minutes is not None:
         recipe = context.plan_for_time(loop.seconds_per_step())
     loop.follow(recipe, context.checkpoint)
@@ -130,7 +128,7 @@ def _follow(context: RunContext) -> None:
         accelerator.log({f"{part}/{one.name}": one.value for part in scores for one in scores[part]}, step=step)
 
 
-def _samples(sources: list[str]) -> list[str]:
+def _samples(sources: Iterable[str]) -> list[str]:
     """Returns two of the sources, of middling length; corpora often begin with their shortest, several times."""
     by_length = sorted(set(sources), key=lambda source: (len(source), source))
     return by_length[(len(by_length) - 1) // 2 :: max(1, len(by_length) // 4)][:2]
