@@ -13,7 +13,6 @@ from vanilla_transformer.model.configuration_vanilla_transformer import VanillaT
 from vanilla_transformer.recipe.defaults import MODEL_FIELDS, paper_learning_rate
 from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.tasks import Task
-from vanilla_transformer.translation.differences import TRAINING_FIELDS, deciding_fields
 from vanilla_transformer.translation.loading import (
     LoadingReport,
     load_config,
@@ -24,8 +23,8 @@ from vanilla_transformer.translation.loading import (
 from vanilla_transformer.translation.marian import MARIAN
 
 # Fields that a run may choose anew.
-_TRAINING_FIELDS = tuple(name for name in MODEL_FIELDS if name in TRAINING_FIELDS)
-_SIZES = tuple(name for name in MODEL_FIELDS if name not in TRAINING_FIELDS)
+_TRAINING_FIELDS = ("dropout", "attention_dropout", "activation_dropout", "label_smoothing")
+_SIZES = tuple(name for name in MODEL_FIELDS if name not in _TRAINING_FIELDS)
 
 
 def recipe_of_start(recipe: Recipe, task: Task) -> Recipe:
@@ -83,7 +82,8 @@ def build_model(recipe: Recipe, task: Task) -> tuple[PreTrainedModel, str]:
     if recipe.start.from_model is None:
         return model, ""
     saved, config = load_config(recipe.start.from_model, its_weights=False), copy.deepcopy(model.config)
-    for name in deciding_fields(saved):
+    ours = [kind for kind in type(saved).__mro__ if kind.__module__.startswith("vanilla_transformer.")]
+    for name in [name for kind in reversed(ours) for name in kind.__annotations__]:
         # Besides the sizes, a recipe may choose a field anew.
         if name in _SIZES or recipe.options.get(name) is None:
             setattr(config, name, getattr(saved, name))

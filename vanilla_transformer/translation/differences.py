@@ -1,19 +1,9 @@
-"""Comparison of models: fields that decide the meaning of weights, tokens for a text, outputs to be combined."""
+"""Comparison of models: equal tokens for a text, outputs that can be combined."""
 
 import json
 from typing import Any
 
 from transformers import PreTrainedConfig, PreTrainedTokenizerBase
-
-# Configuration fields that affect only training: two runs of the same model may differ in these.
-TRAINING_FIELDS = ("dropout", "attention_dropout", "activation_dropout", "label_smoothing", "initializer_range")
-
-
-def deciding_fields(config: PreTrainedConfig) -> tuple[str, ...]:
-    """Returns the fields of this package's configurations that decide which weights there are and their meaning."""
-    ours = [kind for kind in type(config).__mro__ if kind.__module__.startswith("vanilla_transformer.")]
-    declared = [name for kind in reversed(ours) for name in kind.__annotations__]
-    return tuple(name for name in dict.fromkeys(declared) if name not in (*TRAINING_FIELDS, "use_cache"))
 
 
 def difference_of_vocabularies(one: PreTrainedTokenizerBase, other: PreTrainedTokenizerBase) -> str | None:
