@@ -60,6 +60,8 @@ def test_pieces_spell_the_text_whatever_the_tokenizer(algorithm, vocab_size):
         tokenizer = VanillaTransformerTokenizer.train(texts, vocab_size, algorithm)
     pieces = Pieces.from_ids(tokenizer, tokenizer(text)["input_ids"])
     assert pieces.words == (*text.split(), "</s>")
+    alone = Pieces.from_ids(tokenizer, tokenizer("Männer")["input_ids"])
+    assert alone.words == alone.texts and alone.as_words() == alone
     assert len(pieces) == len(tokenizer(text)["input_ids"]) and list(pieces.word_of) == sorted(pieces.word_of)
 
 

@@ -20,15 +20,14 @@ class Pieces:
 
     Attributes:
         texts: The text that each token adds; for a special token its name.
-        words: The text of each word; a special token counts as a word.
+        words: The text of each word; a special token counts as a word. A single word, such as one to be spelled, or a
+            text without spaces keeps its pieces.
         word_of: The number of each token's word, rising from 0.
-        special: The number of special tokens.
     """
 
     texts: tuple[str, ...]
     words: tuple[str, ...]
     word_of: tuple[int, ...]
-    special: int = 0
 
     @classmethod
     def from_ids(cls, tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> "Pieces":
@@ -50,27 +49,20 @@ class Pieces:
             texts += [text.strip() or _NOTHING_TO_SEE for text in added]
             word_of += [len(words) + word for word in word_of_each(beginnings, beginnings[-1])]
             words += beginnings[-1].split() or [_NOTHING_TO_SEE]
-        return cls(tuple(texts), tuple(words), tuple(word_of), sum(token in special for token in ids))
+        if len(words) - sum(token in special for token in ids) <= 1:
+            words, word_of = texts, list(range(len(texts)))
+        return cls(tuple(texts), tuple(words), tuple(word_of))
 
     def __len__(self) -> int:
         return len(self.texts)
 
-    @property
-    def is_one_word(self) -> bool:
-        """True for a single word, such as one to be spelled, or text without spaces: its pieces are shown."""
-        return len(self.words) - self.special <= 1
-
     def membership(self) -> torch.Tensor:
-        """Returns 1 where a word has a token, (words, tokens); in a single word each token counts as a word."""
-        if self.is_one_word:
-            return torch.eye(len(self.texts))
+        """Returns 1 where a word has a token, (words, tokens)."""
         return (torch.arange(len(self.words))[:, None] == torch.tensor(self.word_of)).float()
 
     def as_words(self) -> "Pieces":
-        """Makes each word one piece; a single word keeps its pieces."""
-        if self.is_one_word:
-            return self
-        return Pieces(self.words, self.words, tuple(range(len(self.words))), self.special)
+        """Makes each word one piece."""
+        return Pieces(self.words, self.words, tuple(range(len(self.words))))
 
 
 def decoded_beginnings(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> list[str]:

@@ -70,10 +70,7 @@ class Attention:
         return query, key
 
     def words(self) -> "Attention":
-        """Merges pieces into words: the mean over the pieces of a query word, the sum over those of a key word.
-
-        A side that is a single word keeps its pieces.
-        """
+        """Merges pieces into words: the mean over the pieces of a query word, the sum over those of a key word."""
         merged = {}
         for kind, weights_NHQL in self.weights.items():
             queries, keys = self.queries(kind).membership(), self.keys(kind).membership()
@@ -245,9 +242,7 @@ def _sentence(attention: Attention) -> dict[str, object]:
 
 
 def _side(pieces: Pieces) -> dict[str, object]:
-    words = pieces.as_words()
-    word_of = pieces.word_of if words is not pieces else tuple(range(len(pieces)))
-    return {"pieces": pieces.texts, "words": words.texts, "wordOf": word_of}
+    return {"pieces": pieces.texts, "words": pieces.words, "wordOf": pieces.word_of}
 
 
 def _packed(weights_NHQL: torch.Tensor) -> dict[str, object]:
