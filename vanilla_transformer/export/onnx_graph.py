@@ -5,16 +5,14 @@ hypothesis · S source · L keys · D d_model · H heads · K d_k.
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
+from onnx import GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper
 from torch import nn
 
 from vanilla_transformer.engine.known import activations
 from vanilla_transformer.model.modeling_vanilla_transformer import DecoderLayer, EncoderLayer, MultiHeadAttention
-
-if TYPE_CHECKING:
-    import onnx
 
 OPSET, IR_VERSION = 20, 10
 OWN_OPERATORS = "com.microsoft"
@@ -30,15 +28,12 @@ class Graph:
     """
 
     def __init__(self, around: "Graph | None" = None) -> None:
-        import onnx
-
-        self.onnx, self.around = onnx, around
         # Names inside a loop must differ from those around it.
         self.prefix: str = "" if around is None else f"{around.prefix}{len(around.nodes)}_"
-        self.nodes: list[onnx.NodeProto] = []
-        self.inputs: list[onnx.ValueInfoProto] = []
-        self.outputs: dict[str, onnx.ValueInfoProto] = {}
-        self.constants: list[onnx.TensorProto] = []
+        self.nodes: list[NodeProto] = []
+        self.inputs: list[ValueInfoProto] = []
+        self.outputs: dict[str, ValueInfoProto] = {}
+        self.constants: list[TensorProto] = []
         self._kept: dict[object, str] = {}
 
     def input(self, name: str, shape: Shape | None, kind: str = "FLOAT", default: object = None) -> str:
@@ -51,7 +46,7 @@ class Graph:
 
     def output(self, name: str, value: str, shape: Shape, kind: str = "FLOAT") -> None:
         """Names and describes an output."""
-        self.nodes.append(self.onnx.helper.make_node("Identity", [value], [name]))
+        self.nodes.append(helper.make_node("Identity", [value], [name]))
         self.outputs[name] = self._described(name, shape, kind)
 
     def constant(self, value: torch.Tensor) -> str:
@@ -75,7 +70,7 @@ class Graph:
     def outputs_of(self, operator: str, *inputs: str, outputs: int, **attributes: Any) -> list[str]:
         """Adds one node of several outputs; returns their names."""
         names = [f"{self.prefix}{operator}_{len(self.nodes)}_{number}" for number in range(outputs)]
-        self.nodes.append(self.onnx.helper.make_node(operator, list(inputs), names, **attributes))
+        self.nodes.append(helper.make_node(operator, list(inputs), names, **attributes))
         return names
 
     def loop(self, rounds: str, body: "Graph", first: list[str], results: list[str]) -> list[str]:
@@ -95,21 +90,20 @@ class Graph:
 
     def cast(self, x: str, kind: str) -> str:
         """Casts to another type."""
-        return self.node("Cast", x, to=getattr(self.onnx.TensorProto, kind))
+        return self.node("Cast", x, to=getattr(TensorProto, kind))
 
-    def finished(self, results: list[str]) -> "onnx.GraphProto":
+    def finished(self, results: list[str]) -> GraphProto:
         """Returns the graph as the library represents it."""
-        outputs = [self.outputs.get(name, self.onnx.ValueInfoProto(name=name)) for name in results]
-        return self.onnx.helper.make_graph(self.nodes, "graph", self.inputs, outputs, self.constants)
+        outputs = [self.outputs.get(name, ValueInfoProto(name=name)) for name in results]
+        return helper.make_graph(self.nodes, "graph", self.inputs, outputs, self.constants)
 
-    def model(self, results: list[str]) -> "onnx.ModelProto":
+    def model(self, results: list[str]) -> ModelProto:
         """Returns the graph as a file's model."""
-        helper = self.onnx.helper
         operators = [helper.make_opsetid("", OPSET), helper.make_opsetid(OWN_OPERATORS, 1)]
         return helper.make_model(self.finished(results), opset_imports=operators, ir_version=IR_VERSION)
 
-    def _described(self, name: str, shape: Shape | None, kind: str) -> "onnx.ValueInfoProto":
-        return self.onnx.helper.make_tensor_value_info(name, getattr(self.onnx.TensorProto, kind), shape)
+    def _described(self, name: str, shape: Shape | None, kind: str) -> ValueInfoProto:
+        return helper.make_tensor_value_info(name, getattr(TensorProto, kind), shape)
 
     def once(self, key: object, write: Callable[[], str]) -> str:
         """Returns the name of a part that is written on first use."""
@@ -119,7 +113,7 @@ class Graph:
 
     def _keep(self, value: torch.Tensor, name: str) -> str:
         array = value.detach().cpu().contiguous().numpy()
-        self.constants.append(self.onnx.numpy_helper.from_array(array, name))
+        self.constants.append(numpy_helper.from_array(array, name))
         return name
 
 

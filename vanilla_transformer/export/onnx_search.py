@@ -7,17 +7,13 @@ Shapes in names: N sentences · S source · W hypotheses of a sentence, one at f
 hypotheses · D d_model · V vocabulary.
 """
 
-from typing import TYPE_CHECKING
-
 import torch
+from onnx import ModelProto
 
 from vanilla_transformer.engine.search import IMPOSSIBLE
 from vanilla_transformer.export.onnx_defaults import Defaults
 from vanilla_transformer.export.onnx_graph import LayerGraph
 from vanilla_transformer.model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
-
-if TYPE_CHECKING:
-    import onnx
 
 _ENDLESS = 1 << 31
 
@@ -40,7 +36,7 @@ class SearchGraph(LayerGraph):
         # Where scores never rise, the returned hypotheses can be certain before all W are finished.
         self.certain = defaults.early_stopping == "never" and defaults.forced_end is None
 
-    def translation(self) -> "onnx.ModelProto":
+    def translation(self) -> ModelProto:
         """Writes the graph; returns it as a file's model."""
         given, number = self.defaults, self.number
         tokens_NS = self.input("input_ids", ["sentences", "length"], "INT64")
