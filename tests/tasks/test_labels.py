@@ -109,21 +109,23 @@ def test_a_label_that_the_model_has_not_is_not_scored(trained, tmp_path, capsys,
     assert re.search(f"{file}, {place}", capsys.readouterr().err)
 
 
-def test_columns_are_read_by_recipe_number_or_header_name(labelled, tmp_path, capsys):
+def test_a_table_that_names_no_columns_is_read_by_those_of_the_recipe(labelled, tmp_path, capsys):
     for name in ("train", "dev"):
         rows = (line.split("\t") for line in Path(labelled[name][0].parts[0]).read_text().splitlines()[1:])
         (tmp_path / f"{name}.tsv").write_text("".join(f"0\t{text}\t{label}\n" for label, text in rows))
     corpora = {name: (str(tmp_path / f"{name}.tsv"),) for name in ("train", "dev")}
     recipe = labelled.with_options(**corpora, text_column="2", label_column="3", output=str(tmp_path / "model"))
     model = train(recipe).directory
-    capsys.readouterr()
     (tmp_path / "plain.tsv").write_text("7\tthe oak is the elm\tplant\n")
-    (tmp_path / "named.tsv").write_text("label\ttext\nplant\tthe oak is the elm\n")
-    for name in ("plain", "named"):
-        table = str(tmp_path / f"{name}.tsv")
-        assert evaluate(model, table).scores["accuracy"].value == 100
-        assert predict(model, table) == 0
-        assert capsys.readouterr().out.startswith("plant\t")
+    (tmp_path / "named.csv").write_text("label,text\nplant,the oak is the elm\n")
+    assert evaluate(model, str(tmp_path / "plain.tsv")).scores["accuracy"].value == 100
+    capsys.readouterr()
+    assert predict(model, tmp_path / "plain.tsv") == 0
+    assert capsys.readouterr().out.startswith("plant\t")
+    with refused(CorpusError, "named.csv", "'2'", "'label'", "'text'"):
+        evaluate(model, str(tmp_path / "named.csv"))
+    assert predict(model, tmp_path / "named.csv") == 1
+    assert predict(model, tmp_path / "named.csv", "--text-column", "text") == 0
     assert "perplexity" not in (model / "train.log").read_text()
 
 

@@ -8,8 +8,7 @@ import re
 import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import nullcontext, suppress
-from dataclasses import replace
+from contextlib import nullcontext
 from itertools import islice, zip_longest
 from pathlib import Path
 from typing import Any
@@ -97,22 +96,6 @@ def describe_empty_rows(corpus: Dataset, form: TextForm) -> list[str]:
     names = [column.name for column in form.columns if not (column.optional or form.packed)]
     count = sum(not all(map(str.strip, row)) for row in zip(*(corpus[name] for name in names), strict=True))
     return [f"{count:,} {form.unit} {form.empty} count too, though training drops such"] if count else []
-
-
-def with_columns_of(corpus: CorpusSpec, other: CorpusSpec, form: TextForm) -> CorpusSpec:
-    """Return a table that names no columns with those named by another corpus, if it has them; its header wins."""
-    named = {column.setting: getattr(other, column.setting) for column in form.columns}
-    if not corpus.may_have_columns or not any(named.values()):
-        return corpus
-    wanted = replace(corpus, **named)
-    by_number = any(name.isdecimal() for name in named.values() if name) and not form.tagged
-    for one in (corpus, wanted) if by_number else (wanted, corpus):
-        with suppress(CorpusError):
-            location = locate(one, form)
-            if location.kind == "table":
-                next(_open(location)[1], None)
-            return one
-    return corpus
 
 
 @functools.cache

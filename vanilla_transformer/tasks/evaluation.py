@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from vanilla_transformer.data.columns import COLUMN_SETTINGS, TextForm
-from vanilla_transformer.data.corpus import describe_empty_rows, read_corpus, with_columns_of
-from vanilla_transformer.data.sources import CorpusSpec, one_corpus
+from vanilla_transformer.data.corpus import describe_empty_rows, read_corpus
+from vanilla_transformer.data.sources import CorpusSpec, locate, one_corpus
 from vanilla_transformer.evaluation import Evaluation, check_names
 from vanilla_transformer.recipe.reading import load_recipe
 from vanilla_transformer.tasks.interface import Task
@@ -73,14 +73,15 @@ def choose_metrics(model: str | os.PathLike[str], task: Task, names: Sequence[st
 
 
 def with_columns_of_model(corpus: CorpusSpec, model: str, form: TextForm) -> CorpusSpec:
-    """Returns a table that names no columns with those of the model's recipe, if it has them; others unchanged."""
+    """Returns a table or dataset that names no columns with those that the model's recipe names; others unchanged."""
     recipe = Path(model) / "recipe.yaml"
-    if any(corpus.columns) or form.parallel or not recipe.is_file():
+    has_columns = locate(corpus, form).kind in ("table", "dataset")
+    if any(corpus.columns) or form.parallel or not has_columns or not recipe.is_file():
         return corpus
     data = load_recipe(recipe, lenient=True).data
     corpora = (one for part in ("train", "dev", "test") for one in data.corpora(part))
-    known = next((one for one in corpora if any(one.columns)), None)
-    return corpus if known is None else with_columns_of(corpus, known, form)
+    known = next((one for one in corpora if any(one.columns)), corpus)
+    return dataclasses.replace(corpus, **{column.setting: getattr(known, column.setting) for column in form.columns})
 
 
 def count_texts(corpus: "Dataset", form: TextForm) -> int:
