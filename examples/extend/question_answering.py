@@ -22,8 +22,8 @@ from vanilla_transformer import (
     train,
 )
 from vanilla_transformer.data.batching import LABEL_PADDING, Lengths, pad
-from vanilla_transformer.data.columns import Column, Row, TextForm
 from vanilla_transformer.data.preparation import Encoder, Rows, Texts
+from vanilla_transformer.data.sources import Column, Row, TextForm
 from vanilla_transformer.errors import CorpusError
 from vanilla_transformer.evaluation.metrics import Metric
 from vanilla_transformer.plain_text import plain_text

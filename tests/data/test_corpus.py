@@ -17,9 +17,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from refusals import refused
 
-from vanilla_transformer.data.columns import PAIRS, TAGGED_SENTENCES, TEXTS
 from vanilla_transformer.data.corpus import corpus_languages, describe_empty_rows, read_corpus
-from vanilla_transformer.data.sources import CorpusSpec, refuse_pipes
+from vanilla_transformer.data.sources import PAIRS, TAGGED_SENTENCES, TEXTS, CorpusSpec, refuse_pipes
 from vanilla_transformer.errors import CorpusError
 from vanilla_transformer.tasks.text_classification import LABELLED_TEXTS
 

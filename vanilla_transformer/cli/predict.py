@@ -23,7 +23,7 @@ from vanilla_transformer.options import OptionalText
 if TYPE_CHECKING:
     from datasets import Dataset
 
-    from vanilla_transformer.data.columns import TextForm
+    from vanilla_transformer.data.sources import TextForm
 
 
 @dataclass(frozen=True)

@@ -22,10 +22,15 @@ from datasets.info import SupervisedKeysData
 
 from vanilla_transformer.atomic_files import atomic_directory
 from vanilla_transformer.data.cmudict import dictionary_path, read_cmudict
-from vanilla_transformer.data.columns import PAIRS, TRANSLATION, NumberedRows, TextForm, Wanted, choose_columns
 from vanilla_transformer.data.sources import (
+    PAIRS,
+    TRANSLATION,
     CorpusLocation,
     CorpusSpec,
+    NumberedRows,
+    TextForm,
+    Wanted,
+    choose_columns,
     locate,
     one_corpus,
     table_suffix,

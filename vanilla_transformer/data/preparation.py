@@ -21,8 +21,8 @@ from transformers import PreTrainedTokenizerBase
 
 from vanilla_transformer.atomic_files import atomic_directory
 from vanilla_transformer.data.batching import Lengths
-from vanilla_transformer.data.columns import Row, TextForm
 from vanilla_transformer.data.corpus import as_text, fingerprint_settings
+from vanilla_transformer.data.sources import Row, TextForm
 from vanilla_transformer.errors import CorpusError
 from vanilla_transformer.model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
 from vanilla_transformer.plain_text import plain_text

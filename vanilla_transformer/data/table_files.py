@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator, Sequence
 from itertools import chain
 
-from vanilla_transformer.data.columns import (
+from vanilla_transformer.data.sources import (
     BETWEEN_WORDS,
     TRANSLATION,
     Column,
@@ -24,7 +24,6 @@ from vanilla_transformer.errors import CorpusError
 
 # Characters in a cell. Python's own limit is 131,072; a limit keeps an unclosed quote from filling memory.
 csv.field_size_limit(2**27)
-CONLL_SUFFIXES = (".conll", ".conllu")
 Records = Iterator[tuple[int, dict[str, object]]]
 
 

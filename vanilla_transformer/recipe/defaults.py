@@ -11,7 +11,7 @@ from huggingface_hub.errors import StrictDataclassError
 from transformers import PreTrainedConfig
 
 from vanilla_transformer.cost import numbers_kept_per_token, training_flops
-from vanilla_transformer.data.columns import TextForm
+from vanilla_transformer.data.sources import TextForm
 from vanilla_transformer.engine.cpu import has_bfloat16_products
 from vanilla_transformer.errors import RecipeError
 from vanilla_transformer.recipe.schema import Recipe

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import yaml
 
-from vanilla_transformer.data.columns import COLUMN_SETTINGS
+from vanilla_transformer.data.sources import COLUMN_SETTINGS
 from vanilla_transformer.errors import RecipeError, did_you_mean
 from vanilla_transformer.recipe.schema import Recipe, placed
 

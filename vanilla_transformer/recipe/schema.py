@@ -18,8 +18,7 @@ from tyro.constructors import (
     UnsupportedTypeAnnotationError,
 )
 
-from vanilla_transformer.data.columns import COLUMN_SETTINGS
-from vanilla_transformer.data.sources import Corpora, CorpusSpec, one_corpus, parse_corpora, to_words
+from vanilla_transformer.data.sources import COLUMN_SETTINGS, Corpora, CorpusSpec, one_corpus, parse_corpora, to_words
 from vanilla_transformer.errors import CorpusError, RecipeError, did_you_mean
 from vanilla_transformer.options import (
     HINT,

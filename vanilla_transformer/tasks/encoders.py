@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from vanilla_transformer.data.columns import Row
+from vanilla_transformer.data.sources import Row
 from vanilla_transformer.errors import CorpusError, RecipeError
 from vanilla_transformer.evaluation.metrics import score
 from vanilla_transformer.evaluation.scoring import Evaluation, describe_truncated, in_chunks

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from vanilla_transformer.data.columns import COLUMN_SETTINGS, TextForm
 from vanilla_transformer.data.corpus import describe_empty_rows, read_corpus
-from vanilla_transformer.data.sources import CorpusSpec, locate, one_corpus
+from vanilla_transformer.data.sources import COLUMN_SETTINGS, CorpusSpec, TextForm, locate, one_corpus
 from vanilla_transformer.evaluation import Evaluation, check_names
 from vanilla_transformer.recipe.reading import load_recipe
 from vanilla_transformer.tasks.interface import Task

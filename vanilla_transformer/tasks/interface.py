@@ -10,8 +10,8 @@ import torch
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from vanilla_transformer.data.batching import Indices, Lengths, TokenIds, pad
-from vanilla_transformer.data.columns import Row, TextForm
 from vanilla_transformer.data.preparation import Encoder, Rows
+from vanilla_transformer.data.sources import Row, TextForm
 from vanilla_transformer.errors import ModelError, RecipeError, check_number
 from vanilla_transformer.evaluation import Evaluation, Metric
 from vanilla_transformer.recipe.schema import Recipe

@@ -12,7 +12,6 @@ from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 
 from vanilla_transformer.atomic_files import atomic_directory, atomic_write_text
 from vanilla_transformer.data.batching import StepPlan, share
-from vanilla_transformer.data.columns import BETWEEN_WORDS
 from vanilla_transformer.data.corpus import corpus_languages, fingerprint_settings, read_corpus
 from vanilla_transformer.data.preparation import (
     PreparationReport,
@@ -22,7 +21,7 @@ from vanilla_transformer.data.preparation import (
     prepare_corpus,
     rows_at,
 )
-from vanilla_transformer.data.sources import refuse_pipes
+from vanilla_transformer.data.sources import BETWEEN_WORDS, refuse_pipes
 from vanilla_transformer.errors import CorpusError, RecipeError, VocabularyError
 from vanilla_transformer.model.configuration_vanilla_transformer import VanillaTransformerConfig
 from vanilla_transformer.model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
