@@ -39,7 +39,6 @@ QUESTIONS = TextForm(
         Column("answer", "label_column", ("answer",)),
     ),
     "questions",
-    "without a context, a question or an answer",
 )
 
 

@@ -146,7 +146,6 @@ def test_a_batch_of_the_big_model_fits_into_a_small_device():
 def test_the_papers_recipe_trains_averages_and_scores_as_the_paper_does(tmp_path):
     given = load_recipe("wmt14-en-de-base")
     files = {part: write_reversed(tmp_path, part, 300, seed) for seed, part in enumerate(("train", "dev", "test"))}
-    files |= dict.fromkeys(("source_column", "target_column"))
     steps = given.run.average_checkpoints + 2
     sizes = {"vocab_size": 280, "batch_tokens": 600, "batches_per_step": 2, "max_steps": steps, "save_steps": 1}
     recipe = given.with_options(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 from tyro.conf import Positional, arg
 
 from vanilla_transformer.cli.arguments import Decoding, Flag, Model, OptionalPath, load_models, loading_libraries
-from vanilla_transformer.cli.files import check_output, warn, write_whole
+from vanilla_transformer.cli.files import check_output, write_whole
 from vanilla_transformer.data.sources import one_corpus, split_off
 from vanilla_transformer.errors import RecipeError
 from vanilla_transformer.options import OptionalCount
@@ -50,7 +50,7 @@ class Evaluate:
     def run(self) -> None:
         """Predicts the corpus and prints the scores."""
         with loading_libraries():
-            from vanilla_transformer.data.corpus import describe_empty_rows, read_corpus
+            from vanilla_transformer.data.corpus import read_corpus
             from vanilla_transformer.progress import progress_bar
             from vanilla_transformer.tasks import choose_metrics, count_texts, task_of_model, with_columns_of_model
 
@@ -64,8 +64,6 @@ class Evaluate:
             raise RecipeError(f"--mbr and ensembles are for models that translate, which {self.model} does not.")
         metrics = choose_metrics(self.model, task, self.metrics or None)
         corpus = read_corpus(with_columns_of_model(spec, self.model, task.form), form=task.form)
-        for sentence in describe_empty_rows(corpus, task.form):
-            warn(f"{sentence}.")
         model, tokenizer = load_models((self.model, *self.models), self.decoding, translates=False)
         settings = self.decoding.arguments(model)
         if self.stride is not None:

@@ -16,7 +16,6 @@ from typing import Any
 import datasets
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 from datasets import ClassLabel, Dataset, Features, Value
 from datasets.info import SupervisedKeysData
 
@@ -94,13 +93,6 @@ def row_place(corpus: Dataset, row: int) -> str:
     """Return the file and line of a corpus's row, given its number from 0, or the number if it is of no file."""
     name = corpus.info.description or "the dataset"
     return f"{name}, line {corpus[row][LINE]:,}" if LINE in corpus.features else f"{name}, row {row + 1:,}"
-
-
-def describe_empty_rows(corpus: Dataset, form: TextForm) -> list[str]:
-    """Return a sentence about rows that training would drop as empty, if there are any."""
-    names = [column.name for column in form.columns if not (column.optional or form.packed)]
-    count = sum(not all(map(str.strip, row)) for row in zip(*(corpus[name] for name in names), strict=True))
-    return [f"{count:,} {form.unit} {form.empty} count too, though training drops such"] if count else []
 
 
 @functools.cache
@@ -270,8 +262,6 @@ def _arguments(location: CorpusLocation, directory: Path) -> dict[str, Any]:
     path = location.paths[0]
     arguments: dict[str, Any] = {"path": path, "name": location.config}
     if os.path.isfile(path):
-        if os.path.getsize(path) and not pq.read_metadata(path).num_rows:  # The library's words for it are obscure.
-            raise CorpusError(f"there are no {location.form.unit} in {path}")
         arguments = {"path": "parquet", "data_files": path}
     if os.path.exists(path):
         arguments["cache_dir"] = str(directory / "datasets")

@@ -73,13 +73,10 @@ class PreparationReport:
     dropped_empty: int
     dropped_too_long: int
 
-    def describe(self, form: TextForm) -> str:
-        """Return the counts in words, with the form's name for rows."""
-        dropped = {form.empty: self.dropped_empty, "that are too long": self.dropped_too_long}
-        reasons = [f"{count:,} {reason}" for reason, count in dropped.items() if count]
-        return f"{self.kept:,} of {self.read:,} {form.unit}" + (
-            f", without {' and '.join(reasons)}" if reasons else ""
-        )
+    def describe(self, unit: str) -> str:
+        """Returns the counts in words, with the name of the rows."""
+        dropped = f"{self.dropped_empty:,} are empty and {self.dropped_too_long:,} too long"
+        return f"{self.kept:,} of {self.read:,} {unit}" + (f"; {dropped}" if self.kept < self.read else "")
 
 
 class PreparedCorpus(ABC):
@@ -213,10 +210,7 @@ def prepare_corpus(
         )
         report = batches.report
         if not report.kept:
-            raise CorpusError(
-                f"{name}: none of {report.read:,} {form.unit} is left: {report.dropped_empty:,} {form.empty} and "
-                f"{report.dropped_too_long:,} of more than {max_length} tokens"
-            )
+            raise CorpusError(f"{name}: with max_length {max_length}, {report.describe(form.unit)}")
         record = {"fingerprint": made, "report": asdict(report)}
         (temporary / REPORT_FILE).write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
     return StoredCorpus(directory)

@@ -37,7 +37,6 @@ class TextForm:
 
     Attributes:
         unit: Name of its rows in messages.
-        empty: Name of rows that are empty in a required column.
         parallel: Whether its two columns are translations of each other, also in line-aligned files.
         tagged: Whether its two columns are the words of a sentence and their tags, in files of CoNLL columns.
         in_blocks: Whether a text with too many tokens becomes several rows, so that none is dropped.
@@ -47,7 +46,6 @@ class TextForm:
 
     columns: tuple[Column, ...]
     unit: str
-    empty: str
     parallel: bool = False
     tagged: bool = False
     in_blocks: bool = False
@@ -78,15 +76,12 @@ PAIRS = TextForm(
         Column("target", "target_column", ("target", "tgt", "trg")),
     ),
     "pairs",
-    "with an empty side",
     parallel=True,
 )
-TEXTS = TextForm((_TEXT,), "texts", "that are empty")
+TEXTS = TextForm((_TEXT,), "texts")
 TEXTS_IN_BLOCKS = replace(TEXTS, in_blocks=True)
 PACKED_TEXT = replace(TEXTS_IN_BLOCKS, unit="pieces of text", packed=True)
-TAGGED_SENTENCES = TextForm(
-    (Column("words", "text_column"), Column("tags", "label_column")), "sentences", "that are empty", tagged=True
-)
+TAGGED_SENTENCES = TextForm((Column("words", "text_column"), Column("tags", "label_column")), "sentences", tagged=True)
 COLUMN_SETTINGS = ("source_column", "target_column", "text_column", "text_pair_column", "label_column")
 # Begins the names of the languages that the column `translation` of a table holds.
 TRANSLATION = "translation."
@@ -326,14 +321,11 @@ def choose_columns(names: Sequence[str], wanted: Wanted, where: str, form: TextF
     """
     there = f"there are {', '.join(map(repr, names))}"
     languages = {name.removeprefix(TRANSLATION): name for name in names if name.startswith(TRANSLATION)}
-    given = [name for name in wanted if name is not None]
-    if form.parallel and len(given) == 1:
-        raise CorpusError(f"{where}: name both the source and the target column, or neither")
     chosen = [name if name is None or name in names else languages.get(name, name) for name in wanted]
     for name in chosen:
         if name is not None and name not in names:
             raise CorpusError(f"{where}: no column {name!r}; {there}")
-    if form.parallel and not given and len(languages) == 2:
+    if form.parallel and not any(wanted) and len(languages) == 2:
         return tuple(languages.values())
     for place, column in enumerate(form.columns):
         known = [name for alias in column.aliases for name in names if name.strip().lower() == alias]

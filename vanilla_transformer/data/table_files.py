@@ -124,7 +124,7 @@ def _json_records(path: str) -> Records:
         if not line.strip():
             continue
         try:
-            record = json.loads(line, object_pairs_hook=_without_twins)
+            record = json.loads(line)
         except (ValueError, RecursionError) as error:
             raise CorpusError(f"{path}, line {number}: not JSON ({error})") from error
         if not isinstance(record, dict):
@@ -135,15 +135,6 @@ def _json_records(path: str) -> Records:
         yield number, record
 
 
-def _without_twins(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    """Return a JSON object; refuse a repeated name, whose first value would be lost."""
-    record = dict(pairs)
-    if len(record) < len(pairs):
-        names = [name for name, _ in pairs]
-        raise ValueError(f"{next(name for name in names if names.count(name) > 1)!r} occurs twice in an object")
-    return record
-
-
 def read_conll(path: str, wanted: Wanted) -> NumberedRows:
     """Yield the sentences of a file with one word per line, its tags in columns beside it, and empty lines between.
 
@@ -152,28 +143,22 @@ def read_conll(path: str, wanted: Wanted) -> NumberedRows:
     with ``# `` and have not the columns of words; multi-word tokens and empty words of CoNLL-U, whose first column
     numbers its words; and the lines ``-DOCSTART-`` of CoNLL-2003 between sentences.
     """
-    lines = read_lines(path)
-    head = list[str]()
-    for line in lines:
-        head.append(line)
-        if line.strip() and not line.startswith(("# ", "-DOCSTART-")):
-            break
-    example = head[-1] if head else ""
-    columns = len(_cells(example))
-    places = _places(f"{path}, line {len(head)}", wanted, columns) if columns else []
-    words: list[list[str]] = []
-    begin = 0
-    for number, line in enumerate(chain(head, lines, [""]), start=1):
+    words, places = list[list[str]](), list[int]()
+    columns, begin, has_tabs = 0, 0, False
+    for number, line in enumerate(chain(read_lines(path), [""]), start=1):
         where, cells = f"{path}, line {number}", _cells(line)
         if not cells:
             if words:
                 yield begin, tuple(BETWEEN_WORDS.join(column) for column in zip(*words, strict=True))
             words = []
             continue
-        if line.startswith("# ") and "\t" not in line and ("\t" in example or not (words or len(cells) == columns)):
+        if line.startswith("# ") and "\t" not in line and (has_tabs or not (words or len(cells) == columns)):
             continue
         if cells[0] == "-DOCSTART-" and not words:
             continue
+        if not columns:
+            columns, has_tabs = len(cells), "\t" in line
+            places = _places(where, wanted, columns)
         if len(cells) != columns:
             raise CorpusError(f"{where}: {len(cells)} columns where {columns} are needed")
         if places[0] and re.fullmatch(r"\d+[-.]\d+", cells[0]):

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import yaml
 
-from vanilla_transformer.data.sources import COLUMN_SETTINGS
 from vanilla_transformer.errors import RecipeError, did_you_mean
 from vanilla_transformer.recipe.schema import Recipe, placed
 
@@ -41,8 +40,8 @@ def load_recipe(name_or_path: str | Path, *, lenient: bool = False) -> Recipe:
 def named_recipe(name_or_path: str | Path, options: Mapping[str, object]) -> Recipe:
     """Returns the named recipe to train by, overridden by these options.
 
-    If they replace its data or tokenizer, its settings for those are dropped; the model goes to a directory of its
-    name unless they give another.
+    If they replace its tokenizer, its vocabulary size is dropped; the model goes to a directory of its name unless
+    they give another.
 
     Raises:
         RecipeError: There is none, it cannot have these options, or it has no data and gets none.
@@ -56,9 +55,7 @@ def named_recipe(name_or_path: str | Path, options: Mapping[str, object]) -> Rec
             "says where to get it."
         )
     left: list[str] = []
-    data, steps, its_steps = recipe.data, recipe.optimization, named.optimization
-    if data.train != named.data.train and not data.may_have_columns:
-        left += COLUMN_SETTINGS
+    steps, its_steps = recipe.optimization, named.optimization
     if recipe.tokenizer.tokenizer != named.tokenizer.tokenizer:
         left.append("vocab_size")
     fewer = steps.max_steps != its_steps.max_steps and (steps.max_steps or math.inf) <= (its_steps.warmup_steps or 0)

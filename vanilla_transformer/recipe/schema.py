@@ -131,18 +131,11 @@ class Data(Block):
     #: plain text file is one text, line ends included, cut into blocks of max_length tokens so that nothing is lost.
     documents: Literal["lines", "packed"] = "lines"
 
-    @property
-    def may_have_columns(self) -> bool:
-        """Tells whether any corpus is a table or a dataset."""
-        return any(corpus.may_have_columns for corpus in (*self.train, *self.dev, *self.test))
-
     def corpora(self, name: str) -> Corpora:
-        """Return the corpora of `train`, `dev` or `test`; columns named for all apply to tables that name none."""
+        """Returns the corpora of `train`, `dev` or `test`; columns named for all apply to tables that name none."""
         named = {column: getattr(self, column) for column in COLUMN_SETTINGS}
         return tuple(
-            corpus
-            if any(corpus.columns) or (self.may_have_columns and not corpus.may_have_columns)
-            else dataclasses.replace(corpus, **named)
+            dataclasses.replace(corpus, **named) if corpus.may_have_columns and not any(corpus.columns) else corpus
             for corpus in getattr(self, name)
         )
 

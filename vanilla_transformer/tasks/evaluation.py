@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from vanilla_transformer.data.corpus import describe_empty_rows, read_corpus
+from vanilla_transformer.data.corpus import read_corpus
 from vanilla_transformer.data.sources import COLUMN_SETTINGS, CorpusSpec, TextForm, locate, one_corpus
 from vanilla_transformer.evaluation import Evaluation, check_names
 from vanilla_transformer.recipe.reading import load_recipe
@@ -51,9 +51,7 @@ def evaluate(
     spec = dataclasses.replace(one_corpus(data), **columns)
     corpus = read_corpus(with_columns_of_model(spec, path, task.form), form=task.form)
     loaded, tokenizer = load_model(path, device=device, translates=False)
-    evaluation = task.evaluate(loaded, tokenizer, corpus, names, progress=lambda count: None, **settings)
-    evaluation.sentences.extend(describe_empty_rows(corpus, task.form))
-    return evaluation
+    return task.evaluate(loaded, tokenizer, corpus, names, progress=lambda count: None, **settings)
 
 
 def choose_metrics(model: str | os.PathLike[str], task: Task, names: Sequence[str] | None = None) -> tuple[str, ...]:

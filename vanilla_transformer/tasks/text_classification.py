@@ -26,7 +26,6 @@ LABELLED_TEXTS = TextForm(
         Column("label", "label_column", ("label", "labels"), numbers=True),
     ),
     "texts",
-    "without a text or a label",
 )
 
 

@@ -81,7 +81,7 @@ def gather_inputs(recipe: Recipe, run: RunDirectory, say: Callable[[str], None])
     def prepared(place: str, name: str, text: Dataset) -> StoredCorpus:
         length, directory = recipe.data.max_length, run.prepared / place
         corpus = prepare_corpus(text, tokenizer, encoder, max_length=length, directory=directory)
-        say(f"{name}: {corpus.report.describe(encoder.form)}")
+        say(f"{name}: {corpus.report.describe(task.form.unit)}")
         return corpus
 
     learned: StoredCorpus | MixedCorpus
