@@ -12,7 +12,6 @@ from vanilla_transformer.cli.arguments import Decoding, Flag, Model, OptionalPat
 from vanilla_transformer.cli.files import check_output, write_whole
 from vanilla_transformer.data.sources import one_corpus, split_off
 from vanilla_transformer.errors import RecipeError
-from vanilla_transformer.options import OptionalCount
 
 if TYPE_CHECKING:
     from vanilla_transformer.evaluation.scoring import Evaluation
@@ -34,9 +33,6 @@ class Evaluate:
     #: tokenized_bleu, paper_bleu (German; paper_bleu:fr for French, etc.), wer, per. Classifiers: accuracy, macro_f1.
     #: Taggers: token_accuracy, seqeval. Language models: perplexity, bits_per_character, bits_per_byte.
     metrics: Annotated[tuple[str, ...], arg(metavar="METRIC ...", help_behavior_hint="")] = ()
-    #: For a language model: number of new tokens in each further block of a long text. A smaller stride gives tokens
-    #: more context but needs more blocks (default: a whole block, as in training).
-    stride: OptionalCount = None
     #: Write the translations, labels or tags to this file, one line per row of the corpus. For a language model: each
     #: text's log-probability in nats and its number of tokens, as `predict` writes them.
     output: OptionalPath = None
@@ -66,8 +62,6 @@ class Evaluate:
         corpus = read_corpus(with_columns_of_model(spec, self.model, task.form), form=task.form)
         model, tokenizer = load_models((self.model, *self.models), self.decoding, translates=False)
         settings = self.decoding.arguments(model)
-        if self.stride is not None:
-            settings["stride"] = self.stride
         if self.decoding.mbr:
             settings["chosen"] = self.decoding.choosing
         with progress_bar("sources" if translates else task.form.unit, total=count_texts(corpus, task.form)) as bar:

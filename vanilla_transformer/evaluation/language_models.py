@@ -11,14 +11,13 @@ from vanilla_transformer.evaluation.metrics import Metric, References, signature
 class TextCost(NamedTuple):
     """The cost of a text: the sum over its tokens of their negative log-probabilities.
 
-    `context` is the maximum number of tokens that the model saw at once; a longer text is scored in blocks of that
-    size, each `stride` tokens after the one before. `ends` tells whether the end of the text is one of its tokens.
+    `context` is the maximum number of tokens that the model saw at once: a longer text is scored in blocks of that
+    size. `ends` tells whether the end of the text is one of its tokens.
     """
 
     nats: float = 0.0
     tokens: int = 0
     context: int = 0
-    stride: int = 0
     ends: bool = True
 
     def __str__(self) -> str:
@@ -41,7 +40,7 @@ def _per(unit: str, size: Callable[[str], int] | None, by_default: bool = True) 
         except OverflowError:
             value = math.inf
         scored = max(costs, key=lambda cost: cost.context)
-        how = {f"{unit}s": count, "context": scored.context, "stride": scored.stride}
+        how = {f"{unit}s": count, "context": scored.context}
         counted = f"perplexity-of-{unit}" if size is None else f"bits-per-{unit}"
         return value, signature(counted, len(texts), **how, ends="counted" if scored.ends else "none")
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from datasets import Dataset
 
 # Blocks and options of a recipe, besides sizes, that only an encoder-decoder has.
-_FOREIGN = ("architecture", "tokenizer_sides", "decoding")
+_FOREIGN = ("architecture", "recurrent", "tokenizer_sides", "decoding")
 
 
 class EncoderTask(Task):
@@ -30,7 +30,6 @@ class EncoderTask(Task):
         foreign: Blocks and options of a recipe that are refused, besides those of an encoder-decoder.
         columns: Names of the columns of ids, one or two; batches are planned by their lengths.
         config_class, model_class, predictor_class: Classes of its models, and of what predicts with one.
-        evaluation_settings: Settings that `evaluate` accepts besides the tokens of a batch.
     """
 
     foreign: tuple[str, ...] = ("documents", "classification")
@@ -38,7 +37,6 @@ class EncoderTask(Task):
     config_class: type[Any] = VanillaTransformerEncoderConfig
     model_class: type[PreTrainedModel]
     predictor_class: type[Predictor]
-    evaluation_settings: tuple[str, ...] = ()
 
     def config(self, recipe: Recipe) -> Any:
         """Returns the sizes of the recipe's model: its preset, overridden by the recipe's own fields.
@@ -91,14 +89,14 @@ class EncoderTask(Task):
         """Predicts every row and scores the predictions.
 
         Raises:
-            ValueError: Some settings are for other models.
+            RecipeError: Some settings are for other models.
             CorpusError: A row cannot be scored, such as one with a label unknown to the model.
         """
         if not len(corpus):
             raise CorpusError("The corpus to evaluate on is empty.")
-        for name in sorted(settings.keys() - {*self.evaluation_settings}):
+        for name in settings:
             raise RecipeError(f"{name} is not for models of {self.name}: leave it out.")
-        predictor = self.predictor_class(model, tokenizer, batch_tokens, **settings)
+        predictor = self.predictor_class(model, tokenizer, batch_tokens)
         references = self.references(corpus, predictor)
         start = time.perf_counter()
         predictions = in_chunks(predictor.predict, self.rows(corpus), predictor.chunk_lines, progress)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from vanilla_transformer.data.corpus import read_corpus
-from vanilla_transformer.data.sources import COLUMN_SETTINGS, CorpusSpec, TextForm, locate, one_corpus
+from vanilla_transformer.data.sources import CorpusSpec, TextForm, locate, one_corpus
 from vanilla_transformer.evaluation import Evaluation, check_names
 from vanilla_transformer.recipe.reading import load_recipe
 from vanilla_transformer.tasks.interface import Task
@@ -35,11 +35,11 @@ def evaluate(
 
     Args:
         model: Model directory or Hub id.
-        data: A corpus in any form that a recipe accepts, such as two line-aligned files or `cmudict:test`.
+        data: A corpus in any form that a recipe accepts, such as two line-aligned files, `cmudict:test` or
+            `("reviews.tsv", "label_column=stars")`.
         metrics: Names of metrics; by default those of the model's recipe, or else of its task.
         device: Device to compute on, such as `cpu` or `cuda:1`; by default the best one available.
-        settings: Columns of the corpus (`source_column`, `label_column`, ...), and prediction settings, such as
-            `num_beams` or, for a language model, `stride`.
+        settings: Prediction settings, such as `num_beams`.
 
     Raises:
         OSError, ValueError: There is no such model or corpus, or they do not fit together.
@@ -47,9 +47,7 @@ def evaluate(
     path = os.fspath(model)
     task = task_of_model(path)
     names = choose_metrics(path, task, metrics)
-    columns = {name: settings.pop(name) for name in COLUMN_SETTINGS if name in settings}
-    spec = dataclasses.replace(one_corpus(data), **columns)
-    corpus = read_corpus(with_columns_of_model(spec, path, task.form), form=task.form)
+    corpus = read_corpus(with_columns_of_model(one_corpus(data), path, task.form), form=task.form)
     loaded, tokenizer = load_model(path, device=device, translates=False)
     return task.evaluate(loaded, tokenizer, corpus, names, progress=lambda count: None, **settings)
 

@@ -29,14 +29,12 @@ if TYPE_CHECKING:
 _CONTINUATION = 40
 
 
-def in_blocks(ids: Sequence[int], most: int, stride: int | None = None) -> list[list[int]]:
-    """Splits a text into blocks of `most` ids, each `stride` after the one before.
+def in_blocks(ids: Sequence[int], most: int) -> list[list[int]]:
+    """Splits a text into blocks of `most` ids, each of which begins with the last id of the one before.
 
-    By default `stride` is the number of ids that a block predicts, so that each block but the first begins with the
-    last id of the one before: all ids of the text but the first are predicted exactly once.
+    So all ids of the text but the first are predicted exactly once.
     """
-    stride = stride or most - 1
-    return [[*ids[start : start + most]] for start in range(0, max(1, len(ids) - 1 - (most - 1 - stride)), stride)]
+    return [[*ids[start : start + most]] for start in range(0, max(1, len(ids) - 1), most - 1)]
 
 
 Block = tuple[TokenIds, TokenIds]
@@ -48,37 +46,20 @@ class TextScorer(Predictor):
 
     A row is a text, or a text and the pieces in which the model read it in training.
 
-    Args:
-        stride: Tokens that each further block adds to a text longer than a block; by default all that it predicts.
-            Fewer give tokens more context.
-
     Attributes:
         shift: Places from a token to the label that is predicted there.
-        unpredicted: Tokens of a block that are not predicted.
         context: Maximum number of tokens that the model sees at once.
         ends: Whether the end of a text is one of its tokens, as in all but continuous text.
     """
 
     nothing = Prediction(TextCost(), "", {"log_probability": None, "tokens": 0})
     shift: int
-    unpredicted: int
 
     def __init__(
-        self,
-        model: PreTrainedModel,
-        tokenizer: PreTrainedTokenizerBase,
-        batch_tokens: int | None = None,
-        stride: int | None = None,
+        self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, batch_tokens: int | None = None
     ) -> None:
         super().__init__(model, tokenizer, batch_tokens)
         self.context = int(model.config.max_position_embeddings)
-        predicted = self.context - self.unpredicted
-        if stride is not None and not 1 <= stride <= predicted:
-            raise RecipeError(
-                f"stride must be at least 1 and at most {predicted}, the number of tokens that a block of this model "
-                f"predicts, not {stride}."
-            )
-        self.stride = stride or predicted
         self.ends = getattr(model.config, "documents", "lines") == "lines"
 
     def read(self, line: str) -> Row:
@@ -106,30 +87,25 @@ class TextScorer(Predictor):
         found = iter(losses)
         for place, text in enumerate(texts):
             tokens = sum(int((np.asarray(labels) != LABEL_PADDING).sum()) for _, labels in text)
-            cost = TextCost(sum(islice(found, len(text)), 0.0), tokens, self.context, self.stride, self.ends)
+            cost = TextCost(sum(islice(found, len(text)), 0.0), tokens, self.context, self.ends)
             yield place, Prediction(cost, str(cost), {"log_probability": -cost.nats, "tokens": cost.tokens})
 
 
 class NextTokenScorer(TextScorer):
     """Gives each text its log-probability, including its end unless the model was trained on continuous text."""
 
-    shift = unpredicted = 1
+    shift = 1
 
     def blocks(self, rows: Sequence[Row]) -> list[list[Block]]:
-        """Returns each text in blocks; tokens that an earlier block has predicted are only context."""
+        """Returns each text in blocks; the first token of each is only context."""
         pieces = [row[1:] or row for row in rows]
         encoded = iter(token_ids([*chain.from_iterable(pieces)], self.tokenizer))
         end, texts = [self.tokenizer.eos_token_id] * self.ends, list[list[Block]]()
         for row in pieces:
             # Only the first piece of a text keeps its begin token.
             first, *others = islice(encoded, len(row))
-            blocks = in_blocks(
-                [*first, *chain.from_iterable(ids[1:] for ids in others), *end], self.context, self.stride
-            )
-            seen = [1] + [self.context - self.stride] * (len(blocks) - 1)
-            texts.append(
-                [(ids, [LABEL_PADDING] * count + ids[count:]) for ids, count in zip(blocks, seen, strict=True)]
-            )
+            blocks = in_blocks([*first, *chain.from_iterable(ids[1:] for ids in others), *end], self.context)
+            texts.append([(ids, [LABEL_PADDING, *ids[1:]]) for ids in blocks])
         return texts
 
 
@@ -168,7 +144,6 @@ class LanguageModeling(ModelingOfTexts):
 
     name = "language-modeling"
     foreign = ("classification",)
-    evaluation_settings = ("stride",)
     config_class = VanillaTransformerDecoderConfig
     auto_class = "AutoModelForCausalLM"
     model_class = VanillaTransformerDecoderForCausalLM

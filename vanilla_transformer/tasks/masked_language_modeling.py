@@ -54,7 +54,7 @@ def blocks_of_texts(texts: Sequence[str], tokenizer: PreTrainedTokenizerBase, le
 class MaskedScorer(TextScorer):
     """Masks each text, always at the same places, and computes the cost of the masked tokens."""
 
-    shift, unpredicted = 0, 2
+    shift = 0
 
     def blocks(self, rows: Sequence[Row]) -> list[list[Block]]:
         """Returns each text in blocks, some of whose tokens are masked."""
@@ -112,7 +112,7 @@ class MaskedLanguageModeling(ModelingOfTexts):
         fill: Any = pipeline("fill-mask", model=model, tokenizer=reader)
         filled = []
         for text in texts:
-            found = fill(text, top_k=1) if str(tokenizer.mask_token) in text else []
-            best = found[0] if found and isinstance(found[0], dict) else (found[0][0] if found else None)
-            filled.append(text if best is None else str(best["sequence"]))
+            best = fill(text, top_k=1)[0] if str(tokenizer.mask_token) in text else {"sequence": text}
+            # Of several masks, each has a list of its own.
+            filled.append(str((best[0] if isinstance(best, list) else best)["sequence"]))
         return filled

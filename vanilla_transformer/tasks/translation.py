@@ -49,6 +49,8 @@ class Translation(Task):
         refuse_options(recipe, self.name, "documents", "classification")
         if recipe.model.architecture == "recurrent":
             return _recurrent_config(recipe)
+        for option in recipe.used("recurrent"):
+            raise RecipeError(f"{option} is for recurrent models: leave it out, or add architecture: recurrent.")
         given = {name: recipe[name] for name in MODEL_FIELDS if recipe[name] is not None}
         config = self.config_class.from_preset(recipe.model.preset or "base", **given)
         # Only learned positions have a limit: it must cover the longest source and the tokens that may follow.
@@ -90,8 +92,6 @@ class Translation(Task):
         **settings: Any,
     ) -> Evaluation:
         """Translates the sources and scores the translations against the targets."""
-        if "stride" in settings:
-            raise RecipeError("stride is for language models, but this one translates.")
         return evaluate_translation(model, tokenizer, corpus, metrics, progress=progress, **settings)
 
     def answers(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, texts: Sequence[str]) -> list[str]:
