@@ -1,9 +1,11 @@
 """Metrics by name; each score has a signature that says how it was computed."""
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from importlib.metadata import version
 from itertools import zip_longest
-from typing import Any
+from typing import Any, NamedTuple
 
 from vanilla_transformer import __version__
 from vanilla_transformer.errors import CorpusError, RecipeError, did_you_mean, refuse_one_text
@@ -104,6 +106,90 @@ def _signature_of_error_rate(counted: str, references: References) -> str:
     return signature(counted, len(references), nrefs=most if most == fewest else f"1-{most}", tok="space")
 
 
+def _accuracy(predictions: Sequence[str], references: References) -> tuple[float, str]:
+    from sklearn.metrics import accuracy_score
+
+    value = 100 * accuracy_score([reference for reference, *_ in references], list(predictions))
+    return value, signature("right-labels", len(references), **_version("scikit-learn"))
+
+
+def _macro_f1(predictions: Sequence[str], references: References) -> tuple[float, str]:
+    """Averages the F1 of each label that is given or predicted."""
+    from sklearn.metrics import f1_score
+
+    gold = [reference for reference, *_ in references]
+    value = 100 * f1_score(gold, list(predictions), average="macro", zero_division=0)
+    how = {"labels": len({*gold, *predictions}), "zero_division": 0, **_version("scikit-learn")}
+    return value, signature("mean-f1-of-labels", len(references), **how)
+
+
+def _token_accuracy(predictions: Sequence[str], references: References) -> tuple[float, str]:
+    from sklearn.metrics import accuracy_score
+
+    gold, found = ([tag for tags in side for tag in tags] for side in _tags(predictions, references))
+    value = 100 * accuracy_score(gold, found)
+    return value, signature("right-tags", len(references), words=len(gold), **_version("scikit-learn"))
+
+
+def _spans(predictions: Sequence[str], references: References) -> tuple[float, str]:
+    """Computes F1 of whole spans over all sentences, as conlleval counts them."""
+    from seqeval.metrics import f1_score, precision_score, recall_score
+
+    gold, found = _tags(predictions, references)
+    recall, precision = (100 * measure(gold, found, zero_division=0) for measure in (recall_score, precision_score))
+    how = {"recall": f"{recall:.2f}", "precision": f"{precision:.2f}", "average": "micro", "mode": "conlleval"}
+    value = 100 * f1_score(gold, found, zero_division=0)
+    return float(value), signature("f1-of-spans", len(references), **how, **_version("seqeval"))
+
+
+def _tags(predictions: Sequence[str], references: References) -> tuple[list[list[str]], list[list[str]]]:
+    """Returns the tags of each sentence: those given, and those predicted."""
+    return [reference.split() for reference, *_ in references], [tags.split() for tags in predictions]
+
+
+def _version(library: str) -> dict[str, str]:
+    return {library: version(library)}
+
+
+class TextCost(NamedTuple):
+    """The cost of a text: the sum over its tokens of their negative log-probabilities.
+
+    `context` is the maximum number of tokens that the model saw at once: a longer text is scored in blocks of that
+    size. `ends` tells whether the end of the text is one of its tokens.
+    """
+
+    nats: float = 0.0
+    tokens: int = 0
+    context: int = 0
+    ends: bool = True
+
+    def __str__(self) -> str:
+        """Returns the line of `predict` and `evaluate --output`: log-probability in nats, and number of tokens."""
+        return f"{-self.nats:.4f}\t{self.tokens}" if self.tokens else ""
+
+
+def _per(unit: str, size: Callable[[str], int] | None, by_default: bool = True) -> Metric:
+    """Perplexity per token, or bits per unit counted by `size`."""
+
+    def measure(costs: Sequence[TextCost], references: References) -> tuple[float, str]:
+        nats, tokens = math.fsum(cost.nats for cost in costs), sum(cost.tokens for cost in costs)
+        # A text of only white space is left out, as in training.
+        texts = [text for (text, *_), cost in zip(references, costs, strict=True) if cost.tokens]
+        count = tokens if size is None else sum(map(size, texts))
+        if not count:
+            raise CorpusError("A language model cannot be scored on texts that are all empty.")
+        try:
+            value = math.exp(nats / count) if size is None else nats / math.log(2) / count
+        except OverflowError:
+            value = math.inf
+        scored = max(costs, key=lambda cost: cost.context)
+        how = {f"{unit}s": count, "context": scored.context}
+        counted = f"perplexity-of-{unit}" if size is None else f"bits-per-{unit}"
+        return value, signature(counted, len(texts), **how, ends="counted" if scored.ends else "none")
+
+    return Metric(measure, by_default)
+
+
 # As multi-bleu.perl: words are separated by spaces, and a zero n-gram precision makes the score zero.
 _TOKENIZED_BLEU = _sacrebleu("BLEU", tokenize="none", smooth_method="none", force=True)
 METRICS = {
@@ -116,6 +202,15 @@ METRICS = {
     "wer": Metric(_word_error_rate, one_item_per_source=True),
     "per": Metric(_phoneme_error_rate, one_item_per_source=True),
 }
+LABEL_METRICS = {"accuracy": Metric(_accuracy, by_default=True), "macro_f1": Metric(_macro_f1, by_default=True)}
+TAG_METRICS = {"token_accuracy": Metric(_token_accuracy, by_default=True), "seqeval": Metric(_spans)}
+LANGUAGE_MODEL_METRICS = {
+    "perplexity": _per("token", None),
+    "bits_per_character": _per("character", len),
+    "bits_per_byte": _per("byte", lambda text: len(text.encode()), by_default=False),
+}
+# The masked tokens depend on the text alone.
+MASKED_METRICS = {"masked_perplexity": _per("masked-token", None)}
 
 
 def check_names(names: Iterable[str], metrics: Mapping[str, Metric] = METRICS) -> None:

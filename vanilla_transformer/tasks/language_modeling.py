@@ -13,7 +13,7 @@ from vanilla_transformer.data.batching import LABEL_PADDING, Lengths, TokenIds, 
 from vanilla_transformer.data.preparation import Encoder, Rows, Texts, token_ids
 from vanilla_transformer.data.sources import PACKED_TEXT, TEXTS_IN_BLOCKS, Row
 from vanilla_transformer.errors import RecipeError
-from vanilla_transformer.evaluation.language_models import LANGUAGE_MODEL_METRICS, TextCost
+from vanilla_transformer.evaluation.metrics import LANGUAGE_MODEL_METRICS, TextCost
 from vanilla_transformer.model.configuration_vanilla_transformer import VanillaTransformerDecoderConfig
 from vanilla_transformer.model.modeling_vanilla_transformer import VanillaTransformerDecoderForCausalLM
 from vanilla_transformer.plain_text import plain_text

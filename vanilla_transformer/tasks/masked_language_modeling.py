@@ -11,7 +11,7 @@ from vanilla_transformer.data.batching import LABEL_PADDING, Lengths, pad
 from vanilla_transformer.data.preparation import Encoder, Rows, Texts, token_ids
 from vanilla_transformer.data.sources import Row
 from vanilla_transformer.errors import CorpusError
-from vanilla_transformer.evaluation.language_models import MASKED_METRICS
+from vanilla_transformer.evaluation.metrics import MASKED_METRICS
 from vanilla_transformer.model.modeling_vanilla_transformer import VanillaTransformerEncoderForMaskedLM
 from vanilla_transformer.plain_text import plain_text
 from vanilla_transformer.recipe.schema import Recipe

@@ -10,7 +10,7 @@ from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerB
 from vanilla_transformer.data.batching import Lengths, pad
 from vanilla_transformer.data.preparation import Rows, TextOrPair, Texts, token_ids
 from vanilla_transformer.data.sources import TEXTS, Column, Row, TextForm
-from vanilla_transformer.evaluation.classification import LABEL_METRICS
+from vanilla_transformer.evaluation.metrics import LABEL_METRICS
 from vanilla_transformer.model.configuration_vanilla_transformer import VanillaTransformerEncoderConfig
 from vanilla_transformer.model.modeling_vanilla_transformer import (
     VanillaTransformerEncoderForSequenceClassification,

@@ -11,7 +11,7 @@ from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 from vanilla_transformer.data.batching import LABEL_PADDING, Lengths, pad
 from vanilla_transformer.data.preparation import Rows, Texts, reading_backend
 from vanilla_transformer.data.sources import BETWEEN_WORDS, TAGGED_SENTENCES, Row
-from vanilla_transformer.evaluation.classification import TAG_METRICS
+from vanilla_transformer.evaluation.metrics import TAG_METRICS
 from vanilla_transformer.model.modeling_vanilla_transformer import (
     VanillaTransformerEncoderForTokenClassification,
 )
