@@ -6,9 +6,7 @@ A type is `tyro`'s: it reads words, recognises values, and describes itself in t
 from typing import TYPE_CHECKING, Annotated, Any
 
 from tyro.conf import arg
-from tyro.constructors import (
-    PrimitiveConstructorSpec,
-)
+from tyro.constructors import PrimitiveConstructorSpec
 
 # Python counts no further than a machine word, and no run comes as far as this.
 MAX = 10**15
@@ -58,8 +56,7 @@ Share = Annotated[float, _SHARE, HINT]
 OptionalShare = Annotated[float | None, _SHARE, HINT]
 Positive = Annotated[float, _POSITIVE, HINT]
 OptionalPositive = Annotated[float | None, _POSITIVE, HINT]
-_NUMBER = number(float, 0)
-OptionalNumber = Annotated[float | None, _NUMBER, HINT]
+OptionalNumber = Annotated[float | None, number(float, 0), HINT]
 OptionalText = Annotated[str | None, arg(metavar="TEXT", help_behavior_hint=_known_default)]
 Texts = Annotated[tuple[str, ...], _TEXTS, HINT]
 OptionalTexts = Annotated[tuple[str, ...] | None, _TEXTS, HINT]

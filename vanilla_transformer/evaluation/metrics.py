@@ -178,10 +178,7 @@ def _per(unit: str, size: Callable[[str], int] | None, by_default: bool = True) 
         count = tokens if size is None else sum(map(size, texts))
         if not count:
             raise CorpusError("A language model cannot be scored on texts that are all empty.")
-        try:
-            value = math.exp(nats / count) if size is None else nats / math.log(2) / count
-        except OverflowError:
-            value = math.inf
+        value = math.exp(nats / count) if size is None else nats / math.log(2) / count
         scored = max(costs, key=lambda cost: cost.context)
         how = {f"{unit}s": count, "context": scored.context}
         counted = f"perplexity-of-{unit}" if size is None else f"bits-per-{unit}"
@@ -217,12 +214,8 @@ def check_names(names: Iterable[str], metrics: Mapping[str, Metric] = METRICS) -
     """Raises RecipeError for an unknown metric, by default one of text, before hours of decoding."""
     for name in names:
         if name not in metrics:
-            known = [name for name in metrics if ":" not in name]
-            languages = (
-                f"; paper_bleu takes :LANGUAGE, one of {', '.join(LANGUAGES)}" if "paper_bleu" in metrics else ""
-            )
-            hint = did_you_mean(name, known) or "."
-            raise RecipeError(f"There is no metric {name!r}{hint} There are {', '.join(known)}{languages}.")
+            hint = did_you_mean(name, metrics) or "."
+            raise RecipeError(f"There is no metric {name!r}{hint} There are {', '.join(metrics)}.")
 
 
 def score(

@@ -13,7 +13,6 @@ from transformers import PreTrainedConfig
 from vanilla_transformer.cost import numbers_kept_per_token, training_flops
 from vanilla_transformer.data.sources import TextForm
 from vanilla_transformer.engine.cpu import has_bfloat16_products
-from vanilla_transformer.errors import RecipeError
 from vanilla_transformer.recipe.schema import Recipe
 
 
@@ -40,19 +39,19 @@ class Architecture(Protocol):
 class CorpusFacts:
     """The size of the training data: rows, such as pairs, tokens per column, vocabulary entries, tokens of `dev`.
 
-    Of a mixture, `parts` has the name of each corpus, its rows, and its rows in an epoch, where some are repeated.
+    Of a mixture, `parts` has the rows of each corpus, and its rows in an epoch, where some are repeated.
     """
 
     pairs: int
     tokens: tuple[int, ...]
     vocab_size: int
     dev_tokens: tuple[int, ...] = (0,)
-    parts: tuple[tuple[str, int, int], ...] = ()
+    parts: tuple[tuple[int, int], ...] = ()
 
     @property
     def passes_per_epoch(self) -> float:
         """How often an epoch passes a row, as a mean over the corpora by their shares."""
-        return sum(repeated**2 / rows for _, rows, repeated in self.parts) / self.pairs if self.parts else 1.0
+        return sum(repeated**2 / rows for rows, repeated in self.parts) / self.pairs if self.parts else 1.0
 
 
 @dataclass(frozen=True)
@@ -210,29 +209,14 @@ def resolve(
     return recipe, sentences
 
 
-def with_cells(recipe: Recipe) -> Recipe:
-    """Returns the recipe with the cells and the attention of its recurrent model, if it has one.
-
-    Raises:
-        RecipeError: Settings of recurrent models stand in the recipe of a Transformer.
-    """
-    if recipe.model.architecture != "recurrent":
-        for option in recipe.used("recurrent"):
-            raise RecipeError(f"{option} is for recurrent models: leave it out, or add architecture: recurrent.")
-        return recipe
-    cell, attention = recipe.recurrent.cell or "lstm", recipe.recurrent.attention or "luong-general"
-    return recipe.with_options(cell=cell, attention=attention)
-
-
 def check_sizes(recipe: Recipe, task: Architecture) -> None:
     """Refuses sizes of which no model can be built, before any text is read.
 
     Raises:
         ValueError, StrictDataclassError: There is no such preset, or the sizes fit none that could be chosen.
     """
-    chosen = sorted({sizes.preset for sizes in _size_presets(task)}, reverse=True)
     refusals = []
-    for preset in [recipe.model.preset] if recipe.model.preset else chosen:
+    for preset in [recipe.model.preset] if recipe.model.preset else ["tiny", "small", "base"]:
         try:
             task.config(recipe.with_options(preset=preset))
             return
@@ -253,12 +237,8 @@ def device_facts(device: torch.device, processes: int) -> DeviceFacts:
     return DeviceFacts(device.type, torch.get_num_threads(), memory, bfloat16, processes)
 
 
-def _size_presets(task: Architecture) -> tuple[SizePreset, ...]:
-    return SIZE_PRESETS.get(task.auto_class, _OTHER_PRESETS)
-
-
 def _size_preset(task: Architecture, rows: int) -> SizePreset:
-    return next(preset for preset in _size_presets(task) if rows <= preset.rows)
+    return next(preset for preset in SIZE_PRESETS.get(task.auto_class, _OTHER_PRESETS) if rows <= preset.rows)
 
 
 def _choose_model(
@@ -309,7 +289,7 @@ def _choose_batches(
     batches = device.processes * math.ceil(max(MIN_BATCHES, batch_tokens / most) / device.processes)
     batches = min(batches, batch_tokens)
     count = recipe.optimization.batches_per_step or batches
-    sentence = f"Step: up to {batch_tokens:,} tokens a side, in {count} {'batch' if count == 1 else 'batches'}."
+    sentence = f"Step: up to {batch_tokens:,} tokens a side; batches in a step: {count}."
     return {"batch_tokens": batch_tokens, "batches_per_step": batches}, sentence
 
 
@@ -352,15 +332,12 @@ def _choose_length(
     scale = scale if recipe.optimization.learning_rate_scale is None else recipe.optimization.learning_rate_scale
     is_estimated = seconds_per_step and steps_in_time is None
     time = f", very roughly {duration(steps * seconds_per_step)} on {_name(device)}" if is_estimated else ""
-    counted, done = "1 step" if steps == 1 else _steps(steps), steps / steps_per_epoch
+    epochs_done = float(f"{steps / steps_per_epoch:.2g}")
     sentence = (
-        f"Length: {counted}, about {_counted(done, 'epoch')}{time} ({reason}); "
+        f"Length: {steps:,} steps, about {epochs_done:,g} epochs{time} ({reason}); "
         f"the learning rate rises over {recipe.optimization.warmup_steps or warmup:,} steps"
         f"{'' if scale == 1 else f', and is {scale:.2g} times that of Eq. 3'}."
     )
-    if corpus.passes_per_epoch != 1:
-        times = (f"{name} {_counted(done * repeated / rows, 'time')}" for name, rows, repeated in corpus.parts)
-        sentence += f" The run passes {', '.join(times)}."
     return steps, warmup, scale, sentence
 
 
@@ -373,11 +350,12 @@ def _paper_warmup(steps: int) -> tuple[int, float]:
 
 
 def _choose_recurrent(recipe: Recipe) -> tuple[dict[str, object], str]:
+    cells = {"cell": "lstm", "attention": "luong-general"}
     rate, norm = recipe.optimization.learning_rate or RECURRENT_LEARNING_RATE, recipe.optimization.max_grad_norm
     norm = RECURRENT_MAX_GRAD_NORM if norm is None else norm
     clipped = f"gradients clipped to {norm:g}" if norm else "gradients never clipped"
     sentence = f"Optimisation: a learning rate of {rate:g} after the warm-up, {clipped}."
-    return {"learning_rate": rate, "max_grad_norm": norm}, sentence
+    return {**cells, "learning_rate": rate, "max_grad_norm": norm}, sentence
 
 
 def _choose_fine_tuning(recipe: Recipe) -> tuple[dict[str, object], str]:
@@ -403,19 +381,8 @@ def _choose_intervals(
     result = f"the last {recipe.run.average_checkpoints} are averaged"
     if recipe.start.from_model is not None and recipe.data.dev:
         result = "the one with the lowest loss on dev is the result, that of the start included"
-    sentence = f"Checkpoint every {_steps(saves)}, {result}; loss on dev every {_steps(evaluations)}."
+    sentence = f"Checkpoint every {saves:,} steps, {result}; loss on dev every {evaluations:,} steps."
     return chosen, sentence
-
-
-def _steps(number: int) -> str:
-    return "step" if number == 1 else f"{number:,} steps"
-
-
-def _counted(number: float, unit: str) -> str:
-    """Writes a number of epochs, say, with two significant digits, never as a power of ten."""
-    words = f"{float(f'{number:.2g}'):,.{1 if number < 10 else 0}f}" if number >= 1 else f"{number:.2g}"
-    words = words.removesuffix(".0")
-    return f"{words} {unit}" if words == "1" else f"{words} {unit}s"
 
 
 def _cpu_seconds_per_epoch(recipe: Recipe, task: Architecture, corpus: CorpusFacts, device: DeviceFacts) -> float:
@@ -433,8 +400,7 @@ def _rounded(steps: int) -> int:
 def _name(device: DeviceFacts) -> str:
     if device.kind != "cpu":
         return f"{device.processes} × {device.kind}"
-    cores = device.cores * device.processes
-    return f"{cores} CPU {'core' if cores == 1 else 'cores'}"
+    return f"{device.cores * device.processes} × CPU core"
 
 
 def duration(seconds: float) -> str:

@@ -26,7 +26,7 @@ def load_recipe(name_or_path: str | Path, *, lenient: bool = False) -> Recipe:
         hint = did_you_mean(str(name_or_path), shipped) or "."
         raise RecipeError(
             f"There is no recipe and no file {str(name_or_path)!r}{hint} "
-            f"Recipes that come with the package: {', '.join(sorted(shipped)) or 'none'}."
+            f"Recipes that come with the package: {', '.join(sorted(shipped))}."
         )
     try:
         values = _read_yaml(file)
@@ -70,8 +70,6 @@ def named_recipe(name_or_path: str | Path, options: Mapping[str, object]) -> Rec
 def shipped_recipes() -> dict[str, Traversable]:
     """Returns the recipes that come with the package, by name."""
     folder = importlib.resources.files("vanilla_transformer") / "recipes"
-    if not folder.is_dir():
-        return {}
     return {file.name.removesuffix(".yaml"): file for file in folder.iterdir() if file.name.endswith(".yaml")}
 
 

@@ -12,7 +12,7 @@ from accelerate.tracking import get_available_trackers
 
 from vanilla_transformer.errors import RecipeError
 from vanilla_transformer.evaluation import check_names
-from vanilla_transformer.recipe.defaults import CorpusFacts, check_sizes, device_facts, resolve, with_cells
+from vanilla_transformer.recipe.defaults import CorpusFacts, check_sizes, device_facts, resolve
 from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.tasks import task_for
 from vanilla_transformer.training.checkpoints import Checkpoint, latest_checkpoint
@@ -78,7 +78,6 @@ def start_run(recipe: Recipe) -> Iterator[RunContext]:
     begun = time.perf_counter()
     task = task_for(recipe)
     check_names(recipe.evaluation.metrics or (), task.metrics)
-    recipe = with_cells(recipe)
     recipe = recipe_of_start(recipe, task)
     check_sizes(recipe, task)
     if recipe.evaluation.patience is not None and not recipe.data.dev:
@@ -137,13 +136,13 @@ def _resolve(
 ) -> Recipe:
     """Makes the choices still open, and reports them."""
     train = inputs.train
-    parts = zip(recipe.data.train, train.parts, train.shares, strict=True) if isinstance(train, MixedCorpus) else ()
+    parts = zip(train.parts, train.shares, strict=True) if isinstance(train, MixedCorpus) else ()
     corpus = CorpusFacts(
         pairs=len(train),
         tokens=train.token_counts,
         vocab_size=inputs.recipe.tokenizer.vocab_size or len(inputs.tokenizer),
         dev_tokens=(0,) if inputs.dev is None else inputs.dev.token_counts,
-        parts=tuple((str(name), len(part), rows) for name, part, rows in parts),
+        parts=tuple((len(part), rows) for part, rows in parts),
     )
     device = device_facts(accelerator.device, accelerator.num_processes)
     resolved, sentences = from_main_process(partial(resolve, recipe, task_for(recipe), corpus, device, steps_in_time))
