@@ -29,11 +29,6 @@ class Step:
     items: int
 
 
-def last_length(*lengths: Lengths) -> Lengths:
-    """Return the items of rows in which every token of the last column counts in the loss."""
-    return lengths[-1]
-
-
 class StepPlan:
     """Divides all rows of a corpus into steps, anew for each epoch.
 
@@ -54,17 +49,7 @@ class StepPlan:
         seed: Determines the order.
     """
 
-    def __init__(
-        self,
-        *lengths: Lengths,
-        batch_tokens: int,
-        batches_per_step: int,
-        seed: int,
-        items: Items = last_length,
-    ):
-        counts = [len(side) for side in lengths]
-        if len(counts) not in (1, 2) or len({*counts}) != 1 or not counts[0]:
-            raise ValueError(f"a plan needs one or two equally long lists of lengths, got {counts}")
+    def __init__(self, *lengths: Lengths, items: Items, batch_tokens: int, batches_per_step: int, seed: int):
         if not 1 <= batches_per_step <= batch_tokens:
             raise ValueError(f"batch_tokens {batch_tokens} cannot be shared by {batches_per_step} batches per step")
         self.lengths, self.items = lengths, items

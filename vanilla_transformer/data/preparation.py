@@ -237,7 +237,12 @@ class _Batches:
         self._tokenizer, self._encoder, self._most, self._rows = tokenizer, encoder, max_length, rows
         self._longest_text = _longest_text(tokenizer, max_length)
         self._open: list[int] = []
-        self.report = PreparationReport(0, 0, 0, 0)
+        self._read = self._kept = self._empty = 0
+
+    @property
+    def report(self) -> PreparationReport:
+        """The counts so far."""
+        return PreparationReport(self._read, self._kept, self._empty, self._read - self._kept - self._empty)
 
     def __call__(self, batch: Texts, indices: Sequence[int]) -> dict[str, list[Sequence[int]]]:
         """Return the columns of ids."""
@@ -245,7 +250,7 @@ class _Batches:
         texts = list(zip(*(batch[name] for name in form.names), strict=True))
         if form.packed:
             kept: Sequence[tuple[Sequence[int], ...]] = self._packed(texts, is_last=indices[-1] == self._rows - 1)
-            self._count(len(kept), len(kept), 0)
+            self._read += len(kept)
         else:
             required = [place for place, column in enumerate(form.columns) if not column.optional]
             full = [row for row in texts if all(row[place].strip() for place in required)]
@@ -253,7 +258,9 @@ class _Batches:
             short = [row for row in full if form.in_blocks or max(map(len, row)) <= self._longest_text]
             rows = self._encoded(short)
             kept = [row for row in rows if max(map(len, row)) <= self._most]
-            self._count(len(texts) + len(rows) - len(short), len(kept), len(texts) - len(full))
+            self._read += len(texts) + len(rows) - len(short)
+            self._empty += len(texts) - len(full)
+        self._kept += len(kept)
         return {name: [row[place] for row in kept] for place, name in enumerate(columns)}
 
     def _encoded(self, texts: Sequence[Row]) -> list[tuple[Sequence[int], ...]]:
@@ -279,10 +286,6 @@ class _Batches:
             blocks += [(self._open[start : start + self._most],) for start in starts]
             del self._open[: len(starts) * (self._most - 1)]
         return blocks
-
-    def _count(self, read: int, kept: int, empty: int) -> None:
-        counts = read, kept, empty, read - empty - kept
-        self.report = PreparationReport(*map(sum, zip(asdict(self.report).values(), counts, strict=True)))
 
 
 def _longest_text(tokenizer: PreTrainedTokenizerBase, max_length: int) -> float:

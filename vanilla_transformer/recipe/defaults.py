@@ -16,23 +16,19 @@ from vanilla_transformer.engine.cpu import has_bfloat16_products
 from vanilla_transformer.recipe.schema import Recipe
 
 
-class Architecture(Protocol):
+class _Task(Protocol):
     """The part of a task that defaults need."""
 
     @property
-    def form(self) -> TextForm:
-        """The columns of text that it reads, and the word for its rows."""
+    def form(self) -> TextForm: ...
 
     @property
-    def auto_class(self) -> str:
-        """The Auto class of `transformers` that loads its models."""
+    def auto_class(self) -> str: ...
 
     @property
-    def metrics(self) -> Mapping[str, object]:
-        """What its models can be scored by, and whether they are `by_default`."""
+    def metrics(self) -> Mapping[str, Any]: ...
 
-    def config(self, recipe: Recipe) -> Any:
-        """Returns the sizes of the recipe's model: its preset, overridden by the recipe's own fields."""
+    def config(self, recipe: Recipe) -> Any: ...
 
 
 @dataclass(frozen=True)
@@ -150,7 +146,7 @@ def paper_learning_rate(step: int, d_model: int, warmup_steps: int, scale: float
     return scale * d_model**-0.5 * min(step**-0.5, step * warmup_steps**-1.5)
 
 
-def choose_vocab_size(recipe: Recipe, task: Architecture, rows: int) -> tuple[int, list[str]]:
+def choose_vocab_size(recipe: Recipe, task: _Task, rows: int) -> tuple[int, list[str]]:
     """Chooses the vocabulary size, on which all other counts depend, and explains it in a sentence."""
     if recipe.tokenizer.vocab_size is not None:
         return recipe.tokenizer.vocab_size, []
@@ -162,7 +158,7 @@ def choose_vocab_size(recipe: Recipe, task: Architecture, rows: int) -> tuple[in
 
 
 def resolve(
-    recipe: Recipe, task: Architecture, corpus: CorpusFacts, device: DeviceFacts, steps_in_time: int | None = None
+    recipe: Recipe, task: _Task, corpus: CorpusFacts, device: DeviceFacts, steps_in_time: int | None = None
 ) -> tuple[Recipe, list[str]]:
     """Fills every field that a recipe leaves open, and explains each choice in a sentence.
 
@@ -209,7 +205,7 @@ def resolve(
     return recipe, sentences
 
 
-def check_sizes(recipe: Recipe, task: Architecture) -> None:
+def check_sizes(recipe: Recipe, task: _Task) -> None:
     """Refuses sizes of which no model can be built, before any text is read.
 
     Raises:
@@ -237,12 +233,12 @@ def device_facts(device: torch.device, processes: int) -> DeviceFacts:
     return DeviceFacts(device.type, torch.get_num_threads(), memory, bfloat16, processes)
 
 
-def _size_preset(task: Architecture, rows: int) -> SizePreset:
+def _size_preset(task: _Task, rows: int) -> SizePreset:
     return next(preset for preset in SIZE_PRESETS.get(task.auto_class, _OTHER_PRESETS) if rows <= preset.rows)
 
 
 def _choose_model(
-    recipe: Recipe, task: Architecture, corpus: CorpusFacts, device: DeviceFacts
+    recipe: Recipe, task: _Task, corpus: CorpusFacts, device: DeviceFacts
 ) -> tuple[dict[str, object], str]:
     sizes = _size_preset(task, corpus.pairs)
     preset = recipe.model.preset or ("small" if (sizes.preset, device.kind) == ("base", "cpu") else sizes.preset)
@@ -275,12 +271,12 @@ def _choose_precision(recipe: Recipe, device: DeviceFacts) -> tuple[dict[str, ob
     return {"precision": precision}, f"Precision: {precision}, {reason}."
 
 
-def _batch_tokens(task: Architecture, corpus: CorpusFacts) -> int:
+def _batch_tokens(task: _Task, corpus: CorpusFacts) -> int:
     return min(_size_preset(task, corpus.pairs).batch_tokens, max(corpus.tokens[-1] // 10, 1))
 
 
 def _choose_batches(
-    recipe: Recipe, task: Architecture, device: DeviceFacts, batch_tokens: int
+    recipe: Recipe, task: _Task, device: DeviceFacts, batch_tokens: int
 ) -> tuple[dict[str, object], str]:
     bytes_per_token = 4 * numbers_kept_per_token(task.config(recipe))
     fitting = int(device.memory * MEMORY_SHARE_OF_A_BATCH / bytes_per_token)
@@ -295,7 +291,7 @@ def _choose_batches(
 
 def _choose_length(
     recipe: Recipe,
-    task: Architecture,
+    task: _Task,
     corpus: CorpusFacts,
     device: DeviceFacts,
     batch_tokens: int,
@@ -385,7 +381,7 @@ def _choose_intervals(
     return chosen, sentence
 
 
-def _cpu_seconds_per_epoch(recipe: Recipe, task: Architecture, corpus: CorpusFacts, device: DeviceFacts) -> float:
+def _cpu_seconds_per_epoch(recipe: Recipe, task: _Task, corpus: CorpusFacts, device: DeviceFacts) -> float:
     mean = [np.array([tokens]) / corpus.pairs for tokens in corpus.tokens]
     flops = corpus.pairs * training_flops(task.config(recipe), *mean)
     return flops / (CPU_FLOPS_PER_CORE[recipe.optimization.precision] * device.cores * device.processes)

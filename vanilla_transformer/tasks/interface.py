@@ -46,22 +46,18 @@ class RowRandom:
 class SpecialTokens:
     """Special tokens of a text: whether `<s>` begins it, whether `</s>` ends it, and whether there is a `<mask>`."""
 
-    begins: bool = False
-    ends: bool = True
-    mask_token: bool = False
+    begins: bool
+    ends: bool
+    mask_token: bool
 
     @classmethod
     def for_models(cls, auto_class: str) -> "SpecialTokens":
         """Returns those in the texts of models that an Auto class loads."""
-        return _SPECIAL_TOKENS.get(auto_class, cls(begins=True))
-
-
-_SPECIAL_TOKENS = {
-    "AutoModelForSeq2SeqLM": SpecialTokens(),
-    # The tokenizer adds no end: a prompt must be able to continue.
-    "AutoModelForCausalLM": SpecialTokens(begins=True, ends=False),
-    "AutoModelForMaskedLM": SpecialTokens(begins=True, mask_token=True),
-}
+        return cls(
+            begins=auto_class != "AutoModelForSeq2SeqLM",
+            ends=auto_class != "AutoModelForCausalLM",  # A prompt must be able to continue.
+            mask_token=auto_class == "AutoModelForMaskedLM",
+        )
 
 
 @dataclass(frozen=True, slots=True)

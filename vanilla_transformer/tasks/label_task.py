@@ -33,10 +33,6 @@ class LabelTask(EncoderTask):
     def text_ids(self, texts: Texts, tokenizer: PreTrainedTokenizerBase) -> list[list[int]]:
         """Returns the column of text: what `collate` needs of each row besides its labels."""
 
-    def text_size(self, tokenizer: PreTrainedTokenizerBase) -> int:
-        """Returns how many different numbers `text_ids` may contain."""
-        return len(tokenizer)
-
     def with_labels(self, recipe: Recipe, corpora: "Mapping[str, Sequence[Dataset]]") -> Recipe:
         """Returns the recipe with the labels of `train`, unless it names them; `dev` and `test` may have no others.
 
@@ -57,22 +53,17 @@ class LabelTask(EncoderTask):
             raise CorpusError(f"{where}: there is nothing to tell apart, because {only!r} is its only label")
         named = corpora["train"] if recipe["labels"] else []
         for corpus in (*named, *corpora["dev"], *corpora["test"]):
-            self._refuse_others(corpus, labels, may_lack=True)
+            self._refuse_others(corpus, {*labels, ""})
         return recipe.with_options(labels=labels)
 
-    def _refuse_others(self, corpus: "Dataset", labels: Collection[str], may_lack: bool) -> None:
-        """Refuses a corpus with other labels; those of an empty text do not matter.
-
-        Args:
-            may_lack: Whether a text may lack its label.
-        """
+    def _refuse_others(self, corpus: "Dataset", labels: Collection[str]) -> None:
+        """Refuses a corpus with other labels; those of an empty text do not matter."""
         *_, column = self.form.columns
         for row, (text, of_text) in enumerate(zip(corpus[self.form.names[0]], corpus[column.name], strict=True)):
             for label in self.labels_in(of_text) if text.strip() else ():
-                if label not in labels and (label or not may_lack):
-                    hint = did_you_mean(label, labels) or "."
-                    there = f"There are {', '.join([*labels][:20])}{' ...' if len(labels) > 20 else ''}"
-                    raise CorpusError(f"{row_place(corpus, row)}: there is no label {label!r}{hint} {there}")
+                if label not in labels:
+                    hint = did_you_mean(label, labels)
+                    raise CorpusError(f"{row_place(corpus, row)}: there is no label {label!r}{hint}")
 
     def encoder(self, recipe: Recipe) -> Encoder:
         """Returns the encoder of texts, and of their labels as ids."""
@@ -85,7 +76,7 @@ class LabelTask(EncoderTask):
             return {of_text: self.text_ids(texts, tokenizer), of_labels: found}
 
         def size(tokenizer: PreTrainedTokenizerBase) -> int:
-            return max(self.text_size(tokenizer), len(labels))
+            return max(2 * len(tokenizer), len(labels))  # The ids of words to be tagged are doubled.
 
         return Encoder(self.name, self.form, self.columns, encode, settings=(labels,), ids=size)
 
@@ -105,7 +96,7 @@ class LabelTask(EncoderTask):
 
     def references(self, corpus: "Dataset", predictor: Predictor) -> list[str]:
         """Returns the labels of each row; refuses a row with a label unknown to the model."""
-        self._refuse_others(corpus, predictor.labels, may_lack=False)
+        self._refuse_others(corpus, predictor.labels)
         return [" ".join(self.labels_in(text)) for text in corpus[self.columns[0]]]
 
 

@@ -20,22 +20,21 @@ from vanilla_transformer.translation.loading import saved_config
 if TYPE_CHECKING:
     from datasets import Dataset
 
-_TASKS: dict[str, Task] = {}
+_TASKS: dict[str, Task] = {
+    task.name: task
+    for task in (
+        Translation(),
+        LanguageModeling(),
+        MaskedLanguageModeling(),
+        TextClassification(),
+        TokenClassification(),
+    )
+}
 
 
 def register_task(task: Task) -> None:
     """Registers a task under its name, replacing an earlier one of that name, so that recipes can use it."""
     _TASKS[task.name] = task
-
-
-for _task in (
-    Translation(),
-    LanguageModeling(),
-    MaskedLanguageModeling(),
-    TextClassification(),
-    TokenClassification(),
-):
-    register_task(_task)
 
 
 def get_task(name: str) -> Task:
@@ -45,7 +44,7 @@ def get_task(name: str) -> Task:
         RecipeError: There is none.
     """
     if name not in _TASKS:
-        hint = did_you_mean(name, [*_TASKS]) or "."
+        hint = did_you_mean(name, _TASKS) or "."
         raise RecipeError(f"There is no task {name!r}{hint} There are {', '.join(sorted(_TASKS))}.")
     return _TASKS[name]
 

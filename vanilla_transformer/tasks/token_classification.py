@@ -97,10 +97,6 @@ class TokenClassification(LabelTask):
             marked.append(doubled)
         return marked
 
-    def text_size(self, tokenizer: PreTrainedTokenizerBase) -> int:
-        """Returns how many numbers there are, because ids are doubled."""
-        return 2 * len(tokenizer)
-
     def items(self, *lengths: Lengths) -> Lengths:
         """Counts each word as one item."""
         return lengths[0]
