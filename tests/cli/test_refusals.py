@@ -28,7 +28,7 @@ REFUSED = [
     ("translate model in --output in", "in cannot be both input and output"),
     ("translate model in --output model/model.safetensors", "model.safetensors cannot be both input and output"),
     ("evaluate model --data in in --metrics blue", "sacrebleu"),
-    ("evaluate model --data", "there is no corpus"),
+    ("evaluate model --data", "give one corpus"),
     ("evaluate model --data pairs.tsv + pairs.tsv", "one corpus"),
     ("evaluate lm --data in --mbr chrf", "--mbr and ensembles are for models that translate"),
     ("evaluate model model --data in in --card", "--card is for a single model"),

@@ -207,11 +207,11 @@ def test_no_word_of_conll_columns_is_lost_not_even_a_hash(write, rows, sentences
 @pytest.mark.parametrize(
     ("words", "contents", "named"),
     [
-        ("a.en a.de", ["1\n2\n3\n", "1\n"], "a.en 3 a.de 1"),
+        ("a.en a.de", ["1\n2\n3\n", "1\n"], "a.en a.de line 1"),
         ("a.en a.de", ["", ""], "a.en a.de"),
         ("a.en a.de.gz", ["1\n"], "a.de.gz"),
         ("a.tsv b.tsv", ["1\t2\n", "1\t2\n"], "a.tsv b.tsv"),
-        ("a.en a.de a.fr", ["1\n"] * 3, "3"),
+        ("a.en a.de a.fr", ["1\n"] * 3, "a.fr"),
         ("cmudict:valid", [], "train dev test"),
         ("a.txt", ["1\n"], "a.txt"),
         ("a.tsv", ["1\t2\n3\n"], "a.tsv line 2"),

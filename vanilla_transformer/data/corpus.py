@@ -152,14 +152,11 @@ def _open(location: CorpusLocation) -> tuple[Wanted, NumberedRows]:
 
 
 def _aligned_lines(first_path: str, second_path: str) -> Iterator[tuple[str, str]]:
-    first, second = read_lines(first_path), read_lines(second_path)
-    for number, (source, target) in enumerate(zip_longest(first, second)):
+    for number, (source, target) in enumerate(zip_longest(read_lines(first_path), read_lines(second_path))):
         if source is None or target is None:
-            longer = number + 1 + sum(1 for _ in (second if source is None else first))
-            counts = (number, longer) if source is None else (longer, number)
+            shorter = first_path if source is None else second_path
             raise CorpusError(
-                f"{first_path} has {counts[0]} lines and {second_path} has {counts[1]}: line-aligned files "
-                "must have equally many lines"
+                f"{first_path} and {second_path} must have equally many lines, but {shorter} ends after line {number}"
             )
         yield source, target
 

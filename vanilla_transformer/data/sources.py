@@ -113,21 +113,7 @@ class CorpusSpec:
     @property
     def may_have_columns(self) -> bool:
         """Tells by its words whether it is a table or a dataset, without a check that it exists."""
-        name = self.parts[0]
-        is_built_in = name.partition(":")[0] == CMUDICT and not os.path.exists(name)
-        return len(self.parts) == 1 and not is_built_in
-
-    def wanted(self, form: TextForm) -> Wanted:
-        """Return the names of a form's columns, None where they are not named.
-
-        Raises:
-            CorpusError: It names a column that the form does not have.
-        """
-        known = [column.setting for column in form.columns]
-        for setting in COLUMN_SETTINGS:
-            if setting not in known and getattr(self, setting) is not None:
-                raise CorpusError(f"{self}: {form.unit} have no {setting}, but {' and '.join(known)}")
-        return tuple(getattr(self, setting) for setting in known)
+        return len(self.parts) == 1 and self.parts[0].partition(":")[0] != CMUDICT
 
     def __str__(self) -> str:
         return " and ".join(self.parts)
@@ -167,10 +153,8 @@ def one_corpus(source: CorpusSpec | str | Sequence[str]) -> CorpusSpec:
     if isinstance(source, CorpusSpec):
         return source
     corpora = parse_corpora([source] if isinstance(source, str) else source)
-    if not corpora:
-        raise CorpusError("there is no corpus")
-    if len(corpora) > 1 or corpora[0].weight is not None:
-        raise CorpusError("only training data can be mixed: give one corpus, without a weight")
+    if len(corpora) != 1 or corpora[0].weight is not None:
+        raise CorpusError("give one corpus, without a weight: only training data can be mixed")
     return corpora[0]
 
 
@@ -199,7 +183,7 @@ def _parse_one(words: list[str]) -> CorpusSpec:
         else:
             settings[name] = value
     if not parts:
-        raise CorpusError(f"there is no corpus {'with ' + ' '.join(words) if words else 'on one side of a +'}")
+        raise CorpusError(f"there is no corpus beside {' '.join(words) or BETWEEN_CORPORA}")
     weight = None
     if "weight" in settings:
         given = settings.pop("weight")
@@ -231,12 +215,15 @@ class CorpusLocation:
 
 def locate(corpus: CorpusSpec, form: TextForm = PAIRS) -> CorpusLocation:
     """Return the location that the words for a corpus mean, for reading a form."""
-    wanted, several = corpus.wanted(form), "; to train on several corpora, separate them with +"
+    known = [column.setting for column in form.columns]
+    for setting, name in zip(COLUMN_SETTINGS, corpus.columns, strict=True):
+        if name is not None and setting not in known:
+            raise CorpusError(f"{corpus}: {form.unit} have no {setting}, but {' and '.join(known)}")
+    wanted = tuple(getattr(corpus, setting) for setting in known)
     kind, paths, parts = "lines", corpus.parts, list[str]()
-    if len(paths) > 1 and not form.parallel:
-        raise CorpusError(f"{corpus} are several sources, but {form.unit} come from one at a time{several}")
-    if len(paths) > 2:
-        raise CorpusError(f"a corpus is two line-aligned files or one other source, not {len(paths)}{several}")
+    if len(paths) > (2 if form.parallel else 1):
+        files = "two line-aligned files or " if form.parallel else ""
+        raise CorpusError(f"{corpus}: {form.unit} come from {files}one source; separate several corpora with +")
     if len(paths) == 1:
         path, parts = split_off(paths[0])
         kind, paths = _kind(path, parts, form), (path,)
@@ -256,10 +243,8 @@ def _kind(path: str, parts: list[str], form: TextForm) -> str:
     """Return the kind of a single source, given its path or name, and its configuration and split."""
     suffix, single = table_suffix(path), len(form.columns) == 1
     if form.tagged:
-        if parts or not os.path.isfile(path) or suffix not in (None, ".tsv"):
-            source = ":".join((path, *parts))
-            problem = "is none" if os.path.exists(source) else "does not exist"
-            raise CorpusError(f"{form.unit} are read from files of CoNLL columns, but {source} {problem}")
+        if parts or suffix not in (None, ".tsv"):
+            raise CorpusError(f"{form.unit} are read from files of CoNLL columns, and {path} is none")
         return "table"
     if path == CMUDICT and len(parts) < 2 and form.parallel:
         return "built-in"
@@ -271,8 +256,10 @@ def _kind(path: str, parts: list[str], form: TextForm) -> str:
         if parts:
             raise CorpusError(f"{path} is a file, which has no split {':'.join(parts)!r}")
         if suffix is None and not single:
-            others = "; plain text needs two line-aligned files, one for each side" if form.parallel else ""
-            raise CorpusError(f"{path} is not a table that can be read ({', '.join(FILE_SUFFIXES)}){others}")
+            missing = form.columns[-1].name
+            raise CorpusError(
+                f"{path} is no table ({', '.join(FILE_SUFFIXES)}), and lines alone have no {missing}"
+            )
         if suffix != ".parquet":
             return "table" if suffix else "lines"
     return "dataset"

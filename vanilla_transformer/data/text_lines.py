@@ -81,8 +81,6 @@ def without_suffix(path: str) -> str:
 def open_bytes(path: str | os.PathLike[str], mode: str = "rb") -> IO[bytes]:
     """Opens a file, plain or compressed, to read bytes (`rb`) or to write them (`wb`; plain ones also `ab`)."""
     suffix = suffix_of(path)
-    if mode == "rb" and suffix and os.path.isfile(path) and not os.path.getsize(path):
-        return io.BytesIO()  # Like gzip, and unlike some others.
     if suffix == ".zst":
         import pyarrow as pa
 

@@ -95,8 +95,7 @@ _RecipeLoader.add_implicit_resolver("tag:yaml.org,2002:bool", re.compile(r"(true
 def _read_yaml(file: Traversable) -> dict[str, object]:
     try:
         values = yaml.load(file.read_text(encoding="utf-8"), _RecipeLoader)
-    # Malformed numbers and dates make the reader fail with errors of its own.
-    except (yaml.YAMLError, ValueError, RecursionError, AttributeError, LookupError, TypeError) as error:
+    except (yaml.YAMLError, ValueError, RecursionError, TypeError) as error:
         raise RecipeError(f"{file} is not valid YAML: {' '.join(str(error).split())}.") from None
     if not isinstance(values, dict) or not all(isinstance(name, str) for name in values):
         raise RecipeError(f"{file} must hold lines of the form `setting: value`.")
