@@ -20,9 +20,8 @@ def load_recipe(name_or_path: str | Path, *, lenient: bool = False) -> Recipe:
         lenient: Whether to leave out fields that there are not, as beside a model that another version saved.
     """
     shipped = shipped_recipes()
-    path = Path(name_or_path)
-    file: Traversable = shipped.get(str(name_or_path), path)
-    if str(name_or_path) not in shipped and not path.is_file():
+    file: Traversable = shipped.get(str(name_or_path), Path(name_or_path))
+    if not file.is_file():
         hint = did_you_mean(str(name_or_path), shipped) or "."
         raise RecipeError(
             f"There is no recipe and no file {str(name_or_path)!r}{hint} "

@@ -2,6 +2,7 @@
 
 from abc import abstractmethod
 from collections.abc import Collection, Mapping, Sequence
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from transformers import PreTrainedTokenizerBase
@@ -39,20 +40,15 @@ class LabelTask(EncoderTask):
         Their order does not depend on the order of rows.
 
         Raises:
-            CorpusError: There are fewer than two, or a text has another one; the message says where.
+            CorpusError: A text has another one; the message says where.
         """
         labels, (column, _) = recipe["labels"], self.columns
         if labels is None:
             texts = (text for corpus in corpora["train"] for text in corpus.unique(column))
             found = {label for text in texts for label in self.labels_in(text)} - {""}
-            in_order = (lambda label: (int(label), label)) if all(map(_is_number, found)) else None
-            labels = tuple(sorted(found, key=in_order))
-        if len(labels) < 2:
-            where = " + ".join(corpus.info.description for corpus in corpora["train"])
-            only = "".join(labels)
-            raise CorpusError(f"{where}: there is nothing to tell apart, because {only!r} is its only label")
-        named = corpora["train"] if recipe["labels"] else []
-        for corpus in (*named, *corpora["dev"], *corpora["test"]):
+            are_numbers = all(label.removeprefix("-").isdecimal() for label in found)
+            labels = tuple(sorted(found, key=(lambda label: (int(label), label)) if are_numbers else None))
+        for corpus in chain.from_iterable(corpora.values()):
             self._refuse_others(corpus, {*labels, ""})
         return recipe.with_options(labels=labels)
 
@@ -98,7 +94,3 @@ class LabelTask(EncoderTask):
         """Returns the labels of each row; refuses a row with a label unknown to the model."""
         self._refuse_others(corpus, predictor.labels)
         return [" ".join(self.labels_in(text)) for text in corpus[self.columns[0]]]
-
-
-def _is_number(label: str) -> bool:
-    return label.removeprefix("-").isdecimal()
