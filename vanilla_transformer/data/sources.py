@@ -257,9 +257,7 @@ def _kind(path: str, parts: list[str], form: TextForm) -> str:
             raise CorpusError(f"{path} is a file, which has no split {':'.join(parts)!r}")
         if suffix is None and not single:
             missing = form.columns[-1].name
-            raise CorpusError(
-                f"{path} is no table ({', '.join(FILE_SUFFIXES)}), and lines alone have no {missing}"
-            )
+            raise CorpusError(f"{path} is no table ({', '.join(FILE_SUFFIXES)}), and lines alone have no {missing}")
         if suffix != ".parquet":
             return "table" if suffix else "lines"
     return "dataset"
