@@ -133,9 +133,11 @@ MIN_WARMUP, MAX_WARMUP = 2_000, 4_000
 # over two thirds, up to this many steps. With 300 steps on 3,000 pairs of Multi30k, 200 of them learn most.
 VERY_SHORT_WARMUP = 200
 # Trained weights continue at the final rate of Eq. 3 in section 5.2, and need fewer epochs.
-FINE_TUNING_STEPS_DONE, FINE_TUNING_WARMUP, FINE_TUNING_EPOCHS = MAX_STEPS, 400, 10
+FINE_TUNING_STEPS_DONE, FINE_TUNING_EPOCHS = MAX_STEPS, 10
 # Recurrent models have the usual values (Luong et al. 2015 clip to 5); their rate does not follow Eq. 3.
-RECURRENT_LEARNING_RATE, RECURRENT_MAX_GRAD_NORM, RECURRENT_WARMUP = 1e-3, 5.0, 400
+RECURRENT_LEARNING_RATE, RECURRENT_MAX_GRAD_NORM = 1e-3, 5.0
+# Of both.
+CONSTANT_RATE_WARMUP = 400
 EVALUATIONS = CHECKPOINTS = 50
 # Evaluating on `dev` takes at most this share of the time; a token costs a third of a training token.
 EVALUATION_SHARE = 0.1
@@ -318,31 +320,30 @@ def _choose_length(
         steps, reason = recipe.optimization.max_steps, "as asked"
     if steps_in_time is not None and steps_in_time < (recipe.optimization.max_steps or math.inf):
         steps, reason = steps_in_time, f"in {recipe.optimization.max_minutes:g} minutes"
-    warmup, scale = _paper_warmup(steps)
-    if recipe.model.architecture == "recurrent":
-        warmup, scale = min(max(steps // 10, 1), RECURRENT_WARMUP), 1.0
-    if recipe.start.from_model is not None:
-        warmup, scale = min(max(steps // 10, 1), FINE_TUNING_WARMUP), 1.0
-    if recipe.optimization.warmup_steps is not None:
-        scale = 1.0  # A given warm-up is used in Eq. 3 unscaled, as in the paper.
-    scale = scale if recipe.optimization.learning_rate_scale is None else recipe.optimization.learning_rate_scale
+    warmup, scale = _choose_warmup(recipe, steps)
     is_estimated = seconds_per_step and steps_in_time is None
     time = f", very roughly {duration(steps * seconds_per_step)} on {_name(device)}" if is_estimated else ""
     epochs_done = float(f"{steps / steps_per_epoch:.2g}")
     sentence = (
         f"Length: {steps:,} steps, about {epochs_done:,g} epochs{time} ({reason}); "
-        f"the learning rate rises over {recipe.optimization.warmup_steps or warmup:,} steps"
+        f"the learning rate rises over {warmup:,} steps"
         f"{'' if scale == 1 else f', and is {scale:.2g} times that of Eq. 3'}."
     )
     return steps, warmup, scale, sentence
 
 
-def _paper_warmup(steps: int) -> tuple[int, float]:
+def _choose_warmup(recipe: Recipe, steps: int) -> tuple[int, float]:
     """Returns the warm-up of a run of `steps` steps, and the factor on Eq. 3 that limits its peak."""
+    given = recipe.optimization
     short = max(1, steps // 3, min(2 * steps // 3, VERY_SHORT_WARMUP))
     warmup = min(max(steps // 10, min(short, MIN_WARMUP)), MAX_WARMUP)
     # The peak of Eq. 3 grows with the root of 1 / warm-up.
-    return warmup, min(1.0, float(f"{math.sqrt(warmup / MIN_WARMUP):.2g}"))
+    scale = min(1.0, float(f"{math.sqrt(warmup / MIN_WARMUP):.2g}"))
+    if recipe.model.architecture == "recurrent" or recipe.start.from_model is not None:
+        warmup, scale = min(max(steps // 10, 1), CONSTANT_RATE_WARMUP), 1.0
+    if given.warmup_steps is not None:  # It is used in Eq. 3 unscaled, as in the paper.
+        warmup, scale = given.warmup_steps, 1.0
+    return warmup, scale if given.learning_rate_scale is None else given.learning_rate_scale
 
 
 def _choose_recurrent(recipe: Recipe) -> tuple[dict[str, object], str]:
