@@ -180,10 +180,8 @@ def _places(where: str, wanted: Wanted, columns: int) -> list[int]:
     """Find the columns of the words and, if wanted, of the tags."""
     names = [name or str(default) for name, default in zip(wanted, (1, columns), strict=False)]
     for name in names:
-        if not re.fullmatch("[0-9]+", name):
-            raise CorpusError(f"{where}: these columns have no names: give their numbers, counted from 1")
-        if not 1 <= int(name) <= columns:
-            raise CorpusError(f"{where}: there is no column {name}: it has {columns}, counted from 1")
+        if not name.isdecimal() or not 1 <= int(name) <= columns:
+            raise CorpusError(f"{where}: there is no column {name!r}: columns are counted from 1 to {columns}")
     if len({*names}) < len(names):
         raise CorpusError(f"{where}: there is no column for the tags besides that of the words")
     return [int(name) - 1 for name in names]
