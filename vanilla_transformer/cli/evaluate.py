@@ -91,7 +91,8 @@ class Evaluate:
             "scores": [dataclasses.asdict(score) for score in evaluation.scores.values()],
             **evaluation.figures,
         }
-        lines = [*map(str, evaluation.scores.values()), *evaluation.sentences]
+        figures = (f"{name.replace('_', ' ')}: {round(value, 1):,}" for name, value in evaluation.figures.items())
+        lines = [*map(str, evaluation.scores.values()), "; ".join(figures)]
         write_whole(None, [json.dumps(result)] if self.json else lines)
         if self.output is not None:
             write_whole(self.output, evaluation.predictions)

@@ -28,14 +28,12 @@ class Evaluation:
         predictions: A line for each row.
         references: What is right for each row.
         figures: The figures shown beside the scores, by name.
-        sentences: The same figures in words.
     """
 
     scores: dict[str, Score]
     predictions: list[str]
     references: list[str]
     figures: dict[str, float]
-    sentences: list[str]
 
 
 def evaluate_translation(
@@ -74,11 +72,7 @@ def evaluate_translation(
     translations = in_chunks(translator.translate, distinct, translator.chunk_lines, progress)
     seconds = time.perf_counter() - start
     translated = {source: translation.text for source, translation in zip(distinct, translations, strict=True)}
-    truncated = sum(translation.truncated for translation in translations)
-    rate = len(distinct) / seconds
-    tokens_rate = sum(translation.hypotheses[0].tokens for translation in translations) / seconds
-    repeated = f" of {len(sources):,} pairs, each translated once," if len(distinct) < len(sources) else ""
-    speed = f"{rate:,.1f} sentences/s, {tokens_rate:,.0f} target tokens/s"
+    tokens = sum(translation.hypotheses[0].tokens for translation in translations)
     return Evaluation(
         score_translations(metrics, translated, sources, references),
         [translated[source] for source in sources],
@@ -86,21 +80,12 @@ def evaluate_translation(
         {
             "pairs": len(sources),
             "distinct_sources": len(distinct),
-            "truncated_sources": truncated,
+            "truncated_sources": sum(translation.truncated for translation in translations),
             "seconds": seconds,
-            "sentences_per_second": rate,
-            "target_tokens_per_second": tokens_rate,
+            "sentences_per_second": len(distinct) / seconds,
+            "target_tokens_per_second": tokens / seconds,
         },
-        [
-            f"{len(distinct):,} {'different ' * bool(repeated)}sources{repeated} in {seconds:.1f} s: {speed}",
-            *describe_truncated(truncated, "sources"),
-        ],
     )
-
-
-def describe_truncated(truncated: int, unit: str) -> list[str]:
-    """Returns a sentence about the texts that were cut, if any."""
-    return [f"{truncated:,} {unit} were too long for the model and were truncated"] if truncated else []
 
 
 def in_chunks(

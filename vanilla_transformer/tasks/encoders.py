@@ -10,7 +10,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from vanilla_transformer.data.sources import Row
 from vanilla_transformer.errors import CorpusError, RecipeError
 from vanilla_transformer.evaluation.metrics import score
-from vanilla_transformer.evaluation.scoring import Evaluation, describe_truncated, in_chunks
+from vanilla_transformer.evaluation.scoring import Evaluation, in_chunks
 from vanilla_transformer.model.configuration_vanilla_transformer import VanillaTransformerEncoderConfig
 from vanilla_transformer.recipe.defaults import MODEL_FIELDS
 from vanilla_transformer.recipe.schema import Recipe
@@ -102,25 +102,19 @@ class EncoderTask(Task):
         predictions = in_chunks(predictor.predict, self.rows(corpus), predictor.chunk_lines, progress)
         seconds = time.perf_counter() - start
         scores = score(metrics, [one.label for one in predictions], [[one] for one in references], self.metrics)
-        truncated = sum(prediction.truncated for prediction in predictions)
         unit = "texts" if self.form.packed else self.form.unit
         count, unit_of_speed = self.size(predictions)
-        rate = count / seconds
         return Evaluation(
             {one.name: one for one in scores},
             [str(one.label) for one in predictions],
             references,
             {
                 unit: len(predictions),
-                f"truncated_{unit}": truncated,
+                f"truncated_{unit}": sum(prediction.truncated for prediction in predictions),
                 unit_of_speed: count,
                 "seconds": seconds,
-                f"{unit_of_speed}_per_second": rate,
+                f"{unit_of_speed}_per_second": count / seconds,
             },
-            [
-                f"{count:,} {unit_of_speed} in {seconds:.1f} s: {rate:,.1f} {unit_of_speed}/s",
-                *describe_truncated(truncated, unit),
-            ],
         )
 
     def size(self, predictions: Sequence[Prediction]) -> tuple[int, str]:
