@@ -213,7 +213,7 @@ class CorpusLocation:
         return " and ".join(self.paths)
 
 
-def locate(corpus: CorpusSpec, form: TextForm = PAIRS) -> CorpusLocation:
+def locate(corpus: CorpusSpec, form: TextForm) -> CorpusLocation:
     """Return the location that the words for a corpus mean, for reading a form."""
     known = [column.setting for column in form.columns]
     for setting, name in zip(COLUMN_SETTINGS, corpus.columns, strict=True):
