@@ -149,7 +149,7 @@ SECTIONS = {
     "scaled_dot_product_attention": "Section 3.2.1, Eq. 1",
     "MultiHeadAttention": "Section 3.2.2",
     "PositionwiseFeedForward": "Section 3.3, Eq. 2",
-    "LanguageModelHead._project": "Section 3.4",
+    "LanguageModelHead": "Section 3.4",
     "PositionalEncoding": "Section 3.5",
     "Dropout": "Section 5.4",
     "HubModel.loss_function": "Section 5.4",

@@ -659,7 +659,7 @@ def can_be_read(tensor: torch.Tensor | None) -> bool:
 
 
 class LanguageModelHead(HubModel):
-    """`lm_head` over a model's last states: logits, and the loss with or without them."""
+    """Section 3.4: the embedding as the output projection `lm_head`: logits, and the loss with or without them."""
 
     lm_head: Any
 
@@ -676,37 +676,19 @@ class LanguageModelHead(HubModel):
         logits_BTV, loss = None, None
         if not skip_logits:
             kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
-            logits_BTV = self._project(hidden_BTD[:, kept])
+            logits_BTV = self.lm_head(hidden_BTD[:, kept])
         if labels is not None:
             if logits_BTV is None and self._has_plain_loss():
                 loss = self._loss_without_logits(hidden_BTD, labels, num_items_in_batch, **kwargs)
             else:
                 loss = self.loss_function(
-                    logits=self._project(hidden_BTD) if logits_BTV is None else logits_BTV,
+                    logits=self.lm_head(hidden_BTD) if logits_BTV is None else logits_BTV,
                     labels=labels,
                     vocab_size=self.config.vocab_size,
                     num_items_in_batch=num_items_in_batch,
                     **kwargs,
                 )
         return logits_BTV, loss
-
-    def _project(self, hidden_BTD: torch.Tensor) -> torch.Tensor:
-        """Section 3.4: the shared embedding as the output projection, including anything an adapter adds to it.
-
-        LoRA wraps a module and leaves its weight unchanged until it is merged, so the module is asked for all rows.
-        """
-        if not self._has_adapted_embedding():
-            return self.lm_head(hidden_BTD)
-        every_entry = torch.arange(self.lm_head.out_features, device=hidden_BTD.device)
-        return nn.functional.linear(hidden_BTD, self.get_input_embeddings()(every_entry), self.lm_head.bias)
-
-    def _has_adapted_embedding(self) -> bool:
-        shared = self.get_input_embeddings()
-        return (
-            not isinstance(shared, nn.Embedding)
-            and isinstance(self.lm_head, nn.Linear)
-            and getattr(shared, "weight", None) is self.lm_head.weight
-        )
 
     def own_loss(
         self,
@@ -728,12 +710,8 @@ class LanguageModelHead(HubModel):
 
     def _has_plain_loss(self) -> bool:
         """Tells whether loss and projection are the paper's own, neither replaced nor adapted."""
-        return (
-            summed_cross_entropy is not None
-            and self.loss_function == self.own_loss
-            and isinstance(self.lm_head, nn.Linear)
-            and not self._has_adapted_embedding()
-        )
+        is_own = self.loss_function == self.own_loss and isinstance(self.lm_head, nn.Linear)
+        return is_own and summed_cross_entropy is not None
 
     def _loss_without_logits(
         self,
@@ -756,11 +734,6 @@ class EncoderDecoderHead(LanguageModelHead):
 
     def prepare_decoder_input_ids_from_labels(self, labels: torch.Tensor) -> torch.Tensor:
         """Section 3.1: shifts the target right by one place; ignored labels become padding."""
-        if self.config.decoder_start_token_id is None or self.config.pad_token_id is None:
-            raise ValueError(
-                "To shift labels right, config.decoder_start_token_id and config.pad_token_id have to be set: set "
-                "them, or give decoder_input_ids."
-            )
         start = labels.new_full((labels.shape[0], 1), self.config.decoder_start_token_id)
         shifted = torch.cat((start, labels[:, :-1]), dim=1)
         return shifted.masked_fill(shifted == IGNORED_LABEL, self.config.pad_token_id)

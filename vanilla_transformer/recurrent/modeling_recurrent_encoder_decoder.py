@@ -6,7 +6,6 @@ N sentences · W hypotheses of a sentence · P a prompt's tokens.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import torch
@@ -89,24 +88,8 @@ class RecurrentPreTrainedModel(HubModel):
                 init.uniform_(parameter, -bound, bound)
 
 
-class _StepByStep:
-    """A recurrent layer of torch (cuDNN on a GPU) that can also run other code that reads its weights.
-
-    That code has to run inside the layer's call: before it, the weights may be elsewhere (`cpu_offload`).
-    """
-
-    def forward(self, *args: object, steps: Callable[[], object] | None = None) -> Any:
-        return super().forward(*args) if steps is None else steps()  # type: ignore[misc]
-
-
-class _LSTM(_StepByStep, nn.LSTM): ...
-
-
-class _GRU(_StepByStep, nn.GRU): ...
-
-
-def _recurrence(config: RecurrentEncoderDecoderConfig, input_width: int, directions: int = 1) -> _LSTM | _GRU:
-    layers: type[_LSTM | _GRU] = _LSTM if config.cell == "lstm" else _GRU
+def _recurrence(config: RecurrentEncoderDecoderConfig, input_width: int, directions: int = 1) -> nn.LSTM | nn.GRU:
+    layers = nn.LSTM if config.cell == "lstm" else nn.GRU
     return layers(
         input_width,
         config.d_model // directions,
@@ -254,8 +237,7 @@ class RecurrentDecoder(RecurrentPreTrainedModel):
     ) -> tuple[torch.Tensor, torch.Tensor | None, RecurrentState]:
         """`forward` from embeddings; each source may have several target rows, which are adjacent."""
         if self.feeds or reads_BT is not None:
-            steps = partial(self._step_by_step, embedded_BTD, state, values_BSD, mask_BS, reads_BT)
-            return self.rnn(steps=steps)
+            return self._step_by_step(embedded_BTD, state, values_BSD, mask_BS, reads_BT)
         return self._all_at_once(embedded_BTD, state, values_BSD, mask_BS)
 
     def start(self, encoded: RecurrentEncoderOutput) -> RecurrentState:
@@ -387,7 +369,7 @@ class RecurrentDecoding:
             self.reorder(torch.zeros_like(tokens_NW))
         embedded_B1D = self.decoder.embedding(tokens_NW.reshape(-1, 1))
         hidden_B1D, _, self.state = self.decoder.advance(embedded_B1D, self.state, self.values_NSD, self.mask_NS)
-        return self.model._project(hidden_B1D[:, -1]).float()
+        return self.model.lm_head(hidden_B1D[:, -1]).float()
 
     def reorder(self, parents_NW: torch.Tensor) -> None:
         """Makes each hypothesis continue the given one of its sentence, before the next step."""
