@@ -34,14 +34,13 @@ class VanillaTransformerText2TextGenerationPipeline(Pipeline):
             inputs: A string; a list, a column of a dataset or another sequence of strings; or a generator or a
                 `KeyDataset`, which is read as the results are asked for.
             kwargs: `batch_size` and `num_workers`; `truncation=False` to pass on texts longer than the model's limit;
-                `return_tensors=True` for token ids instead of text; `clean_up_tokenization_spaces` for the tokenizer;
                 everything else goes to `model.generate`.
 
         Returns:
             For a string, a list with one dictionary for each of `num_return_sequences`, best first. For a sequence, a
             list of such lists, or a flat one if there is one result per text. For a stream, an iterator of such lists.
-            The key is `generated_text`, or `translation_text` in translation; with tensors `generated_token_ids` or
-            `translation_token_ids`. A text of only white space gives an empty one.
+            The key is `generated_text`, or `translation_text` in translation. A text of only white space gives an
+            empty one.
         """
         if isinstance(inputs, str) or not isinstance(inputs, Sequence):
             return super().__call__(inputs, *args, **kwargs)
@@ -56,17 +55,9 @@ class VanillaTransformerText2TextGenerationPipeline(Pipeline):
         return results
 
     def _sanitize_parameters(
-        self,
-        truncation: bool | None = None,
-        return_tensors: bool | None = None,
-        clean_up_tokenization_spaces: bool | None = None,
-        **generate_kwargs: Any,
+        self, truncation: bool | None = None, **generate_kwargs: Any
     ) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
-        preprocess = {} if truncation is None else {"truncation": truncation}
-        postprocess = {} if return_tensors is None else {"return_tensors": return_tensors}
-        if clean_up_tokenization_spaces is not None:
-            postprocess["clean_up_tokenization_spaces"] = clean_up_tokenization_spaces
-        return preprocess, generate_kwargs, postprocess
+        return {} if truncation is None else {"truncation": truncation}, generate_kwargs, {}
 
     def preprocess(self, input_: str, truncation: bool = True) -> dict[str, Any]:  # type: ignore[override]
         """Returns the token ids of one text, cut to the model's limit if it has one, (1, source length)."""
@@ -98,19 +89,9 @@ class VanillaTransformerText2TextGenerationPipeline(Pipeline):
         output_ids[is_empty] = self.tokenizer.pad_token_id
         return {"output_ids": output_ids}
 
-    def postprocess(  # type: ignore[override]
-        self,
-        model_outputs: Any,
-        return_tensors: bool = False,
-        clean_up_tokenization_spaces: bool | None = None,
-    ) -> list[dict[str, Any]]:
+    def postprocess(self, model_outputs: Any) -> list[dict[str, Any]]:  # type: ignore[override]
         """Returns a dictionary for each sequence generated from one text."""
-        sequences = model_outputs["output_ids"][0]
-        if return_tensors:
-            return [{f"{self.return_name}_token_ids": ids} for ids in sequences]
-        texts = self.tokenizer.batch_decode(
-            sequences, skip_special_tokens=True, clean_up_tokenization_spaces=clean_up_tokenization_spaces
-        )
+        texts = self.tokenizer.batch_decode(model_outputs["output_ids"][0], skip_special_tokens=True)
         return [{f"{self.return_name}_text": text} for text in texts]
 
 
