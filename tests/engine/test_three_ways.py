@@ -77,29 +77,9 @@ def test_what_the_library_refuses_is_refused(model, way, call):
         model.generate(**INPUTS, **call)
 
 
-@pytest.mark.parametrize(
-    "call", [{"max_new_tokens": 3.5}, {"num_return_sequences": 0}, {"length_penalty": 1e9}], ids=str
-)
-def test_what_the_librarys_search_fails_at_fails_there(model, way, call):
-    asked = {**INPUTS, "max_new_tokens": 9, **call}
-    with pytest.raises((TypeError, RuntimeError, OverflowError)) as by_library, without_engine():
-        model.generate(**asked)
-    with way(), pytest.raises(by_library.type) as found:
-        model.generate(**asked)
-    assert str(found.value) == str(by_library.value)
-
-
 def test_a_search_without_a_possible_token_ends(model, way):
     with way():
         assert (model.generate(**INPUTS, suppress_tokens=[*range(WORDS)], max_new_tokens=9)[:, 1:] == PAD).all()
-
-
-def test_a_sentence_is_forced_to_end_at_its_own_limit(model, way):
-    call = {"forced_eos_token_id": END, "max_length_beyond_source": 0}
-    with way():
-        alone = model.generate(IDS[2:, :2], attention_mask=MASK[2:, :2], **call)[0]
-        beside = model.generate(**INPUTS, **call)[2]
-    assert alone[-1] == END and torch.equal(beside[: len(alone)], alone) and (beside[len(alone) :] == PAD).all()
 
 
 def test_encoder_outputs_may_be_a_tuple(model, way):
