@@ -1,6 +1,5 @@
 """Small seeded models, commands run in this process, and runs that are killed."""
 
-import logging
 import os
 import socket
 import sys
@@ -19,7 +18,7 @@ import hypothesis
 import pytest
 import torch
 from browser import free_port, open_browser
-from faults import at_update
+from faults import at_update, interrupt
 from huggingface_hub import constants
 from transformers import GenerationMixin
 from transformers.utils import logging as transformers_logging
@@ -220,19 +219,9 @@ def unreachable_hub(monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 @pytest.fixture
-def library_log(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> pytest.LogCaptureFixture:
-    """Captures what transformers, and this package by its means, logs."""
-    monkeypatch.setattr(logging.getLogger("transformers"), "propagate", True)
-    return caplog
-
-
-@pytest.fixture
 def train_until() -> Callable:
     """Trains by a recipe until an interrupt instead of the update of the given number."""
     from vanilla_transformer.training.loop import train
-
-    def interrupt(optimizer):
-        raise KeyboardInterrupt
 
     def train_until(recipe, update: int) -> None:
         with at_update(update, interrupt, before=True), pytest.raises(KeyboardInterrupt):

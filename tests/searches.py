@@ -91,18 +91,4 @@ class Never(LogitsProcessor):
         return scores.index_fill(1, torch.tensor([5]), -float("inf"))
 
 
-class Streamed:
-    """Takes what a streamer takes."""
-
-    def put(self, value: torch.Tensor) -> None:
-        pass
-
-    def end(self) -> None:
-        pass
-
-
 INPUTS = sentences(0, [5, 3, 2], "right")
-
-
-def greatest_difference(scores: torch.Tensor, expected: torch.Tensor) -> float:
-    return float((scores - expected).abs().max())

@@ -1,5 +1,6 @@
 """The pages of the documentation: their cells run, their commands are understood, their links lead somewhere."""
 
+import itertools
 import re
 import shlex
 import shutil
@@ -36,12 +37,7 @@ def commands(page):
         for part in line.split("|"):
             words = shlex.split(part, comments=True)
             if words and words[0].endswith("vanilla-transformer"):
-                yield [word for word in words[1:] if not re.match(r"[<>]", word)][: shell_redirection(words)]
-
-
-def shell_redirection(words):
-    at = [place - 1 for place, word in enumerate(words) if re.match(r"[<>]", word)]
-    return at[0] if at else None
+                yield list(itertools.takewhile(lambda word: word[:1] not in ("<", ">"), words[1:]))
 
 
 @pytest.fixture(scope="session")

@@ -1,4 +1,4 @@
-"""The site in a real browser, opened from the disk: formulas, search, and the width of a telephone."""
+"""The site in a real browser, opened from the disk: what it asks for, links, and the width of a telephone."""
 
 import pytest
 
@@ -20,26 +20,8 @@ def visit(browser, site):
 
 
 @pytest.mark.parametrize(
-    ("words", "page"),
-    [
-        ("ensembles", "guides/combine.html"),
-        ("beam search", "paper/6.1-translation.html"),
-    ],
-)
-def test_a_name_of_the_field_finds_its_page_first(visit, words, page):
-    tab = visit(f"search.html?q={words.replace(' ', '+')}")
-    first = tab.locator("#search-results li a").first
-    first.wait_for()
-    tab.wait_for_function("document.querySelector('.search-summary')?.textContent.includes('found')")
-    assert first.get_attribute("href").split("#")[0] == page
-
-
-@pytest.mark.parametrize(
     ("page", "words"),
-    [
-        ("index", "a model that computes live"),
-        ("paper/3.2-attention", "Watch a model compute this"),
-    ],
+    [("index", "a model that computes live"), ("paper/3.2-attention", "Watch a model compute this")],
 )
 def test_the_page_that_computes_is_one_click_away(visit, site, page, words):
     tab = visit(f"{page}.html")

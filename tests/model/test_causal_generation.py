@@ -12,7 +12,6 @@ from searches import (
     WORDS,
     CausalLibrarySearch,
     Google,
-    Streamed,
     assert_same,
     sentences,
     sharp,
@@ -99,12 +98,9 @@ def test_greedy_search_and_samples_are_the_librarys(seed, architecture, lengths,
 
 INPUTS = prompts(0, [5, 3, 2])
 ENGINE = {
-    "nothing asked for": {},
     "no mask": {"attention_mask": None, "input_ids": torch.tensor([[5, 9], [7, 8]])},
     "no prompt": {"attention_mask": None, "input_ids": None},
-    "a beam": {"num_beams": 4},
     "Google's penalty": {"num_beams": 4, "length_penalty_type": "google", "length_penalty": 0.6},
-    "sampling": {"do_sample": True, "top_k": 20, "top_p": 0.9, "min_p": 0.01, "temperature": 0.7},
     "several samples": {"do_sample": True, "num_return_sequences": 3},
     "positions that count tokens": {"position_ids": (INPUTS["attention_mask"].cumsum(1) - 1).clamp(min=0)},
     "a configuration": {"generation_config": GenerationConfig(num_beams=2, eos_token_id=END, pad_token_id=PAD)},
@@ -112,15 +108,11 @@ ENGINE = {
 }
 LIBRARY = {
     "a beam that is sampled": {"do_sample": True, "num_beams": 3},
-    "scores of all steps": {"output_scores": True, "return_dict_in_generate": True},
-    "no cache": {"use_cache": False},
-    "a static cache": {"cache_implementation": "static"},
     "a penalty that passes over padding": {"repetition_penalty": 1.2},
     "embeddings": {"inputs_embeds": torch.randn(3, 5, 16), "input_ids": None},
     "padding on the right": {name: part.flip(1) for name, part in INPUTS.items()},
     "a prompt of padding": {"attention_mask": INPUTS["attention_mask"] * torch.tensor([[1], [0], [1]])},
     "positions of one's own": {"position_ids": torch.tensor([[3, 4, 5, 6, 7]]).expand(3, -1)},
-    "a streamer": {"streamer": Streamed(), "input_ids": INPUTS["input_ids"][:1], "attention_mask": None},
 }
 
 
@@ -130,7 +122,7 @@ def test_each_call_goes_the_way_that_is_said_here(ways_taken, way: str):
         ways_taken.clear()
         language_model(0).generate(**{**INPUTS, "max_new_tokens": 4, **asked})
         assert ways_taken == [way], name
-        if way == "library" and "return_dict_in_generate" not in asked:
+        if way == "library":
             with refused(ValueError, "'int8'"):
                 language_model(0).generate(**{**INPUTS, "max_new_tokens": 4, **asked}, quantization="int8")
 

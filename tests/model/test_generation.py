@@ -1,6 +1,5 @@
 """Section 6.1, and what `generate` offers, beside teacher forcing, an exhaustive search and greedy steps by hand."""
 
-import copy
 import itertools
 
 import pytest
@@ -141,23 +140,6 @@ def test_a_checkpoint_without_its_generation_config_decodes_as_the_paper(model, 
     theirs = GenerationConfig(num_beams=2, max_new_tokens=3)
     loaded = VanillaTransformerForConditionalGeneration.from_pretrained(tmp_path / "again", generation_config=theirs)
     assert (loaded.generation_config.num_beams, loaded.generation_config.max_new_tokens) == (2, 3)
-
-
-def test_a_generation_config_that_says_which_penalty_keeps_it(model, tmp_path):
-    def scores(model, **asked) -> torch.Tensor:
-        return model.generate(**INPUTS, **asked, output_scores=True, return_dict_in_generate=True).sequences_scores
-
-    theirs = GenerationConfig(num_beams=4, length_penalty_type="huggingface", length_penalty=1.0)
-    theirs.save_pretrained(tmp_path)
-    by_library = scores(model, num_beams=4, length_penalty_type="huggingface", length_penalty=1.0)
-    by_paper = scores(model)
-    assert not torch.allclose(by_library, by_paper)
-    for given_ in (theirs, GenerationConfig.from_pretrained(tmp_path)):
-        assert torch.equal(scores(model, generation_config=given_), by_library)
-    # And the other way round: a model of the library's penalty, and settings of the paper's model.
-    of_library = copy.deepcopy(model)
-    of_library.generation_config = theirs
-    assert torch.equal(scores(of_library, generation_config=model.generation_config), by_paper)
 
 
 @pytest.mark.parametrize("asked", [{}, {"num_beams": 1}, {"output_scores": True, "return_dict_in_generate": True}])

@@ -10,9 +10,6 @@ from searches import INPUTS, sharp
 from transformers import GenerationMixin
 from transformers.generation import utils as generation_utils
 
-from vanilla_transformer.engine import calls
-from vanilla_transformer.model import generation_vanilla_transformer as generation
-
 HOOKS = ["_beam_search", "_sample", "_maybe_prepare_encoder_kwargs_for_generation"]
 TENSOR_SETTINGS = ["_eos_token_tensor", "_pad_token_tensor"]
 
@@ -58,13 +55,3 @@ def test_the_librarys_search_is_used_without_a_name(monkeypatch, name: str):
     if name != "_maybe_prepare_encoder_kwargs_for_generation":
         with refused(ValueError, "int8", name):
             sharp(0).generate(**INPUTS, quantization="int8")
-
-
-def test_every_override_of_the_library_is_known():
-    """An override of something undocumented is of use only where the library asks for it."""
-    mixins = [*generation.PaperGenerationMixin.__mro__, *generation.CausalGenerationMixin.__mro__]
-    ours = [mixin for mixin in mixins if mixin.__module__ == generation.__name__]
-    overridden = {name for mixin in ours for name in vars(mixin) if name in vars(GenerationMixin)}
-    documented = {"generate", "prepare_inputs_for_generation", "adjust_generation_fn", "__module__", "__doc__"}
-    assert overridden - documented == set(HOOKS)
-    assert set(calls._TENSOR_SETTINGS) == set(TENSOR_SETTINGS)

@@ -172,14 +172,11 @@ def test_punctuation_and_digits_stand_apart_from_words():
     assert not [piece for piece in pieces if len(piece) > 1 and set(piece) & set(string.digits)]
 
 
-def test_split_text_keeps_its_pieces_and_comes_back_in_words(tmp_path: Path):
-    presplit = VanillaTransformerTokenizer.train(SPLIT, algorithm="presplit")
-    for tokenizer in (presplit, reloaded(presplit, tmp_path)):
-        pieces = tokenizer.convert_tokens_to_ids(tokenizer.tokenize(SPLIT[0]))
-        assert len(pieces) == len(SPLIT[0].split())
-        assert decoded(tokenizer, pieces) == tokenizer.detokenize(SPLIT[0]) == "über saftig-grünes gras ."
-        texts = {"": "", "sand ist sand .": "sand ist sand .", "sa@@": "sa"}
-        assert {text: tokenizer.detokenize(text) for text in texts} == texts
+def test_split_text_keeps_its_pieces_and_comes_back_in_words():
+    tokenizer = VanillaTransformerTokenizer.train(SPLIT, algorithm="presplit")
+    pieces = tokenizer.convert_tokens_to_ids(tokenizer.tokenize(SPLIT[0]))
+    assert len(pieces) == len(SPLIT[0].split())
+    assert decoded(tokenizer, pieces) == "über saftig-grünes gras ."
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
