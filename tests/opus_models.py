@@ -71,17 +71,14 @@ def write_opus(directory: Path, *, separate: bool = False, languages: tuple[str,
         vocabularies.append([pieces.id_to_piece(index) for index in range(3, pieces.get_piece_size())])
     groups = vocabularies if separate else [[*vocabularies[0], *vocabularies[1], *languages]]
     for group, file in zip(groups, ("vocab.json", "target_vocab.json"), strict=False):
-        entries = ["</s>", "<unk>", *([] if not separate else ["<pad>"]), *group, *([] if separate else ["<pad>"])]
+        entries = ["</s>", "<unk>", "<pad>", *group] if separate else ["</s>", "<unk>", *group, "<pad>"]
         ids = {piece: number for number, piece in enumerate(dict.fromkeys(entries))}
         (directory / file).write_text(json.dumps(ids))
-    size, pad = len(json.loads((directory / "vocab.json").read_text())), 2 if separate else None
-    pad = size - 1 if pad is None else pad
+    size, sizes = len(json.loads((directory / "vocab.json").read_text())), {}
+    pad = 2 if separate else size - 1
     if separate:
-        target = len(ids)
-        sizes: dict[str, Any] = {"decoder_vocab_size": target, "share_encoder_decoder_embeddings": False}
+        sizes = {"decoder_vocab_size": len(ids), "share_encoder_decoder_embeddings": False}
         sizes["tie_word_embeddings"] = False
-    else:
-        sizes = {}
     model = random_marian(opus(vocab_size=size, pad_token_id=pad, decoder_start_token_id=pad, **sizes))
     model.final_logits_bias[0, 0] += 1
     model.generation_config = GenerationConfig(

@@ -11,7 +11,6 @@ import torch
 from searches import INPUTS, sharp
 from torch import nn
 
-from vanilla_transformer import VanillaTransformerForConditionalGeneration
 from vanilla_transformer.engine import cpu
 from vanilla_transformer.engine.linear import Weights
 from vanilla_transformer.engine.stacks import Decoder
@@ -82,9 +81,7 @@ def test_bfloat16_needs_processor_and_library(monkeypatch, known: str):
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("num_beams", [1, 4])
-def test_16_bit_models_decode_in_float32_where_16_bits_are_emulated(
-    processor, monkeypatch, tiny_model: VanillaTransformerForConditionalGeneration, dtype: torch.dtype, num_beams: int
-):
+def test_16_bit_models_decode_in_float32_where_16_bits_are_emulated(processor, monkeypatch, dtype, num_beams: int):
     processor(bfloat16=False)
     asked, make = [], Weights.projections
 
@@ -93,11 +90,10 @@ def test_16_bit_models_decode_in_float32_where_16_bits_are_emulated(
         return make(weights, *modules, **scaled)
 
     monkeypatch.setattr(Weights, "projections", noted)
-    inputs = {"input_ids": torch.tensor([[5, 6, 7, 2], [8, 9, 2, 0]]), "num_beams": num_beams, "max_new_tokens": 8}
-    rounded = tiny_model.to(dtype)
-    found = rounded.generate(**inputs)
+    search, rounded = {"num_beams": num_beams, "max_new_tokens": 8}, sharp(0).to(dtype)
+    found = rounded.generate(**INPUTS, **search)
     assert set(asked) == {torch.float32}
-    assert torch.equal(found, rounded.float().generate(**inputs))
+    assert torch.equal(found, rounded.float().generate(**INPUTS, **search))
 
 
 @pytest.mark.parametrize(

@@ -133,21 +133,24 @@ def test_a_resumed_run_of_a_trainer_ends_with_the_weights_of_one_that_was_not(to
     assert torch.equal(flat(resumed.model), flat(whole.model))
 
 
+def adapted(kind: str, model: Any, **settings: Any) -> Any:
+    """Returns a model with adapters that have been trained for some steps, some of them without logits."""
+    model = peft.get_peft_model(model, peft.LoraConfig(r=4, target_modules=PROJECTIONS, **settings)).train()
+    optimizer = torch.optim.Adam([one for one in model.parameters() if one.requires_grad], lr=2e-2)
+    for without in ({}, {} if kind in ("classifier", "tagger") else {"skip_logits": True}) * 3:
+        model(**inputs_of(kind), **without).loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    return model.eval()
+
+
 @pytest.mark.parametrize("kind", HEADS)
 def test_adapters_are_trained_merged_and_saved(kind: str, tmp_path: Path):
     inputs, base = inputs_of(kind), random_model(kind)
-    config = peft.LoraConfig(r=4, target_modules=PROJECTIONS)
-    model = peft.get_peft_model(copy.deepcopy(base), config)
-    frozen = {name: one.clone() for name, one in model.named_parameters() if not one.requires_grad}
+    model = adapted(kind, copy.deepcopy(base))
+    learned = [name for name, one in model.named_parameters() if one.requires_grad]
     sublayers = 2 + 2 * 2 if kind == "translator" else 2
-    assert len(list(model.parameters())) - len(frozen) == sublayers * len(PROJECTIONS) * 2
-    optimizer = torch.optim.Adam([one for one in model.parameters() if one.requires_grad], lr=2e-2)
-    for skip_logits in ({}, {} if kind in ("classifier", "tagger") else {"skip_logits": True}) * 3:
-        model.train()(**inputs, **skip_logits).loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-    model.eval()
-    assert all(torch.equal(dict(model.named_parameters())[name], before) for name, before in frozen.items())
+    assert len(learned) == sublayers * len(PROJECTIONS) * 2
     logits = model(**inputs).logits
     assert (logits - base(**inputs).logits).abs().max() > 1e-3
     model.save_pretrained(tmp_path / "adapter")
@@ -160,3 +163,15 @@ def test_adapters_are_trained_merged_and_saved(kind: str, tmp_path: Path):
     by_peft = peft.PeftModel.from_pretrained(base, tmp_path / "adapter").eval()
     for one in (merged, HEADS[kind].from_pretrained(tmp_path / "merged"), by_peft, by_itself):
         torch.testing.assert_close(one(**inputs).logits, logits, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("kind", ["translator", "language-model"])
+@pytest.mark.parametrize("whole", [True, False], ids=["whole", "some rows"])
+def test_an_embedding_that_is_trained_beside_adapters_is_merged_and_saved(whole: bool, kind: str, tmp_path: Path):
+    name = "shared" if kind == "translator" else "embed_tokens"
+    settings = {"modules_to_save": [name]} if whole else {"trainable_token_indices": [5, 9, 6]}
+    model, inputs = adapted(kind, random_model(kind), **settings), inputs_of(kind)
+    logits, merged = model(**inputs).logits, model.merge_and_unload()
+    merged.save_pretrained(tmp_path)
+    for one in (merged, HEADS[kind].from_pretrained(tmp_path)):
+        torch.testing.assert_close(one(**inputs).logits, logits, atol=1e-4, rtol=0)
