@@ -244,7 +244,8 @@ def test_an_option_of_attention_is_computed_by_forward_alone(text, tmp_path, cap
     model = program.AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "model").eval()
     ids = torch.tensor([[5, 6, 7]])
     with_norm = model(ids, decoder_input_ids=ids).logits
-    plain = VanillaTransformerForConditionalGeneration(VanillaTransformerConfig(**sizes_of(model.config)))
+    sizes = {name: getattr(model.config, name) for name in SIZES}
+    plain = VanillaTransformerForConditionalGeneration(VanillaTransformerConfig(**sizes))
     plain.load_state_dict(model.state_dict())
     assert not torch.allclose(with_norm, plain.eval()(ids, decoder_input_ids=ids).logits, atol=0.01)
     assert (
@@ -252,12 +253,6 @@ def test_an_option_of_attention_is_computed_by_forward_alone(text, tmp_path, cap
     )
     assert main(["export", str(tmp_path / "model"), str(tmp_path / "export"), "--to", "ctranslate2"]) == 1
     assert "NormalisedTransformer" in capsys.readouterr().err
-
-
-def sizes_of(config):
-    """The fields of the paper's model in a configuration that has others too."""
-    names = ["vocab_size", "d_model", "d_ff", "num_heads", "encoder_layers", "decoder_layers", "dropout"]
-    return {name: getattr(config, name) for name in names}
 
 
 def test_a_metric_from_outside_scores_a_model_and_its_run(files, tmp_path, monkeypatch, capsys):
