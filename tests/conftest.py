@@ -23,7 +23,7 @@ from huggingface_hub import constants
 from transformers import GenerationMixin
 from transformers.utils import logging as transformers_logging
 
-from vanilla_transformer import VanillaTransformerConfig, VanillaTransformerForConditionalGeneration, engine
+from vanilla_transformer import engine
 from vanilla_transformer.engine import cpu
 from vanilla_transformer.translation import translator
 
@@ -47,28 +47,6 @@ def one_thread() -> Iterator[None]:
     """Restores one thread after each test, because other numbers of threads round sums differently."""
     yield
     torch.set_num_threads(1)
-
-
-@pytest.fixture
-def tiny_config() -> VanillaTransformerConfig:
-    """Two layers a side, with nothing random in training mode."""
-    return VanillaTransformerConfig(
-        vocab_size=48,
-        d_model=32,
-        d_ff=64,
-        num_heads=4,
-        encoder_layers=2,
-        decoder_layers=2,
-        dropout=0.0,
-        label_smoothing=0.0,
-    )
-
-
-@pytest.fixture
-def tiny_model(tiny_config: VanillaTransformerConfig) -> VanillaTransformerForConditionalGeneration:
-    """A random model of `tiny_config`, in evaluation mode."""
-    torch.manual_seed(0)
-    return VanillaTransformerForConditionalGeneration(tiny_config).eval()
 
 
 @pytest.fixture

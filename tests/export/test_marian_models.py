@@ -4,9 +4,9 @@ import pytest
 import torch
 from opus_models import END, PAD, opus, random_marian
 from refusals import refused
+from small_models import random_model
 from transformers import MarianMTModel
 
-from vanilla_transformer import VanillaTransformerConfig, VanillaTransformerForConditionalGeneration
 from vanilla_transformer.errors import ModelError
 from vanilla_transformer.export.conversion import to_marian
 from vanilla_transformer.translation.marian import from_marian
@@ -43,12 +43,8 @@ def test_logits_of_a_marian_model_stay_the_same(changes: dict):
 
 
 def test_logits_of_our_model_with_three_embeddings_stay_the_same(tmp_path):
-    torch.manual_seed(0)
-    config = VanillaTransformerConfig(
-        vocab_size=60, d_model=32, d_ff=64, num_heads=4, encoder_layers=2, decoder_layers=2, tie_word_embeddings=False
-    )
-    ours = VanillaTransformerForConditionalGeneration(config).eval()
-    assert not config.attention_bias and config.layer_norm_eps == 1e-6
+    ours = random_model("translator", vocab_size=60, tie_word_embeddings=False)
+    assert not ours.config.attention_bias and ours.config.layer_norm_eps == 1e-6
     to_marian(ours).save_pretrained(tmp_path)
     theirs = MarianMTModel.from_pretrained(tmp_path)
     torch.testing.assert_close(logits(theirs), logits(ours), atol=1e-5, rtol=1e-5)
@@ -62,10 +58,9 @@ def test_logits_of_our_model_with_three_embeddings_stay_the_same(tmp_path):
         ({"positional_encoding": "learned"}, "learned positions"),
     ],
 )
-def test_models_that_marian_cannot_express_are_refused(tiny_config, changes: dict, named: str):
-    config = VanillaTransformerConfig(**{**tiny_config.to_dict(), **changes})
+def test_models_that_marian_cannot_express_are_refused(changes: dict, named: str):
     with refused(ModelError, *named.split()):
-        to_marian(VanillaTransformerForConditionalGeneration(config))
+        to_marian(random_model("translator", **changes))
 
 
 def test_a_marian_model_of_another_architecture_is_refused():

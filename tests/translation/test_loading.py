@@ -9,6 +9,7 @@ import torch
 from huggingface_hub import constants
 from refusals import refused
 from safetensors.torch import load_file, save_file
+from small_models import random_model, save
 
 from vanilla_transformer import VanillaTransformerTokenizer
 from vanilla_transformer.errors import ModelError
@@ -17,12 +18,10 @@ from vanilla_transformer.translation.loading import load_config, load_model, loa
 
 
 @pytest.fixture
-def directory(tiny_model, tmp_path):
+def directory(tmp_path):
     """A model and a tokenizer that fit."""
     tokenizer = VanillaTransformerTokenizer.train(["one two three"] * 9, vocab_size=264)
-    tiny_model.resize_token_embeddings(264)
-    tiny_model.save_pretrained(tmp_path)
-    tokenizer.save_pretrained(tmp_path)
+    save(random_model("translator", vocab_size=264), tokenizer, tmp_path)
     return tmp_path
 
 
@@ -94,9 +93,10 @@ def test_a_configuration_without_weights_is_one(directory):
         load_model(directory)
 
 
-def test_weights_in_pieces_are_compared_with_the_configuration_too(directory, tiny_model):
+def test_weights_in_pieces_are_compared_with_the_configuration_too(directory):
+    model, _ = load_model(directory)
     (directory / "model.safetensors").unlink()
-    tiny_model.save_pretrained(directory, max_shard_size="20KB")
+    model.save_pretrained(directory, max_shard_size="20KB")
     assert len(list(directory.glob("model-*.safetensors"))) > 1
     load_model(directory)
     next(directory.glob("model-00002*")).unlink()
