@@ -82,6 +82,14 @@ def test_a_search_without_a_possible_token_ends(model, way):
         assert (model.generate(**INPUTS, suppress_tokens=[*range(WORDS)], max_new_tokens=9)[:, 1:] == PAD).all()
 
 
+def test_a_sentence_is_forced_to_end_at_its_own_limit(model, way):
+    call = {"forced_eos_token_id": END, "max_length_beyond_source": 0}
+    with way():
+        alone = model.generate(IDS[2:, :2], attention_mask=MASK[2:, :2], **call)[0]
+        beside = model.generate(**INPUTS, **call)[2]
+    assert alone[-1] == END and torch.equal(beside[: len(alone)], alone) and (beside[len(alone) :] == PAD).all()
+
+
 def test_encoder_outputs_may_be_a_tuple(model, way):
     with torch.no_grad():
         states = model.get_encoder()(**INPUTS).last_hidden_state
