@@ -147,12 +147,16 @@ def bias_on_values_alone(model):
     attention.v_proj.bias = nn.Parameter(torch.ones(attention.v_proj.out_features))
 
 
+def max_norm(model):
+    model.get_input_embeddings().max_norm = 0.5
+
+
 def adapter(model):
     part = type("Adapter", (nn.Linear,), {})(16, 16, bias=False)
     model.set_submodule("model.decoder.layers.0.self_attention.q_proj", part)
 
 
-@pytest.mark.parametrize("edit", [eps, activation, bias_on_values_alone, adapter])
+@pytest.mark.parametrize("edit", [eps, activation, bias_on_values_alone, max_norm, adapter])
 def test_a_change_after_a_call_is_seen(ways_taken, edit):
     model = sharp(0)
     before = sequences(model, "engine")
