@@ -37,7 +37,6 @@ def progress_bar(
     *,
     total: int | Callable[[], int | None] | None = None,
     done: int = 0,
-    in_the_way: bool = False,
 ) -> Iterator[tqdm]:
     """Shows progress on standard error: as a bar in a terminal, elsewhere as lines, for work of more than seconds.
 
@@ -45,14 +44,10 @@ def progress_bar(
         unit: Name of the items counted, in the plural.
         total: Number of items, or a function that counts them in the background.
         done: Number of items done before.
-        in_the_way: Whether lines are typed or printed at the same terminal.
     """
     # Rate and time left come from the mean since the start.
     settings: dict[str, object] = {"unit": f" {unit}", "initial": done, "smoothing": 0}
-    if sys.stderr.isatty():
-        progress = tqdm(**settings, dynamic_ncols=True, disable=in_the_way)
-    else:
-        progress = ProgressLines(**settings)
+    progress = tqdm(**settings, dynamic_ncols=True) if sys.stderr.isatty() else ProgressLines(**settings)
 
     def count() -> None:
         progress.total = total() if callable(total) else total

@@ -4,7 +4,7 @@ import os
 import stat
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from functools import partial
 from io import TextIOWrapper
 from itertools import chain, islice
@@ -156,7 +156,6 @@ def answer_lines(
         rows: The rows of a table, as lines, instead of the lines of the input.
         resume: Whether to leave out lines whose answers are in the output.
     """
-    from vanilla_transformer.progress import progress_bar
     from vanilla_transformer.translation.lines import chunks, with_pauses
 
     lines, rereadable = rows if rows is not None else read_input(input), _regular_file(input, sys.stdin) is not None
@@ -164,17 +163,22 @@ def answer_lines(
     number, left = 0, chunks(with_pauses(lines, PATIENCE) if waits else lines, chunk_lines)
     if resume and output is not None and output.exists():
         number, left = _unanswered(left, output, answer_lines)
-    total = partial(count_lines, input) if input is not None and rereadable and rows is None else None
-    with open_output(output, "ab" if resume else "wb") as file:
-        in_the_way = file.isatty() or (input is None and sys.stdin.isatty())
-        unit = "lines" if rows is None else "rows"
-        with progress_bar(unit, total=total, done=number, in_the_way=in_the_way) as bar:
-            for chunk in left:
-                for answer in work(chunk, bar.update):
-                    print(render(number, answer), file=file)
-                    number += 1
-                    if answer.truncated:
-                        warn(f"line {number} is too long for the model and was cut.")
+    with ExitStack() as opened:
+        file = opened.enter_context(open_output(output, "ab" if resume else "wb"))
+        bar = None
+        # Whoever types the lines, or reads their answers as they come, sees how far it is.
+        if _regular_file(output, sys.stdout) and not (input is None and sys.stdin.isatty()):
+            from vanilla_transformer.progress import progress_bar
+
+            unit = "lines" if rows is None else "rows"
+            total = partial(count_lines, input) if input is not None and rereadable and rows is None else None
+            bar = opened.enter_context(progress_bar(unit, total=total, done=number))
+        for chunk in left:
+            for answer in work(chunk, (lambda count: None) if bar is None else bar.update):
+                print(render(number, answer), file=file)
+                number += 1
+                if answer.truncated:
+                    warn(f"line {number} is too long for the model and was cut.")
 
 
 def _unanswered(chunks: Iterator[list[str]], output: Path, answer_lines: int) -> tuple[int, Iterator[list[str]]]:
