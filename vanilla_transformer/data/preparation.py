@@ -102,10 +102,10 @@ class PreparedCorpus(ABC):
 
     @abstractmethod
     def rows(self, indices: Sequence[int] | NDArray[np.integer]) -> Rows:
-        """Return the ids of the rows at `indices`, by column."""
+        """Returns the ids of the rows at `indices`, by column."""
 
     def of_epoch(self, epoch: int) -> "PreparedCorpus":
-        """Return the rows of an epoch: always these, except in a mixture that draws some of them."""
+        """Returns the rows of an epoch: always these, except in a mixture that draws some of them."""
         return self
 
 
@@ -141,7 +141,7 @@ class StoredCorpus(PreparedCorpus):
         self.tokens = self._hash()
 
     def rows(self, indices: Sequence[int] | NDArray[np.integer]) -> Rows:
-        """Return the ids of the rows at `indices`, by column, as views of the file."""
+        """Returns the ids of the rows at `indices`, by column, as views of the file."""
         return rows_at(self.columns, self.starts, indices)
 
     def _hash(self) -> str:
@@ -156,7 +156,7 @@ class StoredCorpus(PreparedCorpus):
 def rows_at(
     columns: Mapping[str, Sequence[Piece]], starts: NDArray[np.int64], indices: Sequence[int] | NDArray[np.integer]
 ) -> Rows:
-    """Return rows by their positions in columns of several pieces, each of which begins at one of `starts`."""
+    """Returns rows by their positions in columns of several pieces, each of which begins at one of `starts`."""
     positions = np.asarray(indices, dtype=np.int64)
     numbers = np.searchsorted(starts, positions, side="right") - 1
     places = list(zip(numbers.tolist(), (positions - starts[numbers]).tolist(), strict=True))
@@ -174,7 +174,7 @@ def prepare_corpus(
     max_length: int,
     directory: Path,
 ) -> StoredCorpus:
-    """Turn text into tokens in `directory`, or open those already made there from the same text, tokenizer and task.
+    """Turns text into tokens in `directory`, or opens those already made there from the same text, tokenizer and task.
 
     Args:
         corpus: Rows of text with the columns of the encoder's form, as `read_corpus` returns them.
@@ -217,7 +217,7 @@ def prepare_corpus(
 
 
 def settings_fingerprint(tokenizer: PreTrainedTokenizerBase, encoder: Encoder, max_length: int) -> str:
-    """Hash everything that the tokens depend on, except the text."""
+    """Hashes everything that the tokens depend on, except the text."""
     reader: Any = plain_text(tokenizer)
     if reader.is_fast:
         state = json.loads(reader.backend_tokenizer.to_str())
@@ -245,7 +245,7 @@ class _Batches:
         return PreparationReport(self._read, self._kept, self._empty, self._read - self._kept - self._empty)
 
     def __call__(self, batch: Texts, indices: Sequence[int]) -> dict[str, list[Sequence[int]]]:
-        """Return the columns of ids."""
+        """Returns the columns of ids."""
         form, columns = self._encoder.form, self._encoder.columns
         texts = list(zip(*(batch[name] for name in form.names), strict=True))
         if form.packed:
@@ -271,7 +271,7 @@ class _Batches:
         return list(zip(*(ids[column] for column in columns), strict=True))
 
     def _packed(self, texts: Sequence[Row], *, is_last: bool) -> list[tuple[list[int]]]:
-        """Return the blocks that are full after some more pieces, each starting with the last id of the one before.
+        """Returns the blocks that are full after some more pieces, each starting with the last id of the one before.
 
         So all ids of a text but the first are predicted exactly once. An empty piece ends the text before it.
         """
@@ -289,7 +289,7 @@ class _Batches:
 
 
 def _longest_text(tokenizer: PreTrainedTokenizerBase, max_length: int) -> float:
-    """Return the most characters that `max_length` tokens can hold: longer texts need not be tokenized.
+    """Returns the most characters that `max_length` tokens can hold: longer texts need not be tokenized.
 
     Other tokenizers may skip characters, so no limit is known.
     """
@@ -300,7 +300,7 @@ def _longest_text(tokenizer: PreTrainedTokenizerBase, max_length: int) -> float:
 def token_ids(
     texts: Sequence[TextOrPair], tokenizer: PreTrainedTokenizerBase, *, target: bool = False
 ) -> list[list[int]]:
-    """Return the ids of each text or pair, with those the tokenizer adds at its ends; a `target` keeps its case."""
+    """Returns the ids of each text or pair, with those the tokenizer adds at its ends; a `target` keeps its case."""
     if not tokenizer.is_fast or (target and not isinstance(tokenizer, VanillaTransformerTokenizer)):
         found: Any = tokenizer(text_target=list(texts)) if target else tokenizer(list(texts))
         return list(found["input_ids"])
@@ -311,7 +311,7 @@ def token_ids(
 
 
 def reading_backend(tokenizer: PreTrainedTokenizerBase) -> Tokenizer:
-    """Return the backend of a fast tokenizer, set to read plain text of any length."""
+    """Returns the backend of a fast tokenizer, set to read plain text of any length."""
     tokenizer = plain_text(tokenizer)
     backend: Tokenizer = tokenizer.backend_tokenizer
     backend.no_truncation()

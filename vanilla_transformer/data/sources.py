@@ -52,12 +52,12 @@ class TextForm:
     packed: bool = False
 
     def without_labels(self) -> "TextForm":
-        """Return the form without the column that a model predicts."""
+        """Returns the form without the column that a model predicts."""
         return replace(self, columns=tuple(one for one in self.columns if one.setting != "label_column"))
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Return the names of the columns."""
+        """Returns the names of the columns."""
         return tuple(column.name for column in self.columns)
 
 
@@ -123,7 +123,7 @@ Corpora = tuple[CorpusSpec, ...]
 
 
 def parse_corpora(words: Sequence[str]) -> Corpora:
-    """Read the corpora in a list of words: ``+`` separates two, and ``name=value`` belongs to the corpus before it.
+    """Reads the corpora in a list of words: ``+`` separates two, and ``name=value`` belongs to the corpus before it.
 
     ``news.en news.de weight=0.7 + europarl.parquet weight=0.3 source_column=en target_column=de`` are two corpora. An
     existing file is always a file, as is a word that resembles none of `SETTINGS`.
@@ -145,7 +145,7 @@ def parse_corpora(words: Sequence[str]) -> Corpora:
 
 
 def one_corpus(source: CorpusSpec | str | Sequence[str]) -> CorpusSpec:
-    """Return the single corpus allowed where nothing is mixed.
+    """Returns the single corpus allowed where nothing is mixed.
 
     Raises:
         CorpusError: The words name several or none, or it has a weight.
@@ -159,7 +159,7 @@ def one_corpus(source: CorpusSpec | str | Sequence[str]) -> CorpusSpec:
 
 
 def to_words(corpora: Corpora) -> list[str]:
-    """Return the words that `parse_corpora` reads as these corpora."""
+    """Returns the words that `parse_corpora` reads as these corpora."""
     words: list[str] = []
     for corpus in corpora:
         settings = {name: getattr(corpus, name) for name in SETTINGS}
@@ -214,7 +214,7 @@ class CorpusLocation:
 
 
 def locate(corpus: CorpusSpec, form: TextForm) -> CorpusLocation:
-    """Return the location that the words for a corpus mean, for reading a form."""
+    """Returns the location that the words for a corpus mean, for reading a form."""
     known = [column.setting for column in form.columns]
     for setting, name in zip(COLUMN_SETTINGS, corpus.columns, strict=True):
         if name is not None and setting not in known:
@@ -240,7 +240,7 @@ def locate(corpus: CorpusSpec, form: TextForm) -> CorpusLocation:
 
 
 def _kind(path: str, parts: list[str], form: TextForm) -> str:
-    """Return the kind of a single source, given its path or name, and its configuration and split."""
+    """Returns the kind of a single source, given its path or name, and its configuration and split."""
     suffix, single = table_suffix(path), len(form.columns) == 1
     if form.tagged:
         if parts or suffix not in (None, ".tsv"):
@@ -264,7 +264,7 @@ def _kind(path: str, parts: list[str], form: TextForm) -> str:
 
 
 def split_off(source: str) -> tuple[str, list[str]]:
-    """Split NAME:CONFIG:SPLIT; an existing path takes precedence over colons."""
+    """Splits NAME:CONFIG:SPLIT; an existing path takes precedence over colons."""
     if os.path.exists(source):
         return source, []
     for parts in (1, 2):
@@ -283,18 +283,18 @@ def refuse_pipes(corpora: Sequence[CorpusSpec]) -> None:
 
 
 def table_suffix(path: str) -> str | None:
-    """Return the suffix that marks a file as a table, None for other files."""
+    """Returns the suffix that marks a file as a table, None for other files."""
     suffix = Path(without_suffix(path)).suffix.lower()
     return suffix if suffix in FILE_SUFFIXES else None
 
 
 def has_columns(path: str, form: TextForm) -> bool:
-    """Tell by its suffix whether a file has columns to read a form from, rather than lines of text."""
+    """Tells by its suffix whether a file has columns to read a form from, rather than lines of text."""
     return without_suffix(path).endswith(CONLL_SUFFIXES) if form.tagged else table_suffix(path) is not None
 
 
 def choose_columns(names: Sequence[str], wanted: Wanted, where: str, form: TextForm) -> Wanted:
-    """Decide which of the columns `names` are those of a form, None for one that is left out.
+    """Decides which of the columns `names` are those of a form, None for one that is left out.
 
     Args:
         names: All columns of the table; each language of its column ``translation`` is one, such as `translation.en`.

@@ -28,7 +28,7 @@ Records = Iterator[tuple[int, dict[str, object]]]
 
 
 def read_table(path: str, suffix: str, wanted: Wanted, form: TextForm) -> tuple[Wanted, NumberedRows]:
-    """Open a table: return the names of its columns that the form is read from, and its rows.
+    """Opens a table: return the names of its columns that the form is read from, and its rows.
 
     CSV is that of RFC 4180, with a header. In TSV quotes are ordinary text, and the first line is a header if `wanted`
     gives names or if it has those known to the form; otherwise columns are named by number, from 1. JSONL has an
@@ -136,7 +136,7 @@ def _json_records(path: str) -> Records:
 
 
 def read_conll(path: str, wanted: Wanted) -> NumberedRows:
-    """Yield the sentences of a file with one word per line, its tags in columns beside it, and empty lines between.
+    """Yields the sentences of a file with one word per line, its tags in columns beside it, and empty lines between.
 
     Columns are separated by tabs or, in a line without tabs, by white space; `wanted` gives their numbers from 1. By
     default the first column is the word and the last its tag. Skipped is what cannot be a word: comments, which begin
@@ -177,7 +177,7 @@ def _cells(line: str) -> list[str]:
 
 
 def _places(where: str, wanted: Wanted, columns: int) -> list[int]:
-    """Find the columns of the words and, if wanted, of the tags."""
+    """Finds the columns of the words and, if wanted, of the tags."""
     names = [name or str(default) for name, default in zip(wanted, (1, columns), strict=False)]
     for name in names:
         if not name.isdecimal() or not 1 <= int(name) <= columns:

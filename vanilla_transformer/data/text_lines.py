@@ -22,7 +22,7 @@ BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
 def read_lines(path: str | os.PathLike[str]) -> Iterator[str]:
-    r"""Yield the lines of a UTF-8 file, plain or compressed, without their line ends; ``"-"`` is standard input.
+    r"""Yields the lines of a UTF-8 file, plain or compressed, without their line ends; ``"-"`` is standard input.
 
     Only ``\n`` and ``\r\n`` end a line. Any other character that Unicode calls a line break (a lone ``\r``, a form
     feed, U+0085, U+2028) is text, so that the two files of a corpus stay aligned. A leading byte order mark is
@@ -35,7 +35,7 @@ def read_lines(path: str | os.PathLike[str]) -> Iterator[str]:
 
 
 def read_pieces(path: str | os.PathLike[str]) -> Iterator[str]:
-    """Yield all characters of a UTF-8 file in pieces: lines with their ends, and parts of very long ones.
+    """Yields all characters of a UTF-8 file in pieces: lines with their ends, and parts of very long ones.
 
     An empty piece comes first, to mark the start of a text; an empty file gives no pieces.
     """
@@ -47,7 +47,7 @@ def read_pieces(path: str | os.PathLike[str]) -> Iterator[str]:
 
 
 def decoded_lines(path: str | os.PathLike[str]) -> Iterator[str]:
-    """Yield the lines of a UTF-8 file with their line ends; see `read_lines`."""
+    """Yields the lines of a UTF-8 file with their line ends; see `read_lines`."""
     name, number = "standard input" if path == "-" else os.fspath(path), 0
     try:
         # Not sys.stdin: Python closes it at exit, and aborts if a thread is still waiting for a line in its buffer.
