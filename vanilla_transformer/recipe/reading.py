@@ -53,10 +53,8 @@ def named_recipe(name_or_path: str | Path, options: Mapping[str, object]) -> Rec
             f"The recipe {name_or_path} comes without data: give it with --train; the comment at the top of {shipped} "
             "says where to get it."
         )
-    left: list[str] = []
+    left = ["vocab_size"] if recipe.tokenizer.tokenizer != named.tokenizer.tokenizer else []
     steps, its_steps = recipe.optimization, named.optimization
-    if recipe.tokenizer.tokenizer != named.tokenizer.tokenizer:
-        left.append("vocab_size")
     fewer = steps.max_steps != its_steps.max_steps and (steps.max_steps or math.inf) <= (its_steps.warmup_steps or 0)
     if fewer and steps.warmup_steps == its_steps.warmup_steps:
         # The recipe's warm-up would take up all of so few steps.
