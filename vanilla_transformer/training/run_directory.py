@@ -1,7 +1,6 @@
 """The output directory: what it may hold when a run starts, and what the run writes to it: log, metrics and curves."""
 
 import json
-import math
 import sys
 import time
 from collections.abc import Sequence
@@ -212,7 +211,7 @@ class RunLogger:
     def log_metrics(self, metrics: dict[str, float], message: str) -> None:
         """Appends a line to metrics.jsonl, and the message to the log and, without a bar, to the screen."""
         if self.enabled:
-            _append(self.metrics, json.dumps({name: value for name, value in metrics.items() if math.isfinite(value)}))
+            _append(self.metrics, json.dumps(metrics))
             self._log(message)
             if self.bar is None:
                 print(message, file=sys.stderr, flush=True)
