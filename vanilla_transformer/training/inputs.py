@@ -319,15 +319,12 @@ class LocalStep:
     Attributes:
         epoch_done: Share of the epoch that is done after the step.
         items: Number of items that the step's loss is averaged over, in the batches of all processes.
-        real_tokens: Tokens in this process's batches without padding; `all_tokens` includes padding.
     """
 
     epoch: int
     epoch_done: float
     batches: list[Batch]
     items: int
-    real_tokens: int
-    all_tokens: int
 
 
 def local_steps(
@@ -355,20 +352,15 @@ def local_steps(
         plan = make_plan(drawn, recipe)
         steps = plan.epoch(epoch)
         for index in range(done, len(steps)):
-            batches, tokens = [], []
             pieces = share(steps[index], rank, processes)
             together = np.concatenate(pieces)
             if joined_tokens and plan.real_and_all_tokens(together)[1] <= joined_tokens:
                 pieces = [together]
-            for rows in pieces:
-                batch = collate(drawn.rows(rows), RowRandom(plan.seed, epoch, rows))
-                batches.append(pinned(batch) if pin else batch)
-                tokens.append(plan.real_and_all_tokens(rows))
-                # An epoch's batches are views of one array: a name for one of them would keep the whole array.
-                del rows
+            batches = [collate(drawn.rows(rows), RowRandom(plan.seed, epoch, rows)) for rows in pieces]
+            batches = list(map(pinned, batches)) if pin else batches
+            # An epoch's batches are views of one array: a name for one of them would keep the whole array.
             del pieces, together
-            real, padded = map(sum, zip(*tokens, strict=True))
-            yield LocalStep(epoch, (index + 1) / len(steps), batches, steps[index].items, real, padded)
+            yield LocalStep(epoch, (index + 1) / len(steps), batches, steps[index].items)
         # For a large corpus two epochs do not fit in memory.
         del drawn, plan, steps
         done = 0

@@ -119,7 +119,7 @@ def _follow(context: RunContext) -> None:
         )
         raise SystemExit(128 + (stop.signal or signal.SIGTERM))
     if loop.max_steps == step != recipe.optimization.max_steps:
-        logger.info(f"Step {step:,} is the last: {'the time is up' if stop.is_late else 'the run is to finish now'}.")
+        logger.info(f"Step {step:,} is the last: the run is to finish now.")
     if recipe.optimization.max_minutes or loop.max_steps == step:
         recipe = recipe.with_options(max_steps=step, max_minutes=None)
     if accelerator.is_main_process:
@@ -182,8 +182,6 @@ class TrainingLoop:
         self.figures: dict[str, float] = {}
         self._clock = 0.0
         self._begun_at, self._begun_after = 0.0, 0
-        # Since the last log line: tokens of batches without and with padding.
-        self._real_tokens, self._all_tokens = 0, 0
 
     @property
     def is_over(self) -> bool:
@@ -340,8 +338,6 @@ class TrainingLoop:
         self.progress.step_in_epoch += 1
         self.progress.target_tokens += step.items
         self.progress.window_tokens += step.items
-        self._real_tokens += step.real_tokens
-        self._all_tokens += step.all_tokens
 
     def _read_losses(self, stop: StopRequest) -> bool:
         """Collects the losses since the last reading from all processes; True if one was asked to stop by a signal."""
@@ -378,9 +374,7 @@ class TrainingLoop:
 
     def _log(self, stop: StopRequest) -> None:
         """Logs the figures of all steps since the last line, and resets the counts."""
-        padding = 1 - self._real_tokens / self._all_tokens
-        self._record(self.figures, f"{_in_words(self.figures)} · padding {padding:.1%}{self._time_left(stop)}")
-        self._real_tokens, self._all_tokens = 0, 0
+        self._record(self.figures, f"{_in_words(self.figures)}{self._time_left(stop)}")
         self.progress.window_loss, self.progress.window_tokens, self.progress.window_seconds = 0.0, 0, 0.0
 
     def _time_left(self, stop: StopRequest) -> str:

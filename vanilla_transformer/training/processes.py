@@ -277,12 +277,7 @@ class StopRequest:
 
     def is_last_step(self) -> bool:
         """Tells whether the run ends with the step that is done, by its time or as somebody asked."""
-        return self.is_late or (self.finish is not None and self.finish.exists())
-
-    @property
-    def is_late(self) -> bool:
-        """Tells whether there is no time for another step."""
-        return time.perf_counter() >= self.last_step_by
+        return time.perf_counter() >= self.last_step_by or (self.finish is not None and self.finish.exists())
 
     def __call__(self, signum: int, frame: FrameType | None) -> None:
         """Handles a signal; a second Ctrl-C ends the process without waiting.
