@@ -10,20 +10,18 @@ import re
 from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 from huggingface_hub import EvalResult, ModelCard, ModelCardData, parse_local_safetensors_file_metadata
 
 from vanilla_transformer.atomic_files import atomic_write_text
 from vanilla_transformer.data.sources import CMUDICT, CorpusSpec, table_suffix
 from vanilla_transformer.errors import PushError
+from vanilla_transformer.evaluation.metrics import Score
 from vanilla_transformer.recipe.reading import load_recipe
 from vanilla_transformer.recipe.schema import Recipe
+from vanilla_transformer.tasks import Task, task_of_model
 from vanilla_transformer.training.summary import CURVES, SUMMARY, Summary, describe_weights, items_of_loss
-
-if TYPE_CHECKING:
-    from vanilla_transformer.evaluation.metrics import Score
-    from vanilla_transformer.tasks import Task
 
 TEMPLATE = Path(__file__).with_name("model_card.md")
 CARD = "README.md"
@@ -78,7 +76,7 @@ def card_for_hub(directory: Path, repo_id: str) -> str:
     return _rendered(directory, _parsed(directory)[1], repo_id) if is_unmodified(text) else text
 
 
-def add_scores(directory: Path, corpus: CorpusSpec, scores: Sequence["Score"], settings: Mapping[str, object]) -> None:
+def add_scores(directory: Path, corpus: CorpusSpec, scores: Sequence[Score], settings: Mapping[str, object]) -> None:
     """Adds scores to the metadata of a card, replacing earlier ones of the same data, metric and settings.
 
     Args:
@@ -204,7 +202,7 @@ def _rendered(
 def _result(
     usage: Usage | None,
     corpus: CorpusSpec,
-    score: "Score",
+    score: Score,
     *,
     split: str | None = None,
     settings: Mapping[str, object] | None = None,
@@ -240,17 +238,15 @@ def _json(file: Path) -> dict[str, object]:
     return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
 
 
-def _task(directory: Path) -> "Task | None":
+def _task(directory: Path) -> Task | None:
     """Returns the task of a directory's model; None if its files do not tell, or it is not registered."""
-    from vanilla_transformer.tasks import task_of_model
-
     try:
         return task_of_model(directory)
     except (OSError, ValueError):
         return None
 
 
-def _run(directory: Path, summary: Summary | None) -> "tuple[Task | None, Recipe | None, Summary | None]":
+def _run(directory: Path, summary: Summary | None) -> tuple[Task | None, Recipe | None, Summary | None]:
     """Returns what the files of a run tell: the task alone where there is none, or it is not finished."""
     task, summary = _task(directory), summary or Summary.read(directory / SUMMARY)
     if not task or not summary or not (directory / "recipe.yaml").is_file():
@@ -258,7 +254,7 @@ def _run(directory: Path, summary: Summary | None) -> "tuple[Task | None, Recipe
     return task, load_recipe(directory / "recipe.yaml", lenient=True), summary
 
 
-def usage_for(task: "Task | None") -> Usage | None:
+def usage_for(task: Task | None) -> Usage | None:
     """Returns what is said of the models of a task, None where nothing is known."""
     return _USAGES.get(task.auto_class) if task else None
 

@@ -8,16 +8,14 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from vanilla_transformer.atomic_files import atomic_write_text
 from vanilla_transformer.errors import RunError
 from vanilla_transformer.evaluation.metrics import Score
-
-if TYPE_CHECKING:
-    from vanilla_transformer.tasks import Task
+from vanilla_transformer.tasks import Task
 
 # Files of a run's directory.
 SUMMARY = "summary.json"
@@ -90,7 +88,7 @@ def _score(values: dict[str, Any]) -> Score:
     return Score(values["name"], value, values["signature"])
 
 
-def items_of_loss(task: "Task") -> str:
+def items_of_loss(task: Task) -> str:
     """Returns the name of the items of a task's loss, in the plural."""
     items = {
         "AutoModelForSeq2SeqLM": "target tokens",
