@@ -2,7 +2,7 @@
 
 import shutil
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -19,14 +19,13 @@ from huggingface_hub import (
     hf_hub_download,
 )
 from huggingface_hub.errors import (
-    HfHubHTTPError,
+    HTTPError,
     RemoteEntryNotFoundError,
     RepositoryNotFoundError,
 )
 from huggingface_hub.utils import filter_repo_objects
 
 from vanilla_transformer.errors import PushError
-from vanilla_transformer.network import hub_or_cache
 from vanilla_transformer.recipe.reading import load_recipe
 from vanilla_transformer.training.model_card import (
     CARD,
@@ -263,12 +262,13 @@ def push_space(folder: Path, repo_id: str, *, private: bool = False, message: st
 
 def card_examples(model: str) -> list[str]:
     """Returns at most five short examples of the card (`widget`) of a model in a directory or on the Hub."""
-    here = Path(model).is_dir()
     try:
-        with nullcontext() if here else hub_or_cache():
-            card = RepoCard.load(Path(model, CARD) if here else model, ignore_metadata_errors=True)
-    except (OSError, ValueError, HfHubHTTPError, yaml.YAMLError):
+        if Path(model).is_dir():
+            card: Any = RepoCard.load(Path(model, CARD), ignore_metadata_errors=True).data
+        else:
+            card = HfApi().model_info(model).card_data or {}
+    except (OSError, ValueError, HTTPError, yaml.YAMLError):
         return []  # A model is shown even if its card is missing or damaged.
-    widget: Any = card.data.get("widget")
+    widget = card.get("widget")
     texts = [one.get("text") for one in widget if isinstance(one, dict)] if isinstance(widget, list) else []
     return [text for text in texts if isinstance(text, str) and text.strip() and len(text) <= 200][:5]

@@ -12,7 +12,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from datasets import ClassLabel, Dataset, DatasetDict, Features, Translation, Value
-from huggingface_hub import constants
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from refusals import refused
@@ -322,12 +321,6 @@ def test_a_source_that_must_be_a_path_is_not_sought_on_the_hub(unreachable_hub, 
     assert unreachable_hub not in str(caught.value)
 
 
-def test_a_hub_that_does_not_answer_is_asked_once_and_named(unreachable_hub, rows):
-    with refused(CorpusError, "some/corpus", unreachable_hub):
-        rows("some/corpus")
-    assert constants.HF_HUB_OFFLINE is False
-
-
 def test_a_dataset_of_the_hub_is_asked_for_by_name_config_and_split(monkeypatch, rows):
     asked = []
 
@@ -336,11 +329,8 @@ def test_a_dataset_of_the_hub_is_asked_for_by_name_config_and_split(monkeypatch,
         raise ConnectionError("Couldn't reach it\nmore")
 
     monkeypatch.setattr(datasets, "load_dataset_builder", unreachable)
-    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
-    monkeypatch.setenv("https_proxy", "http://127.0.0.1:9")  # Which alone can tell whether the Hub answers.
-    monkeypatch.setenv("no_proxy", "")
     for source in ("some/corpus", "some/corpus:train", "some/corpus:de-en:train", "some/corpus:a:b:c"):
-        with refused(CorpusError, "some/corpus"):
+        with refused(CorpusError, "some/corpus", "reach"):
             rows(source)
     assert asked == [{"path": "some/corpus", "name": name} for name in (None, None, "de-en")]
 

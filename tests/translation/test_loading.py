@@ -157,11 +157,18 @@ def test_a_search_that_cannot_begin_or_end_is_refused(directory, settings, named
         load_model(directory)
 
 
-def test_a_hub_that_does_not_answer_is_asked_once_and_named(tmp_path, monkeypatch, unreachable_hub):
-    monkeypatch.chdir(tmp_path)
-    for offline, reason in ((False, unreachable_hub), (True, "HF_HUB_OFFLINE")):
+def test_a_hub_that_does_not_answer_is_asked_once_and_its_cache_is_used(
+    directory, tmp_path_factory, monkeypatch, unreachable_hub
+):
+    cache = tmp_path_factory.mktemp("cache")
+    monkeypatch.chdir(cache)
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(cache))
+    shutil.copytree(directory, cache / "models--models--there" / "snapshots" / "abc")
+    (cache / "models--models--there" / "refs").mkdir()
+    (cache / "models--models--there" / "refs" / "main").write_text("abc")
+    for offline, reason in ((False, "refused"), (True, "HF_HUB_OFFLINE=0")):
         monkeypatch.setattr(constants, "HF_HUB_OFFLINE", offline)
         for load in (load_model, load_config, load_tokenizer, load_own_tokenizer):
+            load("models/there")
             with refused(ModelError, "models/nosuch", reason):
                 load("models/nosuch")
-        assert constants.HF_HUB_OFFLINE is offline

@@ -8,7 +8,6 @@ import re
 import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import nullcontext
 from itertools import islice, zip_longest
 from pathlib import Path
 from typing import Any
@@ -37,7 +36,6 @@ from vanilla_transformer.data.sources import (
 from vanilla_transformer.data.table_files import read_conll, read_table
 from vanilla_transformer.data.text_lines import read_lines, read_pieces, without_suffix
 from vanilla_transformer.errors import CorpusError
-from vanilla_transformer.network import hub_or_cache
 
 LINE = "line"
 ROWS_PER_TABLE = 10_000
@@ -217,16 +215,12 @@ def _loaded(location: CorpusLocation, directory: Path) -> tuple[Dataset, Wanted]
 
     Errors of the readers of `datasets` may be of any class; the first line of their cause is the most informative.
     """
-    problem = None
     try:
-        with nullcontext() if os.path.exists(location.paths[0]) else hub_or_cache() as problem:
-            dataset, names = _load(location, directory)
-            return as_text(dataset, location.form, names, str(location), directory), names
+        dataset, names = _load(location, directory)
+        return as_text(dataset, location.form, names, str(location), directory), names
     except CorpusError:
         raise
     except Exception as error:
-        if problem and isinstance(error, OSError):
-            raise CorpusError(f"there is no {location} here, and {problem}") from error
         reason = (str(error.__cause__ or error).strip() or type(error).__name__).splitlines()[0]
         raise CorpusError(f"{location} cannot be loaded: {reason}") from error
 

@@ -2,12 +2,14 @@
 
 import os
 import re
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypedDict
 
 import torch
+from huggingface_hub import snapshot_download
+from huggingface_hub.errors import RepositoryNotFoundError
 from transformers import (
     AutoConfig,
     AutoModelForSeq2SeqLM,
@@ -17,14 +19,12 @@ from transformers import (
     PreTrainedConfig,
     PreTrainedModel,
     PreTrainedTokenizerBase,
-    PreTrainedTokenizerFast,
 )
 from transformers.utils import logging as transformers_logging
 
 from vanilla_transformer.errors import ModelError, RecipeError
 from vanilla_transformer.model.configuration_vanilla_transformer import VanillaTransformerDecoderConfig
 from vanilla_transformer.model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
-from vanilla_transformer.network import hub_or_cache
 from vanilla_transformer.registration import is_known, model_class
 from vanilla_transformer.translation.lines import check_search
 from vanilla_transformer.translation.marian import MARIAN, from_marian
@@ -39,7 +39,10 @@ TOKENIZER_FILES = (
     *("tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"),
     *("source.spm", "target.spm", "target_vocab.json", "vocab-tgt.json", "merges.txt"),
 )
-_WEIGHTS = ("model*.safetensors", "pytorch_model*.bin")
+# Weights with their index; the first that there are count.
+_WEIGHTS = ("model*.safetensors*", "pytorch_model*.bin*")
+# What a tokenizer of any class is loaded from.
+_TOKENIZER_PATTERNS = ("*.json", "*.jinja", "*.model", "*.spm", "*.txt")
 
 
 class LoadingReport(TypedDict):
@@ -66,9 +69,6 @@ def load_model(
         ModelError: There is no model of that name, or its files are damaged, or do not fit together.
     """
     path = os.fspath(path)
-    with _not_found(path, "config.json"):
-        if Path(path, "generation_config.json").is_file():
-            GenerationConfig.from_pretrained(path)  # The model silently ignores one that cannot be read.
     model = load_weights_and_config(path, dtype or torch.float32, translates=translates)
     tokenizer = load_tokenizer(path)
     if is_known(model.config) and model.config.is_encoder_decoder:
@@ -142,9 +142,14 @@ def _load_weights(path: str | Path, config: PreTrainedConfig, dtype: torch.dtype
                 f"{path} is not a usable model: {name} {number} in its config.json is not an id of its "
                 f"vocabulary of {config.vocab_size:,}."
             )
-    with _not_found(path, "config.json"):
-        # Reading takes only a moment; only a download deserves a bar.
-        model, report = load_reported(loader, path, config, dtype, bars=not Path(path).is_dir())
+    for pattern in _WEIGHTS:
+        directory = _directory(path, "config.json", "generation_config.json", pattern)
+        if any(directory.glob(pattern)):
+            break
+    with _readable(path):
+        if (directory / "generation_config.json").is_file():
+            GenerationConfig.from_pretrained(directory)  # The model silently ignores one that cannot be read.
+        model, report = load_reported(loader, directory, config, dtype)
     # Models of other types have meaningless surplus weights, such as tables of positions.
     difference = _in_words(report["missing_keys"], report["unexpected_keys"] if ours else ())
     for name, found, needed in sorted(report["mismatched_keys"]):
@@ -185,37 +190,38 @@ def load_config(path: str | Path, *, its_weights: bool = True) -> Any:
         return load_weights_and_config(path, torch.float32).config
     if not is_known(config):
         raise ModelError(f"{path} is a model of the type {config.model_type}, not vanilla_transformer.")
-    if its_weights and any(file for pattern in _WEIGHTS for file in Path(path).glob(f"{pattern}*")):
+    if its_weights and any(file for pattern in _WEIGHTS for file in Path(path).glob(pattern)):
         _load_weights(path, config, torch.float32, model_class(config))
     return config
 
 
 def load_tokenizer(path: str | Path) -> PreTrainedTokenizerBase:
     """Loads the tokenizer of a model, or one on its own, from a directory or the Hub."""
-    with _not_found(path, "tokenizer_config.json", blame="its tokenizer"):
-        if Path(path).is_dir() and not any(Path(path, name).is_file() for name in VOCABULARIES):
-            raise ModelError(f"{path} has no vocabulary: it has none of {', '.join(VOCABULARIES)}.")
-        tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=False)
+    directory = _directory(path, "tokenizer_config.json", *_TOKENIZER_PATTERNS)
+    if directory == Path(path) and not any((directory / name).is_file() for name in VOCABULARIES):
+        raise ModelError(f"{path} has no vocabulary: it has none of {', '.join(VOCABULARIES)}.")
+    with _readable(path, blame="its tokenizer"):
+        tokenizer = AutoTokenizer.from_pretrained(directory, trust_remote_code=False)
         tokenizer("a")  # Some faults in its files show only now.
         return tokenizer
 
 
 def load_own_tokenizer(path: str | Path) -> PreTrainedTokenizerBase:
     """Loads a tokenizer for training: one with a `tokenizer.json` as this package's class, another as its own."""
-    if not Path(path, "tokenizer.json").is_file():
-        found = load_tokenizer(path)
-        if not isinstance(found, PreTrainedTokenizerFast):
-            return found
-    with _not_found(path, "tokenizer.json"):
-        tokenizer = VanillaTransformerTokenizer.from_pretrained(path)
+    directory = Path(path) if Path(path).is_dir() else _from_hub(str(path), _TOKENIZER_PATTERNS)
+    if not (directory / "tokenizer.json").is_file():
+        return load_tokenizer(path)
+    with _readable(path):
+        tokenizer = VanillaTransformerTokenizer.from_pretrained(directory)
         tokenizer("a")
         return tokenizer
 
 
 def saved_config(path: str | Path) -> PreTrainedConfig:
     """Returns the configuration of a model in a directory or on the Hub."""
-    with _not_found(path, "config.json", blame="config.json"):
-        return AutoConfig.from_pretrained(path, trust_remote_code=False)
+    directory = _directory(path, "config.json")
+    with _readable(path, blame="config.json"):
+        return AutoConfig.from_pretrained(directory, trust_remote_code=False)
 
 
 def best_device() -> str:
@@ -238,7 +244,7 @@ def without_progress_bars() -> Iterator[None]:
 
 
 def load_reported(
-    loader: Any, path: str | Path, config: PreTrainedConfig, dtype: torch.dtype, *, bars: bool = False
+    loader: Any, path: str | Path, config: PreTrainedConfig, dtype: torch.dtype
 ) -> tuple[PreTrainedModel, LoadingReport]:
     """Loads a model with the library's report of weights that are missing, left over or of another shape.
 
@@ -246,12 +252,11 @@ def load_reported(
 
     Args:
         loader: The class of the model, or an Auto class.
-        bars: Whether to show the library's progress bars.
     """
     usual = transformers_logging.get_verbosity()
     transformers_logging.set_verbosity_error()
     try:
-        with nullcontext() if bars else without_progress_bars():
+        with without_progress_bars():
             model, report = loader.from_pretrained(
                 path,
                 config=config,
@@ -265,47 +270,61 @@ def load_reported(
         transformers_logging.set_verbosity(usual)
 
 
-@contextmanager
-def _not_found(path: str | Path, file: str, blame: str = "") -> Iterator[None]:
-    """Reports in one sentence that there is no model, instead of a search of the Hub that cannot succeed.
+def _directory(name: str | Path, needed: str, *others: str) -> Path:
+    """Returns the directory of that name, or else that of a model of the Hub: its cache, if the Hub does not answer.
 
     Args:
-        file: A file that a model's directory has.
+        needed: A file that the directory must have.
+        others: Patterns of the files to download besides.
+
+    Raises:
+        ModelError: There is neither, or the directory lacks the file.
+    """
+    directory = Path(name)
+    if not directory.is_dir():
+        return _from_hub(str(name), (needed, *others))
+    if not (directory / needed).is_file():
+        if (directory / "recipe.yaml").is_file() and (directory / "checkpoints").is_dir():
+            raise ModelError(
+                f"{name} is an unfinished run: `vanilla-transformer train {directory / 'recipe.yaml'}` goes on with "
+                "it, and with --finish makes a model of what is there."
+            )
+        raise ModelError(f"{name} is not a model directory: it has no {needed}.")
+    return directory
+
+
+def _from_hub(name: str, files: Sequence[str]) -> Path:
+    owner, _, _ = name.partition("/")
+    # It cannot be on the Hub, or looks like a local path.
+    if not re.fullmatch(r"[\w.-]+/[\w.-]+", name) or owner.strip(".") == "" or Path(owner).is_dir():
+        raise ModelError(f"There is no model directory {name}.")
+    try:
+        return Path(snapshot_download(name, allow_patterns=[*files]))
+    except RepositoryNotFoundError as error:
+        raise ModelError(f"There is no directory {name}, and the Hub has no model of that name.") from error
+    except (OSError, ValueError) as error:
+        reason = str(error).splitlines()[0].rstrip(".")
+        raise ModelError(f"There is no directory {name}, and the Hub gave no model of that name: {reason}.") from error
+
+
+@contextmanager
+def _readable(path: str | Path, blame: str = "") -> Iterator[None]:
+    """Reports in one sentence that the files of a model cannot be read.
+
+    Args:
         blame: The place of the mistake, if there is one.
     """
-    if Path(path).is_dir():
-        if not Path(path, file).is_file():
-            if Path(path, "recipe.yaml").is_file() and Path(path, "checkpoints").is_dir():
-                raise ModelError(
-                    f"{path} is an unfinished run: `vanilla-transformer train {Path(path, 'recipe.yaml')}` goes on "
-                    "with it, and with --finish makes a model of what is there."
-                )
-            raise ModelError(f"{path} is not a model directory: it has no {file}.")
-    elif _means_a_place_here(str(path)):
-        raise ModelError(f"There is no model directory {path}.")
-    problem = None
     try:
-        with nullcontext() if Path(path).is_dir() else hub_or_cache() as problem:
-            yield
+        yield
     except (ImportError, ModelError):
         raise
     except BaseException as error:  # The libraries may raise any class for damaged files.
         if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
             raise
-        # For a tokenizer that it cannot reach, the library only says that there is none.
-        if (isinstance(error, OSError) or problem) and not Path(path).is_dir():
-            reason = problem or "the Hub has no model of that name"
-            raise ModelError(f"There is no directory {path}, and {reason}.") from error
         reason = _reason(Path(path), error)
         if blame and not reason.startswith(blame):
             reason = f"{blame}: {reason}"
         raise ModelError(f"{path} cannot be loaded: it is damaged or not a model: {reason}.") from error
-
-
-def _means_a_place_here(path: str) -> bool:
-    """Tells whether a name without a directory cannot be on the Hub, or looks like a local path."""
-    owner, _, _ = path.partition("/")
-    return not re.fullmatch(r"[\w.-]+/[\w.-]+", path) or owner.strip(".") == "" or Path(owner).is_dir()
 
 
 def _reason(path: Path, error: BaseException) -> str:
