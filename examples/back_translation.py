@@ -17,14 +17,14 @@ from typing import Any
 
 from vanilla_transformer import translate_lines
 from vanilla_transformer.translation import load_model
-from vanilla_transformer.translation.lines import Translation
+from vanilla_transformer.translation.translator import Translation
 
 LENGTH_RATIO, COPIED_WORDS = 3, 0.5
 
 
 def fault(line: str, translation: Translation) -> str | None:
     """Returns why a pair teaches nothing; None if it may teach something."""
-    tokens = sorted((len(translation.source_ids), translation.hypotheses[0].tokens))
+    tokens = sorted((len(translation.source_ids), len(translation.hypotheses[0].ids)))
     if not translation.text.strip():
         return "without a translation"
     if translation.truncated:

@@ -15,14 +15,14 @@ from pathlib import Path
 
 from vanilla_transformer import translate_lines
 from vanilla_transformer.translation import load_model
-from vanilla_transformer.translation.lines import Translation
+from vanilla_transformer.translation.translator import Translation
 
 LENGTH_RATIO = 3
 
 
 def fault(translation: Translation) -> str | None:
     """Returns why a student should not learn from a translation; None if it should."""
-    tokens = sorted((len(translation.source_ids), translation.hypotheses[0].tokens))
+    tokens = sorted((len(translation.source_ids), len(translation.hypotheses[0].ids)))
     if not translation.text.strip():
         return "without a translation"
     if translation.truncated:

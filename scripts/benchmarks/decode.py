@@ -247,7 +247,7 @@ class OurEngine(_TorchEngine):
 
         self._check_way()
         found = translate_lines(self.model, self.tokenizer, lines, batch_tokens=FILE_BATCH_TOKENS, **self.settings)
-        return sum(translation.hypotheses[0].tokens for translation in found)
+        return sum(len(translation.hypotheses[0].ids) for translation in found)
 
 
 def way_of(model: Any) -> str:

@@ -19,7 +19,7 @@ def answer(text: Path, output: Path, *, resume: bool = True) -> list[str]:
     def work(lines, progress):
         answered.extend(lines)
         progress(len(lines))
-        return [Translation((Hypothesis(f"{line} of {len(lines)} from {lines[0]}", None, 1),)) for line in lines]
+        return [Translation((Hypothesis(f"{line} of {len(lines)} from {lines[0]}", None),)) for line in lines]
 
     def render(number, translation):
         return f"{number}: {translation.text}\n{number}: once more"

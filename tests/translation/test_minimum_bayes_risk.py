@@ -13,7 +13,7 @@ METRICS = {"chrf": CHRF(), "bleu": BLEU(effective_order=True)}
 
 def chosen(utility, *texts, scores=None):
     scores = scores or [0.0] * len(texts)
-    return best_hypotheses(tuple(Hypothesis(*pair, 1) for pair in zip(texts, scores, strict=True)), utility)
+    return best_hypotheses(tuple(Hypothesis(*pair) for pair in zip(texts, scores, strict=True)), utility)
 
 
 @pytest.mark.parametrize("utility", METRICS)

@@ -119,7 +119,7 @@ def test_translations_and_scores_are_those_of_generate(tokenizer, model):
         expected = tokenizer.decode(output.sequences[0], skip_special_tokens=True)
         assert translation.text == " ".join(expected.splitlines())
         assert translation.score == pytest.approx(output.sequences_scores.item(), abs=1e-5)
-        assert translation.hypotheses[0].tokens == output.sequences.shape[1] - 1
+        assert len(translation.hypotheses[0].ids) == output.sequences.shape[1] - 1
     for search in ({"num_beams": 1}, {"do_sample": True}):  # Without a beam there are no scores.
         assert next(translate_lines(model, tokenizer, ["a b"], scores=True, **search)).score is None
 

@@ -156,7 +156,7 @@ def answer_lines(
         rows: The rows of a table, as lines, instead of the lines of the input.
         resume: Whether to leave out lines whose answers are in the output.
     """
-    from vanilla_transformer.translation.lines import chunks, with_pauses
+    from vanilla_transformer.translation.translator import chunks, with_pauses
 
     lines, rereadable = rows if rows is not None else read_input(input), _regular_file(input, sys.stdin) is not None
     waits = rows is None and not (rereadable and _is_file(output))

@@ -72,7 +72,7 @@ def evaluate_translation(
     translations = in_chunks(translator.translate, distinct, translator.chunk_lines, progress)
     seconds = time.perf_counter() - start
     translated = {source: translation.text for source, translation in zip(distinct, translations, strict=True)}
-    tokens = sum(translation.hypotheses[0].tokens for translation in translations)
+    tokens = sum(len(translation.hypotheses[0].ids) for translation in translations)
     return Evaluation(
         score_translations(metrics, translated, sources, references),
         [translated[source] for source in sources],

@@ -238,7 +238,7 @@ class AligningTranslator(LineTranslator):
         """Takes another translator's model and settings, and the heads chosen for the model."""
         return cls(**vars(translator), heads=AlignmentHeads.from_model(translator.model))
 
-    def translate(self, lines: list[str], progress: Callable[[int], object] | None = None) -> list[Translation]:
+    def translate(self, lines: list[str], progress: Callable[[int], object] = lambda count: None) -> list[Translation]:
         """Translates like any `LineTranslator`; each hypothesis has its `alignment`."""
         translations = super().translate(lines, progress)
         pairs = [

@@ -5,8 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from vanilla_transformer.translation.lines import Hypothesis, Translation
-from vanilla_transformer.translation.translator import LineTranslator
+from vanilla_transformer.translation.translator import Hypothesis, LineTranslator, Translation
 
 Utility = Literal["chrf", "bleu"]
 
@@ -21,7 +20,7 @@ class MinimumBayesRiskTranslator(LineTranslator):
 
     utility: Utility
 
-    def translate(self, lines: list[str], progress: Callable[[int], object] | None = None) -> list[Translation]:
+    def translate(self, lines: list[str], progress: Callable[[int], object] = lambda count: None) -> list[Translation]:
         """Translates like any `LineTranslator`, with mean utilities as scores; ties keep the order of the search."""
         return [
             replace(translation, hypotheses=best_hypotheses(translation.hypotheses, self.utility))
@@ -30,14 +29,10 @@ class MinimumBayesRiskTranslator(LineTranslator):
 
 
 def best_hypotheses(hypotheses: tuple[Hypothesis, ...], utility: Utility) -> tuple[Hypothesis, ...]:
-    """Returns the hypotheses with their mean utilities as scores, best first."""
-    utilities = mean_utilities(hypotheses, utility)
-    rescored = [replace(one, score=mean) for one, mean in zip(hypotheses, utilities, strict=True)]
-    return tuple(sorted(rescored, key=lambda one: -(one.score or 0.0)))
+    """Returns the hypotheses best first, by their mean sentence score against all as references.
 
-
-def mean_utilities(hypotheses: tuple[Hypothesis, ...], utility: Utility) -> list[float]:
-    """Returns each hypothesis's mean sentence score against all as references, weighted by their probabilities."""
+    The mean is weighted by the hypotheses' probabilities, and becomes their score.
+    """
     from sacrebleu.metrics import BLEU, CHRF
 
     metric: Any = CHRF() if utility == "chrf" else BLEU(effective_order=True)
@@ -46,8 +41,9 @@ def mean_utilities(hypotheses: tuple[Hypothesis, ...], utility: Utility) -> list
     for one, score in zip(hypotheses, scores, strict=True):
         weights[one.text] = weights.get(one.text, 0.0) + math.exp(score - max(scores))
     total = sum(weights.values())
-    utilities = {
+    means = {
         text: sum(weight * metric.sentence_score(text, [other]).score for other, weight in weights.items()) / total
         for text in weights
     }
-    return [utilities[one.text] for one in hypotheses]
+    ranked = sorted(hypotheses, key=lambda one: -means[one.text])
+    return tuple(replace(one, score=means[one.text]) for one in ranked)

@@ -1,5 +1,7 @@
 """Lines of text in, translations out: one per line, in order, in constant memory."""
 
+import queue
+import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
@@ -15,16 +17,7 @@ from vanilla_transformer import engine
 from vanilla_transformer.errors import check_number, refuse_one_text
 from vanilla_transformer.model.generation_vanilla_transformer import PaperGenerationMixin
 from vanilla_transformer.plain_text import plain_text
-from vanilla_transformer.translation.lines import (
-    NO_TRANSLATION,
-    Hypothesis,
-    Translation,
-    check_lines,
-    check_search,
-    chunks,
-    one_line,
-)
-from vanilla_transformer.translation.loading import move
+from vanilla_transformer.translation.loading import check_search
 
 _Part = TypeVar("_Part")
 _Result = TypeVar("_Result")
@@ -35,12 +28,60 @@ MAX_SOURCE_LENGTH = 1024
 # but more work is lost by an interruption.
 BATCH_TOKENS = {"cpu": 2048, "accelerator": 16384}
 CHUNK_LINES = {"cpu": 2000, "accelerator": 8000}
+# Limit on a chunk of any number of lines: splitting text into sub-words takes a hundred times its size.
+_CHUNK_CHARACTERS = 1 << 20
 # Number of lines up to which translating takes less time than packing the weights.
-FEW_LINES = 8
+_FEW_LINES = 8
 # Characters of a line per token that is translated of it, up to which it is taken whole.
 _CHARACTERS_PER_TOKEN = 16
 # Larger batches have a multiple of this many rows. oneDNN generates code for each new number of rows.
 _ROWS = 8
+
+
+@dataclass(frozen=True)
+class Hypothesis:
+    """One translation of a line.
+
+    Attributes:
+        text: The text, without line breaks.
+        score: Its score; None if the search gives none.
+        ids: Its tokens, `</s>` included.
+        alignment: Its links with the source; None if not requested.
+    """
+
+    text: str
+    score: float | None
+    ids: tuple[int, ...] = ()
+    alignment: str | None = None
+
+
+@dataclass(frozen=True)
+class Translation:
+    """The result for one line.
+
+    Attributes:
+        hypotheses: Its translations, best first.
+        truncated: Whether the line had to be cut to be translated.
+        source_ids: The tokens that were translated; none for an empty line.
+    """
+
+    hypotheses: tuple[Hypothesis, ...]
+    truncated: bool = False
+    source_ids: tuple[int, ...] = ()
+
+    @property
+    def text(self) -> str:
+        """The best hypothesis, without line breaks."""
+        return self.hypotheses[0].text
+
+    @property
+    def score(self) -> float | None:
+        """Beam search's score of the best hypothesis: its log-probability divided by the length penalty."""
+        return self.hypotheses[0].score
+
+
+# For a line of white space.
+_NO_TRANSLATION = (Hypothesis("", 0.0),)
 
 
 @dataclass(frozen=True)
@@ -70,7 +111,9 @@ class LineTranslator:
         Raises:
             ValueError: A setting is invalid, or the model does not translate.
         """
-        check_search(batch_tokens=batch_tokens, max_source_length=max_source_length, **generate_kwargs)
+        check_number("batch_tokens", batch_tokens, 1)
+        check_number("max_source_length", max_source_length, 1)
+        check_search(**generate_kwargs)
         generate_kwargs = {name: value for name, value in generate_kwargs.items() if value is not None}
         if not getattr(model.config, "is_encoder_decoder", True):
             raise ValueError(
@@ -80,9 +123,8 @@ class LineTranslator:
         if getattr(model.config, "positional_encoding", None) == "learned":
             max_source_length = min(max_source_length, model.config.max_position_embeddings)
         if scores:
-            settings: Any = model.generation_config
             ours = isinstance(model, PaperGenerationMixin)
-            own_beams = 1 if ours and generate_kwargs.get("do_sample") else settings.num_beams
+            own_beams = 1 if ours and generate_kwargs.get("do_sample") else model.generation_config.num_beams
             beams = generate_kwargs.get("num_beams") or own_beams or 1
             # The library's search gives the scores of hypotheses only together with those of every step.
             by_the_library = {"output_scores": True} if not ours or 2 * beams > model.config.vocab_size else {}
@@ -93,36 +135,32 @@ class LineTranslator:
         batch_tokens = batch_tokens or BATCH_TOKENS[kind]
         return cls(model, tokenizer, batch_tokens, max_source_length, generate_kwargs, CHUNK_LINES[kind])
 
-    def translate(self, lines: list[str], progress: Callable[[int], object] | None = None) -> list[Translation]:
+    def translate(self, lines: list[str], progress: Callable[[int], object] = lambda count: None) -> list[Translation]:
         """Returns the translations in the order of the lines, without dropout even for a model in training.
 
         `progress` receives the lines in proportion to the tokens of each batch: the longest lines come first, so their
         number would predict a much later end.
         """
-        check_lines(lines)
-        translations = [Translation(NO_TRANSLATION * self._hypotheses)] * len(lines)
-        progress = progress or (lambda count: None)
+        translations = [Translation(_NO_TRANSLATION * self._hypotheses)] * len(lines)
         full = [index for index, line in enumerate(lines) if line.strip()]
-        if not full:
-            progress(len(lines))
-            return translations
-        tokens_of_lines = source_tokens(self.tokenizer, [lines[index] for index in full], self.max_source_length)
-        ids = {index: of_line for index, (of_line, _) in zip(full, tokens_of_lines, strict=True)}
-        too_long = {index for index, (_, is_cut) in zip(full, tokens_of_lines, strict=True) if is_cut}
-        all_tokens, tokens, told = sum(map(len, ids.values())), 0, 0
+        tokenized = source_tokens(self.tokenizer, [lines[index] for index in full], self.max_source_length)
+        sources = dict(zip(full, tokenized, strict=True))
+        all_tokens, tokens, told = sum(len(ids) for ids, _ in tokenized), 0, 0
         with evaluating(self.model), ExitStack() as frozen:
-            if len(full) > FEW_LINES:  # The weights do not change meanwhile.
+            if len(full) > _FEW_LINES:  # The weights do not change meanwhile.
                 for member in getattr(self.model, "members", (self.model,)):
                     frozen.enter_context(engine.frozen(member, copy=False))
-            batches = list(self._batches(ids))
-            parts = [[ids[index] for index in batch] for batch in batches]
+            batches = list(self._batches({index: len(ids) for index, (ids, _) in sources.items()}))
+            parts = [[sources[index][0] for index in batch] for batch in batches]
             found = run_in_threads(self._generate, parts, self.model.device)
             for batch, hypotheses in zip(batches, found, strict=True):
                 for index, best_first in zip(batch, hypotheses, strict=True):
-                    translations[index] = Translation(best_first, index in too_long, tuple(ids[index]))
-                tokens += sum(len(ids[index]) for index in batch)
+                    ids, is_cut = sources[index]
+                    translations[index] = Translation(best_first, is_cut, tuple(ids))
+                    tokens += len(ids)
                 progress(len(lines) * tokens // all_tokens - told)
                 told = len(lines) * tokens // all_tokens
+        progress(len(lines) - told)  # All lines are empty.
         return translations
 
     @property
@@ -131,11 +169,11 @@ class LineTranslator:
         configured = getattr(self.model.generation_config, "num_return_sequences", None)
         return int(self.generate_kwargs.get("num_return_sequences") or configured or 1)
 
-    def _batches(self, ids: dict[int, list[int]]) -> Iterator[list[int]]:
+    def _batches(self, lengths: dict[int, int]) -> Iterator[list[int]]:
         """Yields rows of about equal length together, longest first: a lack of memory shows at the start."""
-        rows = sorted(ids, key=lambda index: -len(ids[index]))
+        rows = sorted(lengths, key=lambda index: -lengths[index])
         while rows:
-            count = max(1, self.batch_tokens // len(ids[rows[0]]))
+            count = max(1, self.batch_tokens // lengths[rows[0]])
             count -= count % _ROWS if count > _ROWS else 0
             yield rows[:count]
             rows = rows[count:]
@@ -151,7 +189,7 @@ class LineTranslator:
         # Padding only follows </s>, and the start token of the decoder is not part of the translation.
         counts = (sequences[:, 1:] != self.tokenizer.pad_token_id).sum(dim=1).tolist()
         hypotheses = [
-            Hypothesis(one_line(text), score, count, tuple(tokens[1 : count + 1]))
+            Hypothesis(" ".join(text.splitlines()), score, tuple(tokens[1 : count + 1]))
             for text, score, count, tokens in zip(texts, scores, counts, sequences.tolist(), strict=True)
         ]
         width = len(hypotheses) // len(rows)
@@ -167,8 +205,6 @@ def translate_lines(
     chunk_lines: int | None = None,
     max_source_length: int = MAX_SOURCE_LENGTH,
     scores: bool = False,
-    progress: Callable[[int], object] | None = None,
-    device: str | torch.device | None = None,
     **generate_kwargs: object,
 ) -> Iterator[Translation]:
     """Translates each line, in order, like `model.generate`; its own settings apply unless overridden.
@@ -183,9 +219,6 @@ def translate_lines(
             if None.
         max_source_length: Maximum number of tokens translated per line; learned positions may allow fewer.
         scores: Whether to return the scores of the hypotheses of beam search.
-        progress: Called after each batch with a number of lines; the numbers sum to the lines done. See
-            `LineTranslator.translate`.
-        device: A device to which the model is moved first, such as `cuda:1`; by default it stays where it is.
         generate_kwargs: For `model.generate`, such as `num_beams`, `length_penalty` or `num_return_sequences`, or
             `do_sample=True` to draw translations at random; None leaves a setting to the model.
 
@@ -194,9 +227,6 @@ def translate_lines(
     """
     refuse_one_text("lines", lines)
     check_number("chunk_lines", chunk_lines, 1)
-    if device is not None:
-        for member in getattr(model, "members", (model,)):
-            move(member, device)
     translator = LineTranslator.from_model(
         model,
         tokenizer,
@@ -205,10 +235,65 @@ def translate_lines(
         scores=scores,
         **generate_kwargs,
     )
-    if isinstance(lines, Sequence):
-        check_lines(lines)  # A list never pauses: a None in it is a missing line.
+    if isinstance(lines, Sequence) and None in lines:  # A list never pauses: this is a missing line.
+        raise ValueError(f"Line {lines.index(None) + 1:,} is None, which is not text.")
     gathered = chunks(lines, chunk_lines or translator.chunk_lines)
-    return chain.from_iterable(translator.translate(chunk, progress) for chunk in gathered)
+    return chain.from_iterable(map(translator.translate, gathered))
+
+
+def with_pauses(lines: Iterable[str], patience: float) -> Iterator[str | None]:
+    """Yields the lines as they arrive, and a None whenever the next has not come within `patience` seconds.
+
+    So a person or a program that waits for an answer before sending the next line gets it, while a fast stream still
+    fills whole chunks.
+    """
+    arrived: queue.Queue[str | Exception | None] = queue.Queue(maxsize=64)
+
+    def read() -> None:
+        try:
+            for line in lines:
+                arrived.put(line)
+            arrived.put(None)
+        except Exception as error:
+            arrived.put(error)
+
+    threading.Thread(target=read, daemon=True).start()
+    while True:
+        try:
+            line = arrived.get(timeout=patience)
+        except queue.Empty:
+            yield None
+            line = arrived.get()
+        if line is None:
+            return
+        if isinstance(line, Exception):
+            raise line
+        yield line
+
+
+def chunks(lines: Iterable[str | None], size: int) -> Iterator[list[str]]:
+    """Gathers `size` lines, or as many as have `_CHUNK_CHARACTERS`.
+
+    A chunk is smaller before a pause, at the end, and before a line that could not be read.
+    """
+    chunk: list[str] = []
+    characters = 0
+    try:
+        for line in lines:
+            if line is not None:
+                if not isinstance(line, str):
+                    raise ValueError(f"{line!r} among the lines is not text.")
+                chunk.append(line)
+                characters += len(line)
+            if chunk and (line is None or len(chunk) == size or characters >= _CHUNK_CHARACTERS):
+                yield chunk
+                chunk, characters = [], 0
+    except (OSError, ValueError):
+        if chunk:
+            yield chunk
+        raise
+    if chunk:
+        yield chunk
 
 
 def source_tokens(
