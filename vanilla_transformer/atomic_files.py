@@ -1,8 +1,6 @@
 """Files that appear complete or not at all: written under a temporary name, then renamed."""
 
-import errno
 import os
-import re
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, suppress
@@ -10,25 +8,6 @@ from pathlib import Path
 
 # Prefix of files that a killed process may leave behind, for the next one to clear away.
 PARTIAL = ".partial-"
-_NO_ROOM = {errno.ENOSPC, errno.EFBIG, getattr(errno, "EDQUOT", errno.ENOSPC)}
-# Libraries written in Rust pass on the system's error like this, in classes of their own.
-_IN_WORDS = re.compile(r"\(os error (\d+)\)")
-
-
-@contextmanager
-def _named_when_full(path: Path) -> Iterator[None]:
-    """Names `path` in the error of a full disk or of a limit on the size of files, whichever library reports it."""
-    try:
-        yield
-    except Exception as error:
-        in_words = _IN_WORDS.search(str(error))
-        if (int(in_words[1]) if in_words else getattr(error, "errno", None)) not in _NO_ROOM:
-            raise
-        free = shutil.disk_usage(next(one for one in path.absolute().parents if one.exists())).free
-        raise OSError(
-            f"{path} cannot be written ({error}; {free / 1e9:,.2f} GB are free): free some space, or raise a limit on "
-            "the size of files, and run the same command again."
-        ) from error
 
 
 @contextmanager
@@ -39,21 +18,17 @@ def atomic_directory(path: Path, name: str = "files", last: str = "config.json")
         path: The destination of the files.
         name: Name of the temporary directory, which a killed process leaves behind for the next one to clear away.
         last: The file to move last, which marks the set as complete.
-
-    Raises:
-        OSError: For a full disk, with the path and the free space, however a library reported the error.
     """
     made = [place for place in (path, *path.parents) if not place.exists()][-1:]
     temporary = path / f"{PARTIAL}{name}"
     try:
-        with _named_when_full(path):
-            shutil.rmtree(temporary, ignore_errors=True)
-            temporary.mkdir(parents=True)
-            yield temporary
-            for file in temporary.rglob("*"):
-                sync(file)
-            for file in sorted(temporary.iterdir(), key=lambda file: file.name == last):
-                file.replace(path / file.name)
+        shutil.rmtree(temporary, ignore_errors=True)
+        temporary.mkdir(parents=True)
+        yield temporary
+        for file in temporary.rglob("*"):
+            sync(file)
+        for file in sorted(temporary.iterdir(), key=lambda file: file.name == last):
+            file.replace(path / file.name)
     except BaseException:
         for place in made:
             shutil.rmtree(place, ignore_errors=True)
@@ -67,19 +42,15 @@ def atomic_replace(path: Path) -> Iterator[Path]:
     """Yields a temporary path whose file is synced to disk and replaces `path` when the body succeeds.
 
     Symbolic links and file permissions are kept.
-
-    Raises:
-        OSError: For a full disk, with the path and the free space, which the system's own message lacks.
     """
     path = path.resolve()
     temporary = path.with_name(PARTIAL + path.name)
     try:
-        with _named_when_full(path):
-            yield temporary
-            if path.exists():
-                shutil.copymode(path, temporary)
-            sync(temporary)
-            temporary.replace(path)
+        yield temporary
+        if path.exists():
+            shutil.copymode(path, temporary)
+        sync(temporary)
+        temporary.replace(path)
     finally:
         with suppress(OSError):
             temporary.unlink(missing_ok=True)

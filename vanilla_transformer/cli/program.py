@@ -1,5 +1,6 @@
 """Parses the command line, runs the command, and turns errors into one sentence."""
 
+import errno
 import os
 import sys
 import traceback
@@ -133,11 +134,15 @@ def error_message(error: BaseException) -> str:
         return f"The package {error.name} is not installed: run `pip install 'vanilla-transformer[{extra}]'`."
     if isinstance(error, ImportError):
         return f"{message}: `pip check` names packages that do not suit each other."
+    # Libraries written in Rust pass on the system's error in words, in classes of their own.
+    is_of_the_system = "(os error " in message
+    if "(os error 28)" in message or getattr(error, "errno", None) == errno.ENOSPC:
+        return f"{message}: free some space, and run the same command again."
     if isinstance(error, OSError) and error.strerror:
         return f"{error.filename}: {error.strerror}." if error.filename else f"{error.strerror}."
     # transformers says so of a configuration's field.
     is_of_a_field = type(error).__name__.startswith("StrictDataclass")
-    if isinstance(error, OSError | ValueError) or is_of_a_field:
+    if isinstance(error, OSError | ValueError) or is_of_a_field or is_of_the_system:
         return message if message.endswith("?") else message.rstrip(".") + "."
     # On a CPU torch has no dedicated exception class.
     if (
