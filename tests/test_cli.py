@@ -15,8 +15,7 @@ import threading
 import pytest
 import torch
 from faults import at_call, failing_disk, standard_streams
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 from small_models import SIZES, save_translator, write_checkpoint, write_summary
 
 from vanilla_transformer import __version__

@@ -6,8 +6,7 @@ import itertools
 import re
 
 from faults import standard_streams
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from vanilla_transformer.cli.files import count_lines
 from vanilla_transformer.data.text_lines import read_lines

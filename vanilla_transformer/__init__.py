@@ -25,39 +25,23 @@ from .import_hooks import after_import
 
 if TYPE_CHECKING:
     from .data.preparation import prepare_corpus as prepare_corpus
-    from .model.configuration_vanilla_transformer import VanillaTransformerConfig as VanillaTransformerConfig
     from .model.configuration_vanilla_transformer import (
+        VanillaTransformerConfig as VanillaTransformerConfig,
         VanillaTransformerDecoderConfig as VanillaTransformerDecoderConfig,
-    )
-    from .model.configuration_vanilla_transformer import (
         VanillaTransformerEncoderConfig as VanillaTransformerEncoderConfig,
     )
     from .model.modeling_vanilla_transformer import (
         VanillaTransformerDecoderForCausalLM as VanillaTransformerDecoderForCausalLM,
-    )
-    from .model.modeling_vanilla_transformer import (
         VanillaTransformerDecoderModel as VanillaTransformerDecoderModel,
-    )
-    from .model.modeling_vanilla_transformer import (
         VanillaTransformerEncoderForMaskedLM as VanillaTransformerEncoderForMaskedLM,
-    )
-    from .model.modeling_vanilla_transformer import (
         VanillaTransformerEncoderForSequenceClassification as VanillaTransformerEncoderForSequenceClassification,
-    )
-    from .model.modeling_vanilla_transformer import (
         VanillaTransformerEncoderForTokenClassification as VanillaTransformerEncoderForTokenClassification,
-    )
-    from .model.modeling_vanilla_transformer import (
         VanillaTransformerEncoderModel as VanillaTransformerEncoderModel,
-    )
-    from .model.modeling_vanilla_transformer import (
         VanillaTransformerForConditionalGeneration as VanillaTransformerForConditionalGeneration,
+        VanillaTransformerModel as VanillaTransformerModel,
     )
-    from .model.modeling_vanilla_transformer import VanillaTransformerModel as VanillaTransformerModel
     from .model.pipeline_vanilla_transformer import (
         VanillaTransformerText2TextGenerationPipeline as VanillaTransformerText2TextGenerationPipeline,
-    )
-    from .model.pipeline_vanilla_transformer import (
         VanillaTransformerTranslationPipeline as VanillaTransformerTranslationPipeline,
     )
     from .model.tokenization_vanilla_transformer import VanillaTransformerTokenizer as VanillaTransformerTokenizer
@@ -68,8 +52,6 @@ if TYPE_CHECKING:
     )
     from .recurrent.modeling_recurrent_encoder_decoder import (
         RecurrentEncoderDecoderForConditionalGeneration as RecurrentEncoderDecoderForConditionalGeneration,
-    )
-    from .recurrent.modeling_recurrent_encoder_decoder import (
         RecurrentEncoderDecoderModel as RecurrentEncoderDecoderModel,
     )
     from .tasks import evaluate as evaluate

@@ -4,8 +4,14 @@ from importlib.util import find_spec
 from typing import Any
 
 import transformers
-from transformers import AutoConfig, AutoModelForSeq2SeqLM, AutoTokenizer, PreTrainedConfig, PreTrainedModel
-from transformers import pipelines as transformers_pipelines
+from transformers import (
+    AutoConfig,
+    AutoModelForSeq2SeqLM,
+    AutoTokenizer,
+    PreTrainedConfig,
+    PreTrainedModel,
+    pipelines as transformers_pipelines,
+)
 
 from vanilla_transformer.model import modeling_vanilla_transformer
 from vanilla_transformer.model.pipeline_vanilla_transformer import PIPELINES

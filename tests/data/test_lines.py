@@ -4,8 +4,7 @@ import lzma
 
 import pyarrow as pa
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 from refusals import refused
 
 from vanilla_transformer.data.text_lines import COMPRESSED, read_lines

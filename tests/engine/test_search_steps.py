@@ -3,8 +3,7 @@
 from unittest import mock
 
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from vanilla_transformer.engine import search
 from vanilla_transformer.engine.search import IMPOSSIBLE, best_continuations

@@ -13,8 +13,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from searches import ARCHITECTURES, END, PAD, START, WORDS, Google, Never, sharp
 from transformers import (
     EosTokenCriteria,

@@ -2,8 +2,7 @@
 
 import pytest
 import yaml
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from refusals import refused
 
 from vanilla_transformer.cli.program import parse

@@ -12,8 +12,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
-from datasets import Dataset, Features, Value
-from datasets import List as ListOf
+from datasets import Dataset, Features, List as ListOf, Value
 from datasets.fingerprint import Hasher
 from numpy.typing import NDArray
 from tokenizers import Tokenizer

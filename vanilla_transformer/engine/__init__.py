@@ -20,7 +20,6 @@ between two calls.
 """
 
 from .calls import Call, Unencoded, declined, decode, encode, start_decoding
-from .frozen import Frozen as frozen
-from .frozen import opened
+from .frozen import Frozen as frozen, opened
 
 __all__ = ["Call", "Unencoded", "declined", "decode", "encode", "frozen", "opened", "start_decoding"]

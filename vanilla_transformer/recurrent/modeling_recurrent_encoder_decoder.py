@@ -11,8 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
-from transformers import PreTrainedConfig
-from transformers import initialization as init
+from transformers import PreTrainedConfig, initialization as init
 from transformers.modeling_outputs import BaseModelOutput, Seq2SeqModelOutput
 from transformers.utils import can_return_tuple
 
