@@ -95,18 +95,16 @@ def push_model(
     with _as_ours(directory) as directory:
         model_type = _check_model(directory)
         api = HfApi(library_name="vanilla_transformer", token=True)  # Says so where nobody is logged in.
-
-        def occupied(there: ModelInfo | SpaceInfo) -> str | None:
-            kind = (getattr(there, "config", None) or {}).get("model_type", model_type)
-            return None if kind == model_type else f"a {kind} model"
-
-        repo_id = _prepare_place(api, repo_id, private, occupied)
+        repo_id, there = _made_or_found(api, repo_id, private)
+        kind = (getattr(there, "config", None) or {}).get("model_type", model_type)
+        if kind != model_type:
+            raise _taken(repo_id, f"a {kind} model")
         if revision not in (None, constants.DEFAULT_REVISION):
             api.create_branch(repo_id, branch=revision, exist_ok=True)
         if not (directory / CARD).is_file():
             write_model_card(directory)
         names, card = _sent(directory), card_for_hub(directory, repo_id)
-        if not replace_card and _is_of_others_on_the_hub(card, repo_id, revision):
+        if not replace_card and _others_wrote_the_card(card, repo_id, revision):
             report(
                 f"the card of {repo_id} on the Hub was written or edited by others and is kept: --replace-card "
                 f"replaces it with that of {directory}."
@@ -116,15 +114,15 @@ def push_model(
         if RECIPE in names:
             recipe = without_local_paths(load_recipe(directory / RECIPE, lenient=True))
             replaced[RECIPE] = recipe.to_yaml().encode()
-        there = filter_repo_objects(api.list_repo_files(repo_id, revision=revision), allow_patterns=_REPLACED)
+        earlier = filter_repo_objects(api.list_repo_files(repo_id, revision=revision), allow_patterns=_REPLACED)
         added = [CommitOperationAdd(name, replaced.get(name, directory / name)) for name in names]
-        api.create_commit(
+        commit = api.create_commit(
             repo_id,
-            [*added, *(CommitOperationDelete(name) for name in {*there} - {*names})],
+            [*added, *(CommitOperationDelete(name) for name in {*earlier} - {*names})],
             commit_message=message or f"Push {directory.resolve().name} with vanilla_transformer",
             revision=revision,
         )
-    return f"{constants.ENDPOINT}/{repo_id}" + (f"/tree/{revision}" if revision else "")
+    return str(commit.repo_url) + (f"/tree/{revision}" if revision else "")
 
 
 @contextmanager
@@ -180,35 +178,32 @@ def _refuse_links_out(folder: Path, files: Iterable[Path]) -> None:
             )
 
 
-def _prepare_place(
-    api: HfApi,
-    name: str,
-    private: bool,
-    occupied: Callable[[ModelInfo | SpaceInfo], str | None],
-    space_sdk: str | None = None,
-) -> str:
-    """Creates the repository if it does not exist, and returns its full name.
+def _made_or_found(
+    api: HfApi, name: str, private: bool, space_sdk: str | None = None
+) -> tuple[str, ModelInfo | SpaceInfo | None]:
+    """Returns a repository's full name and what is there; None if it did not exist and has been created.
 
     Args:
         name: Without a namespace, it is the user's own.
-        occupied: Returns what is there in words, if it must not be replaced.
         space_sdk: The kind of a Space; None for a repository of a model.
 
     Raises:
-        PushError: It is public despite `private`, or holds something else.
+        PushError: It is public despite `private`.
     """
     repo_id = name if "/" in name else f"{api.whoami()['name']}/{name}"
     try:
         there = api.model_info(repo_id) if space_sdk is None else api.space_info(repo_id)
     except RepositoryNotFoundError:
-        made = api.create_repo(
-            repo_id, private=private or None, exist_ok=True, repo_type=space_sdk and "space", space_sdk=space_sdk
-        )
-        return made.repo_id
-    reason = "public" if private and not there.private else occupied(there)
-    if reason:
-        raise PushError(f"{repo_id} on the Hub is {reason}: choose another name, or change it in its settings.")
-    return repo_id
+        repo_type = None if space_sdk is None else "space"
+        api.create_repo(repo_id, private=private or None, exist_ok=True, repo_type=repo_type, space_sdk=space_sdk)
+        return repo_id, None
+    if private and not there.private:
+        raise _taken(repo_id, "public")
+    return repo_id, there
+
+
+def _taken(repo_id: str, by: str) -> PushError:
+    return PushError(f"{repo_id} on the Hub is {by}: choose another name, or change it in its settings.")
 
 
 def _sent(directory: Path) -> list[str]:
@@ -217,7 +212,8 @@ def _sent(directory: Path) -> list[str]:
     return list(filter_repo_objects(names, allow_patterns=SENT))
 
 
-def _is_of_others_on_the_hub(card: str, repo_id: str, revision: str | None) -> bool:
+def _others_wrote_the_card(card: str, repo_id: str, revision: str | None) -> bool:
+    """Tells whether others wrote or edited the card on the Hub, which is not this one."""
     try:
         # A cached copy would hide later edits by others.
         file = hf_hub_download(repo_id, CARD, revision=revision, force_download=True)
@@ -242,22 +238,20 @@ def push_space(folder: Path, repo_id: str, *, private: bool = False, message: st
     _refuse_links_out(folder, folder.rglob("*"))
     api = HfApi(library_name="vanilla_transformer", token=True)
     head: Any = RepoCard.load(folder / CARD).data
-
-    def occupied(there: ModelInfo | SpaceInfo) -> str | None:
-        if SPACE_TAG not in (getattr(there.card_data, "tags", None) or ()):
-            return "a Space that this command did not make"
-        sdk = getattr(there, "sdk", None)
-        return None if sdk == head.sdk else f"a {sdk} Space, where this would be a {head.sdk} Space"
-
-    repo_id = _prepare_place(api, repo_id, private, occupied, space_sdk=head.sdk)
-    api.upload_folder(
+    repo_id, there = _made_or_found(api, repo_id, private, space_sdk=head.sdk)
+    if there is not None and SPACE_TAG not in (getattr(there.card_data, "tags", None) or ()):
+        raise _taken(repo_id, "a Space that this command did not make")
+    sdk = getattr(there, "sdk", head.sdk)
+    if sdk != head.sdk:
+        raise _taken(repo_id, f"a {sdk} Space, where this would be a {head.sdk} Space")
+    commit = api.upload_folder(
         folder_path=folder,
         repo_id=repo_id,
         repo_type="space",
         commit_message=message or "Push with vanilla_transformer",
         delete_patterns=["*"],
     )
-    return f"{constants.ENDPOINT}/spaces/{repo_id}"
+    return str(commit.repo_url)
 
 
 def card_examples(model: str) -> list[str]:

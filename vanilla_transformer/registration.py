@@ -4,14 +4,7 @@ from importlib.util import find_spec
 from typing import Any
 
 import transformers
-from transformers import (
-    AutoConfig,
-    AutoModelForSeq2SeqLM,
-    AutoTokenizer,
-    PreTrainedConfig,
-    PreTrainedModel,
-    pipelines as transformers_pipelines,
-)
+from transformers import AutoConfig, AutoModelForSeq2SeqLM, AutoTokenizer, PreTrainedConfig, PreTrainedModel
 
 from vanilla_transformer.model import modeling_vanilla_transformer
 from vanilla_transformer.model.pipeline_vanilla_transformer import PIPELINES
@@ -70,12 +63,12 @@ class _PipelinesOfThePackage:
 
 
 def _register_pipelines() -> None:
-    registry: Any = transformers_pipelines.PIPELINE_REGISTRY
+    registry: Any = transformers.pipelines.PIPELINE_REGISTRY
     for task, pipeline in PIPELINES.items():
         # transformers 5 removed these tasks, and refuses them before it looks whether they are registered. For all who
         # call `pipeline("translation", ...)`; a task that someone has restored is left unchanged.
         if task not in registry.get_supported_tasks():
-            getattr(transformers_pipelines, "REMOVED_TASKS", {}).pop(task, None)
+            getattr(transformers.pipelines, "REMOVED_TASKS", {}).pop(task, None)
             registry.register_pipeline(task, pipeline_class=pipeline, pt_model=AutoModelForSeq2SeqLM, type="text")
 
 
