@@ -18,7 +18,6 @@ from vanilla_transformer.translation.marian import (
     MARIAN,
     Weights,
     fresh,
-    load,
     reordered,
     their_name,
 )
@@ -137,8 +136,8 @@ def to_marian(model: VanillaTransformerForConditionalGeneration) -> MarianMTMode
         if not config.attention_bias and "_attn." in name and name.endswith(".bias"):
             state[name] = torch.zeros_like(state[name])
     state["final_logits_bias"] = torch.zeros(1, config.vocab_size) if bias is None else bias[None]
-    load(marian, state)
-    return marian
+    marian.load_state_dict(state)
+    return marian.eval()
 
 
 def _marian_config(config: VanillaTransformerConfig) -> MarianConfig:

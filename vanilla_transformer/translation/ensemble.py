@@ -72,7 +72,6 @@ class EnsembleForConditionalGeneration(PaperGenerationMixin, PreTrainedModel):
         input_ids: torch.Tensor | None = None,
         attention_mask: torch.Tensor | None = None,
         decoder_input_ids: torch.Tensor | None = None,
-        labels: torch.Tensor | None = None,
         **kwargs: object,
     ) -> Seq2SeqLMOutput:
         """Returns log-probabilities of the token after each target token, (batch, target length, vocabulary).
@@ -81,10 +80,8 @@ class EnsembleForConditionalGeneration(PaperGenerationMixin, PreTrainedModel):
             input_ids: Source tokens, (batch, source length).
             attention_mask: 1 on source tokens, 0 on padding, (batch, source length).
             decoder_input_ids: Target tokens shifted right, (batch, target length).
-            labels: Target tokens that are not shifted, as a single model takes them; there is no loss.
         """
         given = {"input_ids": input_ids, "attention_mask": attention_mask, "decoder_input_ids": decoder_input_ids}
-        given |= {} if labels is None else {"labels": labels}
         logits = [member(**given, use_cache=False).logits for member in self.members]
         return Seq2SeqLMOutput(logits=torch.log_softmax(mean_logits(logits).float(), -1))
 

@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-from torch import nn
 from transformers import GenerationConfig, MarianMTModel, PreTrainedConfig
 from transformers.activations import ACT2FN
 
@@ -47,17 +46,6 @@ def their_name(name: str) -> str:
     return layer + dot + rest
 
 
-def layer_weights(names: list[str], theirs: Mapping[str, torch.Tensor], d_ff: int) -> Weights:
-    """Returns the layers' weights under our names; narrower feed-forward layers get units that are always zero."""
-    weights = {name: theirs[their_name(name)].clone() for name in names if ".layers." in name}
-    for name, weight in weights.items():
-        if ".w_1." in name:
-            weights[name] = _with_zeros(weight, d_ff)
-        elif name.endswith(".w_2.weight"):
-            weights[name] = _with_zeros(weight.T, d_ff).T.contiguous()
-    return weights
-
-
 def reordered(weights: Weights, order: torch.Tensor) -> Weights:
     """Reorders the model dimensions of every weight that has them."""
     result = {}
@@ -67,15 +55,6 @@ def reordered(weights: Weights, order: torch.Tensor) -> Weights:
         else:
             result[name] = weight[order] if name.endswith(_ROWS) else weight
     return result
-
-
-def blocked_bias(bias: torch.Tensor, types: int, vocab_size: int) -> torch.Tensor | None:
-    """Returns the bias on the logits, extended so that types beyond the target vocabulary get no probability."""
-    if types == vocab_size:
-        return bias if bool(bias.any()) else None
-    # Not -inf, because a smoothed loss must be finite. In float32 the exponential of this is zero.
-    blocked = torch.full((vocab_size - types,), -1e4)
-    return torch.cat((bias, blocked))
 
 
 @torch.no_grad()
@@ -94,19 +73,23 @@ def from_marian(marian: MarianMTModel) -> VanillaTransformerForConditionalGenera
     tied = theirs.scale_embedding and source.data_ptr() == target.data_ptr() == output.data_ptr()
     factor = 1.0 if theirs.scale_embedding else theirs.d_model**-0.5
     vocab_size = max(len(source), len(output))
-    bias = blocked_bias(marian.final_logits_bias.flatten(), len(output), vocab_size)
-    config = _config(theirs, vocab_size, tie_word_embeddings=tied, output_bias=bias is not None)
+    # Types beyond the target vocabulary get no probability. Not -inf, because a smoothed loss must be finite: the
+    # exponential of this is zero in float32.
+    bias = torch.cat((marian.final_logits_bias.flatten(), torch.full((vocab_size - len(output),), -1e4)))
+    config = _config(theirs, vocab_size, tie_word_embeddings=tied, output_bias=bool(bias.any()))
     model = VanillaTransformerForConditionalGeneration(config)
-    weights = layer_weights(list(model.state_dict()), state, config.d_ff)
+    weights = _layer_weights(list(model.state_dict()), state, config.d_ff)
     weights["model.shared.weight"] = _with_zeros(source * factor, vocab_size)
     weights["lm_head.weight"] = _with_zeros(output, vocab_size)
     if not tied:
         weights["model.decoder.embed_tokens.weight"] = _with_zeros(target * factor, vocab_size)
     # Marian has all sines first, then all cosines: our dimension 2i is its i, and 2i + 1 is its i + d_model / 2.
     weights = reordered(weights, torch.arange(config.d_model).view(2, -1).T.flatten())
-    load(model, weights if bias is None else weights | {"lm_head.bias": bias})
+    if config.output_bias:
+        weights["lm_head.bias"] = bias
+    model.load_state_dict(weights)
     model.generation_config = _its_search(marian)
-    return model
+    return model.eval()
 
 
 def _its_search(marian: MarianMTModel) -> GenerationConfig:
@@ -165,11 +148,15 @@ def _config(theirs: PreTrainedConfig, vocab_size: int, **settings: Any) -> Vanil
     )
 
 
-@torch.no_grad()
-def load(model: nn.Module, weights: Weights) -> None:
-    """Loads a complete set of weights into a model, and puts it into evaluation mode."""
-    model.load_state_dict(weights)
-    model.eval()
+def _layer_weights(names: list[str], theirs: Mapping[str, torch.Tensor], d_ff: int) -> Weights:
+    """Returns the layers' weights under our names; narrower feed-forward layers get units that are always zero."""
+    weights = {name: theirs[their_name(name)].clone() for name in names if ".layers." in name}
+    for name, weight in weights.items():
+        if ".w_1." in name:
+            weights[name] = _with_zeros(weight, d_ff)
+        elif name.endswith(".w_2.weight"):
+            weights[name] = _with_zeros(weight.T, d_ff).T.contiguous()
+    return weights
 
 
 def _with_zeros(weight: torch.Tensor, rows: int) -> torch.Tensor:
