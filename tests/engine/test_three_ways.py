@@ -77,6 +77,18 @@ def test_what_the_library_refuses_is_refused(model, way, call):
         model.generate(**INPUTS, **call)
 
 
+@pytest.mark.parametrize(
+    "call", [{"max_new_tokens": 3.5}, {"num_return_sequences": 0}, {"length_penalty": 1e9}], ids=str
+)
+def test_what_the_librarys_search_fails_at_fails_there(model, way, call):
+    asked = {**INPUTS, "max_new_tokens": 9, **call}
+    with pytest.raises((TypeError, RuntimeError, OverflowError)) as by_library, without_engine():
+        model.generate(**asked)
+    with way(), pytest.raises(by_library.type) as found:
+        model.generate(**asked)
+    assert str(found.value) == str(by_library.value)
+
+
 def test_a_search_without_a_possible_token_ends(model, way):
     with way():
         assert (model.generate(**INPUTS, suppress_tokens=[*range(WORDS)], max_new_tokens=9)[:, 1:] == PAD).all()

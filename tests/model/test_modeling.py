@@ -11,6 +11,7 @@ from refusals import refused
 from small_models import HEADS, IDS, MASK, inputs_of, random_model
 from torch import nn
 
+from vanilla_transformer import VanillaTransformerConfig, VanillaTransformerDecoderConfig
 from vanilla_transformer.model.modeling_vanilla_transformer import Dropout
 
 TARGET = torch.tensor([[1, 6, 3, 12, 30], [1, 9, 7, 7, 40]])
@@ -382,3 +383,10 @@ def test_untied_weights_are_saved_as_they_are(by, tmp_path):
         loaded, report = type(model).from_pretrained(tmp_path / name, output_loading_info=True)
         assert not any(report.values())
         assert torch.equal(loaded(**inputs_of("translator")).logits, expected)
+
+
+def test_configurations_that_would_be_computed_in_another_way_are_refused():
+    with refused(ValueError, "add_cross_attention"):
+        VanillaTransformerDecoderConfig(add_cross_attention=True)
+    with refused(ValueError, "right to left"):
+        VanillaTransformerConfig(target_direction="right-to-left")

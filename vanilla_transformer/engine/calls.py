@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
+from numbers import Integral
 from typing import Any, NamedTuple
 
 import torch
@@ -49,6 +50,8 @@ _ROWWISE_PROCESSORS = {
         "TopKLogitsWarper TopPLogitsWarper TypicalLogitsWarper"
     )
 }
+# Exponent of the length penalty up to which its powers are finite in float32.
+LARGEST_PENALTY = 10.0
 _CRITERIA = {MaxLengthCriteria, EosTokenCriteria}
 # Undocumented attributes of the settings that a search receives.
 _TENSOR_SETTINGS = ("_eos_token_tensor", "_pad_token_tensor")
@@ -312,6 +315,13 @@ def _of_settings(call: Call) -> Iterator[str]:
         yield "use_cache=False"
     if any(getattr(settings, name, None) for name in ("low_memory", "is_assistant", "compile_config")):
         yield "low_memory, compile_config or the part of an assistant"
+    for name, least in (("max_length", 0), ("num_return_sequences", 1)):
+        value = getattr(settings, name)
+        # The library fails at these.
+        if not isinstance(value, Integral) or value < least:
+            yield f"{name}={value}"
+    if not abs(settings.length_penalty or 0.0) <= LARGEST_PENALTY:
+        yield f"length_penalty={settings.length_penalty}"
     if settings.num_beams == 1 and settings.return_dict_in_generate:
         yield "a dictionary with the cache of a search without a beam"
     ends, vocabulary = settings._eos_token_tensor, call.model.config.vocab_size

@@ -1,5 +1,6 @@
 """A model's weights held fixed at a caller's request: packed or quantized once, then only read."""
 
+import os
 import threading
 from collections.abc import Callable
 from contextvars import ContextVar
@@ -35,7 +36,7 @@ class Frozen:
         self.quantization, self._copy = quantization, copy
         self._is_open = False
         self._parts: dict[Any, Any] = {}
-        self._lock = threading.Lock()
+        self._locks: dict[int, threading.Lock] = {}
 
     def __enter__(self) -> Self:
         """Takes the weights.
@@ -69,7 +70,8 @@ class Frozen:
         """Returns a `Decoder` or an `Encoder` for the type in which the library's search would compute."""
         dtype = computing_dtype(dtype, self.model.device)
         weights = Weights(dtype, packed=True, quantization=self.quantization or quantization)
-        with self._lock:
+        # A lock of each process: a fork copies those that other threads hold, and nobody there gives them back.
+        with self._locks.setdefault(os.getpid(), threading.Lock()):
             if (kind, weights) not in self._parts:
                 with torch.no_grad():
                     self._parts[kind, weights] = kind(self.model, weights)

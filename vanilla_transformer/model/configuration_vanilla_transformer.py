@@ -144,6 +144,12 @@ class VanillaTransformerConfig(VanillaTransformerBaseConfig):
     use_cache: bool = True
     decoder_start_token_id: int | None = 1
 
+    def __post_init__(self, **kwargs: object) -> None:
+        # A saved configuration may give the order of its targets; computed in another, they would be nonsense.
+        if kwargs.pop("target_direction", "left-to-right") != "left-to-right":
+            raise ValueError("The model writes its targets from right to left, which is not supported.")
+        super().__post_init__(**kwargs)
+
 
 @strict
 class VanillaTransformerEncoderConfig(VanillaTransformerBaseConfig):
@@ -187,3 +193,8 @@ class VanillaTransformerDecoderConfig(VanillaTransformerBaseConfig):
     label_smoothing: float | int = between(0, 1, 0.0)
     documents: Literal["lines", "packed"] = "lines"
     use_cache: bool = True
+
+    def __post_init__(self, **kwargs: object) -> None:
+        if kwargs.get("add_cross_attention"):
+            raise ValueError("add_cross_attention is not for a decoder alone: an encoder-decoder attends to a source.")
+        super().__post_init__(**kwargs)
