@@ -23,6 +23,7 @@ from vanilla_transformer.cli import program
 from vanilla_transformer.cli.info import Info
 from vanilla_transformer.cli.program import COMMANDS
 from vanilla_transformer.data import text_lines
+from vanilla_transformer.tasks import evaluate
 from vanilla_transformer.tasks.registry import _TASKS
 from vanilla_transformer.translation import load_model, translate_lines
 
@@ -188,6 +189,14 @@ def test_evaluate_names_its_corpus_as_train_does(run, model, tmp_path):
     named = ["--data", tmp_path / "test.jsonl", "source_column=en", "target_column=fr"]
     code, out, err = run("evaluate", model, *named, "--metrics", "wer", "--json", *SHORT)
     assert (code, err) == (0, "") and json.loads(out)["pairs"] == 1
+
+
+def test_rows_that_training_drops_as_empty_are_counted_where_they_are_scored(run, model, tmp_path):
+    table = tmp_path / "a.jsonl"
+    table.write_text('{"en": "a", "de": null}\n{"en": "b", "de": " \u3000"}\n{"en": "c", "de": "d"}\n')
+    code, out, _ = run("evaluate", model, "--data", table, "--metrics", "wer", *SHORT)
+    assert code == 0 and "empty pairs: 2" in out
+    assert evaluate(model, str(table), metrics=["wer"], max_length_beyond_source=3).figures["empty_pairs"] == 2
 
 
 def test_evaluate_takes_its_metrics_from_the_recipe_in_the_model_directory(run, model, corpus, tmp_path):

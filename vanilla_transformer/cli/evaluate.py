@@ -48,7 +48,13 @@ class Evaluate:
         with loading_libraries():
             from vanilla_transformer.data.corpus import read_corpus
             from vanilla_transformer.progress import progress_bar
-            from vanilla_transformer.tasks import choose_metrics, count_texts, task_of_model, with_columns_of_model
+            from vanilla_transformer.tasks import (
+                choose_metrics,
+                count_empty_rows,
+                count_texts,
+                task_of_model,
+                with_columns_of_model,
+            )
 
         spec = one_corpus(self.data)
         check_output(self.output, (Path(split_off(part)[0]) for part in spec.parts), [self.model, *self.models])
@@ -66,6 +72,7 @@ class Evaluate:
             settings["chosen"] = self.decoding.choosing
         with progress_bar("sources" if translates else task.form.unit, total=count_texts(corpus, task.form)) as bar:
             evaluation = task.evaluate(model, tokenizer, corpus, metrics, progress=bar.update, **settings)
+        evaluation.figures.update(count_empty_rows(corpus, task.form))
         self._report(evaluation, self.decoding.settings(model))
         if self.card:
             from vanilla_transformer.training.model_card import add_scores

@@ -2,6 +2,7 @@
 
 from vanilla_transformer.tasks.evaluation import (
     choose_metrics,
+    count_empty_rows,
     count_texts,
     evaluate,
     sample_texts,
@@ -18,6 +19,7 @@ __all__ = [
     "SpecialTokens",
     "Task",
     "choose_metrics",
+    "count_empty_rows",
     "count_texts",
     "evaluate",
     "get_task",

@@ -49,7 +49,16 @@ def evaluate(
     names = choose_metrics(path, task, metrics)
     corpus = read_corpus(with_columns_of_model(one_corpus(data), path, task.form), form=task.form)
     loaded, tokenizer = load_model(path, device=device, translates=False)
-    return task.evaluate(loaded, tokenizer, corpus, names, progress=lambda count: None, **settings)
+    evaluation = task.evaluate(loaded, tokenizer, corpus, names, progress=lambda count: None, **settings)
+    evaluation.figures.update(count_empty_rows(corpus, task.form))
+    return evaluation
+
+
+def count_empty_rows(corpus: "Dataset", form: TextForm) -> dict[str, int]:
+    """Counts, as a figure beside the scores, the rows that training drops as empty: here they are scored."""
+    names = [column.name for column in form.columns if not (column.optional or form.packed)]
+    count = sum(not all(map(str.strip, row)) for row in zip(*(corpus[name] for name in names), strict=True))
+    return {f"empty_{form.unit}": count} if count else {}
 
 
 def choose_metrics(model: str | os.PathLike[str], task: Task, names: Sequence[str] | None = None) -> tuple[str, ...]:
