@@ -1,6 +1,7 @@
 """The end of a run: the mean of the last checkpoints, its scores, and the files of a model directory."""
 
 import os
+import shlex
 import shutil
 import time
 from dataclasses import replace
@@ -22,7 +23,7 @@ from vanilla_transformer.training.checkpoints import (
     load_average,
     remove_partial_files,
 )
-from vanilla_transformer.training.model_card import write_model_card
+from vanilla_transformer.training.model_card import usage_for, write_model_card
 from vanilla_transformer.training.run_directory import plot_learning_curves
 from vanilla_transformer.training.setup import RunContext
 from vanilla_transformer.training.summary import (
@@ -70,6 +71,11 @@ def finalize(context: RunContext, model: PreTrainedModel, progress: Progress) ->
     shutil.rmtree(run.prepared, ignore_errors=True)
     run.finish.unlink(missing_ok=True)
     summary.write(run.summary)
+    usage, place = usage_for(task), shlex.quote(str(run.path))
+    use = [f"{usage.command} {place} < FILE"] if usage and usage.command else []
+    scored = "SOURCES TARGETS" if task.form.parallel else "FILE"
+    commands = [*use, f"evaluate {place} --data {scored}", f"demo {place}"]
+    logger.info("\n".join(["Next:", *(f"  vanilla-transformer {command}" for command in commands)]))
     return summary
 
 

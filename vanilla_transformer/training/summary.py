@@ -6,7 +6,7 @@ import math
 import os
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +46,7 @@ class Summary:
     processes: int
     precision: str
     scores: dict[str, list[Score]]
-    languages: list[str | None]
+    languages: list[str | None] = field(default_factory=list)
 
     def sentences(self, items: str) -> list[str]:
         """Describes the run's length, cost and losses, with that name for the items of the loss."""
@@ -78,7 +78,7 @@ class Summary:
         try:
             values = json.loads(file.read_text(encoding="utf-8"))
             values["scores"] = {part: list(map(_score, scores)) for part, scores in values["scores"].items()}
-            return cls(**{name: values[name] for name in cls.__dataclass_fields__})
+            return cls(**{name: values[name] for name in cls.__dataclass_fields__ if name in values})
         except (ValueError, TypeError, LookupError) as error:
             raise RunError(f"{file} is damaged ({error!r}): remove it, and the run counts as unfinished.") from None
 
