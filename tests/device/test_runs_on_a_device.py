@@ -67,7 +67,7 @@ def test_a_run_trains_without_waits_and_its_model_loads_on_the_processor(
         assert on_device.device.type == device
         lines = ["dog cat", "hen"]
         found = [line.text for line in translate_lines(on_device, tokenizer, lines)]
-        assert found == [line.text for line in translate_lines(model, tokenizer, lines)]
+        assert found == [line.text for line in translate_lines(on_device, tokenizer, lines, device="cpu")]
         data = tuple(str(tmp_path / f"dev.{side}") for side in "ab")
         there, here = (vanilla_transformer.evaluate(str(run), data, device=place) for place in (device, "cpu"))
         assert there.predictions == here.predictions

@@ -17,7 +17,7 @@ from vanilla_transformer import engine
 from vanilla_transformer.errors import check_number, refuse_one_text
 from vanilla_transformer.model.generation_vanilla_transformer import PaperGenerationMixin
 from vanilla_transformer.plain_text import plain_text
-from vanilla_transformer.translation.loading import check_search
+from vanilla_transformer.translation.loading import check_search, move
 
 _Part = TypeVar("_Part")
 _Result = TypeVar("_Result")
@@ -205,6 +205,7 @@ def translate_lines(
     chunk_lines: int | None = None,
     max_source_length: int = MAX_SOURCE_LENGTH,
     scores: bool = False,
+    device: str | torch.device | None = None,
     **generate_kwargs: object,
 ) -> Iterator[Translation]:
     """Translates each line, in order, like `model.generate`; its own settings apply unless overridden.
@@ -219,6 +220,7 @@ def translate_lines(
             if None.
         max_source_length: Maximum number of tokens translated per line; learned positions may allow fewer.
         scores: Whether to return the scores of the hypotheses of beam search.
+        device: A device to which the model is moved first, such as `cuda:1`; by default it stays where it is.
         generate_kwargs: For `model.generate`, such as `num_beams`, `length_penalty` or `num_return_sequences`, or
             `do_sample=True` to draw translations at random; None leaves a setting to the model.
 
@@ -227,6 +229,9 @@ def translate_lines(
     """
     refuse_one_text("lines", lines)
     check_number("chunk_lines", chunk_lines, 1)
+    if device is not None:
+        for member in getattr(model, "members", (model,)):
+            move(member, device)
     translator = LineTranslator.from_model(
         model,
         tokenizer,
