@@ -87,8 +87,22 @@ def test_millions_of_pairs_on_an_accelerator_get_the_papers_base_model():
 
 
 def test_more_pairs_never_get_a_smaller_model():
-    sizes = [TASK.config(chosen(pairs, GPU)[0]).d_model for pairs in (10**3, 10**4, 10**5, 10**6, 10**7)]
+    sizes = [TASK.config(chosen(pairs, GPU)[0]).d_model for pairs in (10**5, 10**6, 10**7)]
     assert sizes == sorted(sizes) and sizes[-1] < 1024
+
+
+def test_a_translator_that_reads_few_tokens_is_shallow_unless_sizes_are_given():
+    def layers(pairs, device=LAPTOP, **given):
+        model = chosen(pairs, device, **given)[0].model
+        return model.encoder_layers, model.decoder_layers, model.dropout
+
+    assert layers(50_000, max_minutes=10) == layers(50_000, GPU, max_steps=300) == (2, 2, 0.1)
+    assert layers(50_000) == layers(50_000, max_minutes=300) == layers(50_000, GPU) == (4, 4, 0.3)
+    assert layers(3_000, GPU) == (2, 2, 0.3)  # A hundred epochs of little text: few tokens, many times.
+    assert layers(50_000, max_minutes=10, dropout=0.2) == (2, 2, 0.2)
+    assert layers(50_000, max_minutes=10, preset="tiny") == layers(50_000, max_minutes=10, d_model=64) == (4, 4, 0.3)
+    assert layers(50_000, max_minutes=10, decoder_layers=1) == (4, 1, 0.3)
+    assert "2+2 layers" in chosen(50_000, LAPTOP, max_minutes=10)[1][0]
 
 
 def test_paper_presets_fix_dropout_and_ours_follow_the_data():

@@ -73,8 +73,9 @@ class SizePreset:
     epochs: int
 
 
+_SIZES = ("d_model", "d_ff", "num_heads", "d_k", "d_v", "encoder_layers", "decoder_layers")
 MODEL_FIELDS = (
-    *("vocab_size", "d_model", "d_ff", "num_heads", "d_k", "d_v", "encoder_layers", "decoder_layers"),
+    *("vocab_size", *_SIZES),
     *("dropout", "attention_dropout", "activation_dropout", "label_smoothing", "positional_encoding"),
 )
 
@@ -113,6 +114,13 @@ _OTHER_PRESETS = (
     SizePreset(1_000_000, 16_000, "small", 0.1, 8_192, 10),
     SizePreset(math.inf, 32_000, "base", 0.1, 25_000, 5),
 )
+# A translator that reads few tokens learns most with two layers a stack: deeper ones, with their norms behind each
+# layer, stand still at first. After 10 minutes of one core 20,000 pairs of Tatoeba give 20.8 sacreBLEU with these and
+# 2.9 with 4+4 layers of width 128. After 30, 100,000 pairs have a loss on dev of 1.83, where those have 2.20 after 59.
+SHALLOW: dict[str, object] = {"preset": "small", "encoder_layers": 2, "decoder_layers": 2}
+FEW_TOKENS = 12_000_000
+# Passes over the text in which dropout hinders more than it helps, and what is then enough.
+FEW_PASSES, LITTLE_DROPOUT = 20, 0.1
 MAX_STEPS = 100_000  # Section 5.2, base.
 CPU_HOURS = 1.5
 CPU_FLOPS_PER_CORE = {"float32": 55e9, "bfloat16": 100e9}
@@ -244,13 +252,43 @@ def _choose_model(
 ) -> tuple[dict[str, object], str]:
     sizes = _size_preset(task, corpus.pairs)
     preset = recipe.model.preset or ("small" if (sizes.preset, device.kind) == ("base", "cpu") else sizes.preset)
+    chosen: dict[str, object] = {"preset": preset}
     # The paper's presets state their dropout; for our small ones it depends on the size of the data.
-    is_papers_choice = recipe.model.preset not in (None, "tiny", "small")
-    dropout = recipe.model.dropout if recipe.model.dropout is not None or is_papers_choice else sizes.dropout
-    config = task.config(recipe.with_options(preset=preset, dropout=dropout))
-    chosen = {name: getattr(config, name) for name in MODEL_FIELDS if hasattr(config, name)}
-    sentence = f"Model: {preset}, {_describe(config)}, for {corpus.pairs:,} {task.form.unit} on {_name(device)}."
-    return {"preset": preset, **chosen}, sentence
+    if recipe.model.dropout is None and recipe.model.preset in (None, "tiny", "small"):
+        chosen["dropout"] = sizes.dropout
+    shallow = _for_few_tokens(recipe, task, corpus, device)
+    config = task.config(recipe.with_options(**chosen | shallow))
+    fields = {name: getattr(config, name) for name in MODEL_FIELDS if hasattr(config, name)}
+    why = "; deeper ones learn less from so few tokens" if shallow else ""
+    rows = f"for {corpus.pairs:,} {task.form.unit} on {_name(device)}"
+    preset = str(shallow.get("preset", preset))
+    return {"preset": preset, **fields}, f"Model: {preset}, {_describe(config)}, {rows}{why}."
+
+
+def _for_few_tokens(recipe: Recipe, task: _Task, corpus: CorpusFacts, device: DeviceFacts) -> dict[str, object]:
+    """Returns the sizes of a translator that reads few tokens; none where it reads many, or the recipe has sizes."""
+    if task.auto_class != "AutoModelForSeq2SeqLM" or recipe.used("architecture", "preset", "start", *_SIZES):
+        return {}
+    tokens = _tokens_read(recipe, task, corpus, device)
+    if tokens >= FEW_TOKENS:
+        return {}
+    passes = tokens * corpus.passes_per_epoch / max(corpus.tokens)
+    hinders = recipe.model.dropout is None and passes < FEW_PASSES
+    return SHALLOW | ({"dropout": LITTLE_DROPOUT} if hinders else {})
+
+
+def _tokens_read(recipe: Recipe, task: _Task, corpus: CorpusFacts, device: DeviceFacts) -> float:
+    """Returns roughly how many tokens of a side a shallow model would read, by its epochs or steps and its time."""
+    given, tokens = recipe.optimization, max(corpus.tokens)
+    planned = _size_preset(task, corpus.pairs).epochs * tokens / corpus.passes_per_epoch
+    if given.max_steps is not None:
+        planned = given.max_steps * (given.batch_tokens or _batch_tokens(task, corpus))
+    if device.kind != "cpu":
+        return planned
+    fast = device.bfloat16 and given.precision in ("auto", "bfloat16")
+    shallow = recipe.with_options(**SHALLOW, precision="bfloat16" if fast else "float32")
+    hours = CPU_HOURS if given.max_minutes is None else given.max_minutes / 60
+    return min(planned, 3600 * hours * tokens / _cpu_seconds_per_epoch(shallow, task, corpus, device))
 
 
 def _describe(config: PreTrainedConfig) -> str:
