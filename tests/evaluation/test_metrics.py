@@ -10,6 +10,7 @@ from refusals import refused
 
 from vanilla_transformer.errors import CorpusError
 from vanilla_transformer.evaluation import score
+from vanilla_transformer.evaluation.metrics import LANGUAGE_MODEL_METRICS, TextCost
 
 PREDICTIONS = ["The cat sat on a mat .", "Es war einmal, vor langer Zeit!", "nothing of this is right at all", ""]
 REFERENCES = ["The cat sat on the mat .", "Es war einmal vor langer Zeit.", "here every word is another one", "End"]
@@ -79,3 +80,8 @@ def test_error_rates_are_zero_for_references_alone_and_do_not_depend_on_their_or
         assert value(name, [accepted[-1] for accepted in references], references) == 0
         backwards = [accepted[::-1] for accepted in references]
         assert value(name, predictions, references) == value(name, predictions, backwards)
+
+
+def test_a_model_that_finds_a_text_all_but_impossible_is_scored_too():
+    [perplexity] = score(["perplexity"], [TextCost(1e6, 10, 8)], [["a text"]], LANGUAGE_MODEL_METRICS)
+    assert perplexity.value == float("inf")

@@ -115,7 +115,7 @@ def test_a_run_on_a_cpu_is_not_expected_to_take_longer_than_the_limit():
     short, sentences = chosen(164_000, LAPTOP)
     longer, _ = chosen(164_000, dataclasses.replace(LAPTOP, cores=64))
     assert short.optimization.max_steps < longer.optimization.max_steps
-    stated = re.search(r"roughly (\d+) min on 2 × CPU core", " ".join(sentences))
+    stated = re.search(r"roughly (\d+) min on 2 CPU cores", " ".join(sentences))
     assert int(stated[1]) <= 60 * CPU_HOURS
 
 
@@ -134,6 +134,11 @@ def test_precision_is_what_the_device_multiplies_fast():
     for device, precision in ((GPU, "float16"), (LAPTOP, "float32")):
         assert chosen(4_500_000, device)[0].optimization.precision == "bfloat16"
         assert chosen(4_500_000, dataclasses.replace(device, bfloat16=False))[0].optimization.precision == precision
+
+
+def test_a_run_on_a_cpu_may_be_asked_for_float16():
+    recipe, _ = chosen(29_000, LAPTOP, precision="float16")
+    assert recipe.optimization.precision == "float16" and recipe.optimization.max_steps > 0
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,7 @@ Records = Iterator[tuple[int, dict[str, object]]]
 
 
 def read_table(path: str, suffix: str, wanted: Wanted, form: TextForm) -> tuple[Wanted, NumberedRows]:
-    """Opens a table: return the names of its columns that the form is read from, and its rows.
+    """Opens a table: returns the names of its columns that the form is read from, and its rows.
 
     CSV is that of RFC 4180, with a header. In TSV quotes are ordinary text, and the first line is a header if `wanted`
     gives names or if it has those known to the form; otherwise columns are named by number, from 1. JSONL has an
@@ -124,7 +124,7 @@ def _json_records(path: str) -> Records:
         if not line.strip():
             continue
         try:
-            record = json.loads(line)
+            record = json.loads(line, object_pairs_hook=_without_twins)
         except (ValueError, RecursionError) as error:
             raise CorpusError(f"{path}, line {number}: not JSON ({error})") from error
         if not isinstance(record, dict):
@@ -133,6 +133,15 @@ def _json_records(path: str) -> Records:
             languages = record.pop("translation")
             record |= {TRANSLATION + language: text for language, text in languages.items()}
         yield number, record
+
+
+def _without_twins(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    """Returns a JSON object; refuses a repeated name, whose first value would be lost."""
+    record = dict(pairs)
+    if len(record) < len(pairs):
+        names = [name for name, _ in pairs]
+        raise ValueError(f"{next(name for name in names if names.count(name) > 1)!r} occurs twice in an object")
+    return record
 
 
 def read_conll(path: str, wanted: Wanted) -> NumberedRows:

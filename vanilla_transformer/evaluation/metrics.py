@@ -178,7 +178,10 @@ def _per(unit: str, size: Callable[[str], int] | None, by_default: bool = True) 
         count = tokens if size is None else sum(map(size, texts))
         if not count:
             raise CorpusError("A language model cannot be scored on texts that are all empty.")
-        value = math.exp(nats / count) if size is None else nats / math.log(2) / count
+        try:
+            value = math.exp(nats / count) if size is None else nats / math.log(2) / count
+        except OverflowError:
+            value = math.inf
         scored = max(costs, key=lambda cost: cost.context)
         how = {f"{unit}s": count, "context": scored.context}
         counted = f"perplexity-of-{unit}" if size is None else f"bits-per-{unit}"

@@ -257,12 +257,12 @@ def _choose_model(
     if recipe.model.dropout is None and recipe.model.preset in (None, "tiny", "small"):
         chosen["dropout"] = sizes.dropout
     shallow = _for_few_tokens(recipe, task, corpus, device)
-    config = task.config(recipe.with_options(**chosen | shallow))
-    fields = {name: getattr(config, name) for name in MODEL_FIELDS if hasattr(config, name)}
-    why = "; deeper ones learn less from so few tokens" if shallow else ""
+    chosen |= shallow
+    config = task.config(recipe.with_options(**chosen))
+    chosen |= {name: getattr(config, name) for name in MODEL_FIELDS if hasattr(config, name)}
     rows = f"for {corpus.pairs:,} {task.form.unit} on {_name(device)}"
-    preset = str(shallow.get("preset", preset))
-    return {"preset": preset, **fields}, f"Model: {preset}, {_describe(config)}, {rows}{why}."
+    why = "; deeper ones learn less from so few tokens" if shallow else ""
+    return chosen, f"Model: {chosen['preset']}, {_describe(config)}, {rows}{why}."
 
 
 def _for_few_tokens(recipe: Recipe, task: _Task, corpus: CorpusFacts, device: DeviceFacts) -> dict[str, object]:
@@ -363,8 +363,8 @@ def _choose_length(
     time = f", very roughly {duration(steps * seconds_per_step)} on {_name(device)}" if is_estimated else ""
     epochs_done = float(f"{steps / steps_per_epoch:.2g}")
     sentence = (
-        f"Length: {steps:,} steps, about {epochs_done:,g} epochs{time} ({reason}); "
-        f"the learning rate rises over {warmup:,} steps"
+        f"Length: {_counted(steps, 'step')}, about {epochs_done:,g} epochs{time} ({reason}); "
+        f"the learning rate rises over {_counted(warmup, 'step')}"
         f"{'' if scale == 1 else f', and is {scale:.2g} times that of Eq. 3'}."
     )
     return steps, warmup, scale, sentence
@@ -416,14 +416,20 @@ def _choose_intervals(
     result = f"the last {recipe.run.average_checkpoints} are averaged"
     if recipe.start.from_model is not None and recipe.data.dev:
         result = "the one with the lowest loss on dev is the result, that of the start included"
-    sentence = f"Checkpoint every {saves:,} steps, {result}; loss on dev every {evaluations:,} steps."
-    return chosen, sentence
+    every = _counted(saves, "step"), _counted(evaluations, "step")
+    return chosen, f"Checkpoint every {every[0]}, {result}; loss on dev every {every[1]}."
+
+
+def _counted(number: int, unit: str) -> str:
+    return f"{number:,} {unit}{'s' * (number != 1)}"
 
 
 def _cpu_seconds_per_epoch(recipe: Recipe, task: _Task, corpus: CorpusFacts, device: DeviceFacts) -> float:
     mean = [np.array([tokens]) / corpus.pairs for tokens in corpus.tokens]
     flops = corpus.pairs * training_flops(task.config(recipe), *mean)
-    return flops / (CPU_FLOPS_PER_CORE[recipe.optimization.precision] * device.cores * device.processes)
+    # No default on a CPU is float16: its speed is not known.
+    speed = CPU_FLOPS_PER_CORE.get(recipe.optimization.precision, CPU_FLOPS_PER_CORE["float32"])
+    return flops / (speed * device.cores * device.processes)
 
 
 def _rounded(steps: int) -> int:
@@ -435,7 +441,7 @@ def _rounded(steps: int) -> int:
 def _name(device: DeviceFacts) -> str:
     if device.kind != "cpu":
         return f"{device.processes} × {device.kind}"
-    return f"{device.cores * device.processes} × CPU core"
+    return _counted(device.cores * device.processes, "CPU core")
 
 
 def duration(seconds: float) -> str:

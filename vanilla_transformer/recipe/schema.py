@@ -185,11 +185,11 @@ class Model(Block):
     d_k: OptionalCount = None
     #: Width of a head's values; by default d_model / num_heads.
     d_v: OptionalCount = None
-    #: Number of encoder layers; by default the preset's.
+    #: Number of encoder layers; by default the preset's, or 2 in a translator that will read few tokens.
     encoder_layers: OptionalCount = None
-    #: Number of decoder layers; by default the preset's.
+    #: Number of decoder layers; by default the preset's, or 2 in a translator that will read few tokens.
     decoder_layers: OptionalCount = None
-    #: Residual dropout (section 5.4); by default chosen from the number of pairs.
+    #: Residual dropout (section 5.4); by default chosen from the number of pairs, and of passes over them.
     dropout: OptionalShare = None
     #: Dropout of attention weights; off by default, as in the paper.
     attention_dropout: OptionalShare = None
