@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file
 
 from vanilla_transformer.training.checkpoints import Checkpoint, list_checkpoints
-from vanilla_transformer.training.run_directory import RunDirectory, RunLogger
+from vanilla_transformer.training.run_directory import RunDirectory, read_metrics
 
 # The size of all weights of a page, which a reader on a phone must download.
 MAX_BYTES = 15_000_000
@@ -108,8 +108,6 @@ def weights_of(checkpoint: Checkpoint, places: Mapping[str, Tensor]) -> dict[str
 
 def learning_curve(run: Path) -> list[dict[str, float]]:
     """Returns the losses in the run's log, on training and dev data, by step."""
-    home = RunDirectory(run)
-    records = RunLogger(home.metrics, home.log, enabled=False).read_metrics()
-    kept = "step", "loss", "dev_loss"
+    kept, records = ("step", "loss", "dev_loss"), read_metrics(RunDirectory(run).metrics)
     losses = [{name: value for name, value in record.items() if name in kept} for record in records]
     return [record for record in losses if len(record) > 1]

@@ -24,7 +24,7 @@ from vanilla_transformer.training.checkpoints import (
     remove_partial_files,
 )
 from vanilla_transformer.training.model_card import usage_for, write_model_card
-from vanilla_transformer.training.run_directory import plot_learning_curves
+from vanilla_transformer.training.run_directory import plot_learning_curves, read_metrics
 from vanilla_transformer.training.setup import RunContext
 from vanilla_transformer.training.summary import (
     CURVES,
@@ -60,7 +60,7 @@ def finalize(context: RunContext, model: PreTrainedModel, progress: Progress) ->
     summary = _summarise(context, model, progress, averaged, scores)
     task = task_for(recipe)
     items = items_of_loss(task)
-    plot_learning_curves(logger.read_metrics(), run.path / CURVES, f"nats per {items.removesuffix('s')}")
+    plot_learning_curves(read_metrics(run.metrics), run.path / CURVES, f"nats per {items.removesuffix('s')}")
     answers = task.answers(model, context.inputs.tokenizer, recipe.evaluation.examples)
     write_model_card(run.path, summary, answers)
     logger.info(" ".join(summary.sentences(items)))
@@ -133,7 +133,7 @@ def _summarise(
     recipe, corpus = context.recipe, context.inputs.train
     lengths = tuple(corpus.lengths.values())
     epochs = progress.target_tokens / int(task_for(recipe).items(*lengths).sum(dtype=np.int64))
-    dev_losses = [record["dev_loss"] for record in context.logger.read_metrics() if "dev_loss" in record]
+    dev_losses = [record["dev_loss"] for record in read_metrics(context.run.metrics) if "dev_loss" in record]
     return Summary(
         steps=progress.step,
         epochs=epochs,

@@ -233,19 +233,20 @@ class RunLogger:
             self.bar.close()
             self.bar = None
 
-    def read_metrics(self) -> list[dict[str, float]]:
-        """Returns the records of metrics.jsonl, without a line that a kill has cut."""
-        records = []
-        for line in self.metrics.read_bytes().splitlines() if self.metrics.exists() else []:
-            with suppress(ValueError):
-                records.append(json.loads(line))
-        return records
-
     def truncate_after(self, step: int) -> None:
         """Drops the records of steps that will be repeated."""
         if self.enabled and self.metrics.exists():
-            kept = [json.dumps(record) for record in self.read_metrics() if record["step"] <= step]
+            kept = [json.dumps(record) for record in read_metrics(self.metrics) if record["step"] <= step]
             atomic_write_text(self.metrics, "".join(f"{line}\n" for line in kept))
+
+
+def read_metrics(file: Path) -> list[dict[str, float]]:
+    """Returns the records of a metrics.jsonl, without a line that a kill has cut."""
+    records = []
+    for line in file.read_bytes().splitlines() if file.exists() else []:
+        with suppress(ValueError):
+            records.append(json.loads(line))
+    return records
 
 
 def _append(file: Path, line: str) -> None:

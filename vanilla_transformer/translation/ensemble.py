@@ -1,6 +1,7 @@
 """Several models that decode together, by the mean of their next-token distributions at each step."""
 
 import copy
+import json
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -16,7 +17,6 @@ from transformers.utils import ModelOutput
 from vanilla_transformer import engine
 from vanilla_transformer.engine.search import Decoding
 from vanilla_transformer.model.generation_vanilla_transformer import PaperGenerationMixin
-from vanilla_transformer.translation.differences import difference_in, difference_of_vocabularies
 
 # What models must share to choose each next token together.
 _SHARED = ("vocab_size", "pad_token_id", "eos_token_id", "decoder_start_token_id")
@@ -177,7 +177,7 @@ def as_ensemble(
     """
     (first, _, tokenizer), *others = found
     for name, _, other in others:
-        difference = difference_of_vocabularies(tokenizer, other)
+        difference = _difference_of_vocabularies(tokenizer, other)
         if difference is not None:
             raise ValueError(
                 f"{first} and {name} have different vocabularies, so they cannot decode together: {difference}."
@@ -197,8 +197,38 @@ def _check(members: Sequence[PreTrainedModel]) -> None:
             )
     first = members[0]
     for number, member in enumerate(members[1:], 2):
-        difference = difference_in(first.config, member.config, _SHARED)
+        difference = _difference_in(first.config, member.config, _SHARED)
         if difference is None and first.device != member.device:
             difference = f"the device is {first.device} in one and {member.device} in the other"
         if difference is not None:
             raise ValueError(f"Models 1 and {number} cannot decode together: {difference}.")
+
+
+def _difference_of_vocabularies(one: PreTrainedTokenizerBase, other: PreTrainedTokenizerBase) -> str | None:
+    """Names a difference between two tokenizers; None if they read and write the same ids."""
+    ids, theirs = one.get_vocab(), other.get_vocab()
+    if len(theirs) != len(ids):
+        return f"one has {len(ids):,} entries and the other {len(theirs):,}"
+    if theirs != ids:
+        piece = min((key for key in ids if theirs.get(key) != ids[key]), key=ids.__getitem__)
+        return f"{piece!r} is {ids[piece]} in one and {theirs.get(piece, 'missing')} in the other"
+    return None if _segmentation(one) == _segmentation(other) else "they split text in different ways"
+
+
+def _difference_in(one: PreTrainedConfig, other: PreTrainedConfig, fields: tuple[str, ...]) -> str | None:
+    """Names the first of these fields in which two configurations differ, or None."""
+    for name in fields:
+        mine, theirs = (getattr(config, name, None) for config in (one, other))
+        if mine != theirs:
+            return f"{name} is {mine} in one and {theirs} in the other"
+    return None
+
+
+def _segmentation(tokenizer: PreTrainedTokenizerBase) -> Any:
+    """Returns the parts of a tokenizer that turn text into pieces, and pieces into text."""
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    if backend is None:
+        return type(tokenizer)
+    parts = json.loads(backend.to_str())
+    # These two change with each use.
+    return {name: part for name, part in parts.items() if name not in ("padding", "truncation")}
