@@ -256,8 +256,8 @@ def _kind(path: str, parts: list[str], form: TextForm) -> str:
         if parts:
             raise CorpusError(f"{path} is a file, which has no split {':'.join(parts)!r}")
         if suffix is None and not single:
-            missing = form.columns[-1].name
-            raise CorpusError(f"{path} is no table ({', '.join(FILE_SUFFIXES)}), and lines alone have no {missing}")
+            others = "; plain text needs two line-aligned files, one for each side" if form.parallel else ""
+            raise CorpusError(f"{path} is not a table that can be read ({', '.join(FILE_SUFFIXES)}){others}")
         if suffix != ".parquet":
             return "table" if suffix else "lines"
     return "dataset"
