@@ -26,7 +26,7 @@ LAYERS = [
         "options",
         "machine",
     ),
-    *("progress", "registration", "recurrent", "import_hooks", "plain_text"),
+    *("progress", "registration", "recurrent", "import_hooks"),
     *("model", "engine", "errors"),
 ]
 # Rooms that the others do without.
@@ -210,6 +210,6 @@ def test_decoding_needs_nothing_of_the_training_extra():
     assert heavy.isdisjoint(imported)
     loaded = {name.split(".")[1] for name in imported if name.startswith("vanilla_transformer.")}
     assert loaded == {
-        *("engine", "errors", "import_hooks", "model", "plain_text"),
+        *("engine", "errors", "import_hooks", "model"),
         *("recurrent", "registration", "translation"),
     }

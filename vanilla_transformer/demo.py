@@ -100,7 +100,7 @@ def _kind(
     import gradio as gr
     from transformers import pipeline
 
-    from vanilla_transformer.plain_text import plain_text
+    from vanilla_transformer.model.tokenization_vanilla_transformer import plain_text
     from vanilla_transformer.tasks import task_of_model
     from vanilla_transformer.training.model_card import usage_for
 

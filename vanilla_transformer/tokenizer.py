@@ -1,4 +1,4 @@
-"""Section 5.1: learning a vocabulary. This stays in the package; the code that reads text ships with a model."""
+"""Section 5.1: learning a vocabulary; `tokenization_vanilla_transformer.py` reads text with it."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping

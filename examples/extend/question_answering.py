@@ -26,7 +26,7 @@ from vanilla_transformer.data.preparation import Encoder, Rows, Texts
 from vanilla_transformer.data.sources import Column, Row, TextForm
 from vanilla_transformer.errors import CorpusError
 from vanilla_transformer.evaluation.metrics import Metric
-from vanilla_transformer.plain_text import plain_text
+from vanilla_transformer.model.tokenization_vanilla_transformer import plain_text
 from vanilla_transformer.registration import register_family
 from vanilla_transformer.tasks import Batch, Prediction, Predictor, RowRandom, register_task
 from vanilla_transformer.tasks.encoders import EncoderTask

@@ -12,8 +12,7 @@ from transformers import ByT5Tokenizer, PreTrainedTokenizerFast
 
 from vanilla_transformer.data.preparation import PreparationReport, StoredCorpus, prepare_corpus
 from vanilla_transformer.errors import CorpusError
-from vanilla_transformer.model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
-from vanilla_transformer.plain_text import plain_text
+from vanilla_transformer.model.tokenization_vanilla_transformer import VanillaTransformerTokenizer, plain_text
 from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.tasks import get_task
 

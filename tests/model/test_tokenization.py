@@ -15,8 +15,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from vanilla_transformer import VanillaTransformerConfig
 from vanilla_transformer.errors import VocabularyError
-from vanilla_transformer.model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
-from vanilla_transformer.plain_text import plain_text
+from vanilla_transformer.model.tokenization_vanilla_transformer import VanillaTransformerTokenizer, plain_text
 from vanilla_transformer.tokenizer import ALGORITHMS
 
 SPECIAL = ["<pad>", "<s>", "</s>", "<unk>"]

@@ -23,8 +23,7 @@ from vanilla_transformer.data.batching import Lengths
 from vanilla_transformer.data.corpus import as_text, fingerprint_settings
 from vanilla_transformer.data.sources import Row, TextForm
 from vanilla_transformer.errors import CorpusError
-from vanilla_transformer.model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
-from vanilla_transformer.plain_text import plain_text
+from vanilla_transformer.model.tokenization_vanilla_transformer import VanillaTransformerTokenizer, plain_text
 
 # Version of the stored format; a new number makes all tokens again.
 LAYOUT = 4

@@ -26,7 +26,7 @@ from vanilla_transformer.explore.packing import (
     weights_of,
 )
 from vanilla_transformer.hub import SPACE_TAG, card_examples, push_space
-from vanilla_transformer.plain_text import plain_text
+from vanilla_transformer.model.tokenization_vanilla_transformer import plain_text
 from vanilla_transformer.training.model_card import CARD
 from vanilla_transformer.translation import load_model
 

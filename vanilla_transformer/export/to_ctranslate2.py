@@ -21,7 +21,7 @@ from vanilla_transformer.model.modeling_vanilla_transformer import (
     MultiHeadAttention,
     VanillaTransformerForConditionalGeneration,
 )
-from vanilla_transformer.plain_text import plain_text
+from vanilla_transformer.model.tokenization_vanilla_transformer import plain_text
 
 _ACTIVATIONS = {name: common_spec.Activation[theirs] for name, theirs in activations("ctranslate2").items()}
 

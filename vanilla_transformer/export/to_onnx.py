@@ -10,7 +10,7 @@ from vanilla_transformer.export.onnx_defaults import Defaults
 from vanilla_transformer.export.onnx_graph import ACTIVATIONS
 from vanilla_transformer.export.onnx_search import SearchGraph
 from vanilla_transformer.export.refusals import exportable
-from vanilla_transformer.plain_text import plain_text
+from vanilla_transformer.model.tokenization_vanilla_transformer import plain_text
 
 # Protocol buffers hold no more bytes than this.
 _TOO_LARGE = (1 << 31) - 1

@@ -17,7 +17,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from vanilla_transformer.errors import ModelError
 from vanilla_transformer.inspection.pieces import Pieces
 from vanilla_transformer.model.configuration_vanilla_transformer import VanillaTransformerDecoderConfig
-from vanilla_transformer.plain_text import plain_text
+from vanilla_transformer.model.tokenization_vanilla_transformer import plain_text
 
 # The three places of section 3.2.3.
 Kind = Literal["encoder", "decoder", "cross"]

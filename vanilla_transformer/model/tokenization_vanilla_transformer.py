@@ -3,10 +3,10 @@
 import copy
 from collections.abc import Iterable, Mapping
 from contextvars import ContextVar
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from tokenizers import AddedToken, Tokenizer, normalizers, processors
-from transformers import PreTrainedTokenizerFast
+from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 # The order gives the ids: 0 pads, 1 starts the decoder, 2 ends a sentence; 3 exists because the library needs it.
 SPECIAL_TOKENS = {"pad_token": "<pad>", "bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}
@@ -16,6 +16,8 @@ MASK_TOKEN = "<mask>"
 
 # Whether the call that runs reads a target: its own thread's, because threads share a tokenizer.
 _READS_TARGET = ContextVar("reads_target", default=False)
+
+AnyTokenizer = TypeVar("AnyTokenizer", bound=PreTrainedTokenizerBase)
 
 
 class _Word(str):
@@ -156,6 +158,29 @@ def with_same_pieces(tokenizer: Tokenizer, added: Mapping[int, AddedToken]) -> T
     reader.normalizer, reader.pre_tokenizer = tokenizer.normalizer, tokenizer.pre_tokenizer
     reader.post_processor, reader.decoder = tokenizer.post_processor, tokenizer.decoder
     reader.add_tokens([token for _, token in sorted(added.items())])
+    return reader
+
+
+def plain_text(tokenizer: AnyTokenizer) -> AnyTokenizer:
+    """Returns the tokenizer as this package reads texts with it; tokenizers of other classes stay unchanged.
+
+    Its own special tokens are plain text. Tokens meant to be written in texts are still found: `<mask>`, and tokens
+    added by a user.
+    """
+    if not isinstance(tokenizer, VanillaTransformerTokenizer) or tokenizer.split_special_tokens:
+        return tokenizer
+    reader = copy.copy(tokenizer)
+    reader.split_special_tokens = True
+    reader.init_kwargs = {**tokenizer.init_kwargs, "split_special_tokens": True}
+    own = {*map(str, tokenizer.special_tokens_map.values())} - {tokenizer.mask_token}
+    added = tokenizer.added_tokens_decoder
+    written = [token for token in added.values() if token.special and token.content not in own]
+    if written:
+        # In plain text the backend does not find tokens that it considers special.
+        for token in written:
+            token.special = False
+        reader._tokenizer = with_same_pieces(tokenizer.backend_tokenizer, added)
+        reader._extra_special_tokens = [token.content for token in written]
     return reader
 
 

@@ -16,7 +16,7 @@ from vanilla_transformer.errors import RecipeError
 from vanilla_transformer.evaluation.metrics import LANGUAGE_MODEL_METRICS, TextCost
 from vanilla_transformer.model.configuration_vanilla_transformer import VanillaTransformerDecoderConfig
 from vanilla_transformer.model.modeling_vanilla_transformer import VanillaTransformerDecoderForCausalLM
-from vanilla_transformer.plain_text import plain_text
+from vanilla_transformer.model.tokenization_vanilla_transformer import plain_text
 from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.tasks.encoders import EncoderTask
 from vanilla_transformer.tasks.interface import Batch, Prediction, Predictor, RowRandom

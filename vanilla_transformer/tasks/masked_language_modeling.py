@@ -13,7 +13,7 @@ from vanilla_transformer.data.sources import Row
 from vanilla_transformer.errors import CorpusError
 from vanilla_transformer.evaluation.metrics import MASKED_METRICS
 from vanilla_transformer.model.modeling_vanilla_transformer import VanillaTransformerEncoderForMaskedLM
-from vanilla_transformer.plain_text import plain_text
+from vanilla_transformer.model.tokenization_vanilla_transformer import plain_text
 from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.tasks.interface import Batch, RowRandom, Task
 from vanilla_transformer.tasks.language_modeling import Block, ModelingOfTexts, TextScorer

@@ -16,7 +16,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from vanilla_transformer import engine
 from vanilla_transformer.errors import check_number, refuse_one_text
 from vanilla_transformer.model.generation_vanilla_transformer import PaperGenerationMixin
-from vanilla_transformer.plain_text import plain_text
+from vanilla_transformer.model.tokenization_vanilla_transformer import plain_text
 from vanilla_transformer.translation.loading import check_search, move
 
 _Part = TypeVar("_Part")
