@@ -1,10 +1,13 @@
 """The page to try models: as programs see it, in a browser, and the command that serves it."""
 
+import re
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
 from functools import partial
+from importlib.metadata import requires
+from pathlib import Path
 
 import pytest
 from browser import free_port
@@ -92,6 +95,25 @@ def test_a_browser_shows_answers_and_asks_no_other_host(browser, address, client
     page.wait_for_selector("#answer-1 >> text=%")
     assert page.evaluate("window.hurt") is None
     assert [url for url in asked if not url.startswith((address, "data:", "blob:", "about:"))] == []
+
+
+def test_the_app_that_the_guide_shows_serves_a_model(models, monkeypatch):
+    import gradio
+
+    guide = (Path(__file__).parents[1] / "docs" / "guides" / "demo.md").read_text("utf-8")
+    app = guide.partition("`app.py`:\n\n```python\n")[2].partition("```")[0]
+    needed = re.findall(r"^[\w.-]+(?!.*extra ==)", "\n".join(requires("vanilla-transformer") or ()), re.MULTILINE)
+    assert needed and all(f"\n{name}" in guide for name in needed)
+    asked = []
+
+    def block_thread(page: gradio.Blocks) -> None:
+        asked.append(gradio_client.Client(page.local_url, verbose=False).predict("A dog runs.", api_name="/translate"))
+        page.close(verbose=False)
+
+    monkeypatch.setattr(gradio.Blocks, "block_thread", block_thread)
+    monkeypatch.setenv("GRADIO_SERVER_PORT", str(free_port()))
+    exec(app.replace("org/name", models["translate"]), {})
+    assert asked == [pipeline("translation", model=models["translate"])("A dog runs.")[0]["translation_text"]]
 
 
 def test_the_command_prints_the_address_and_ctrl_c_ends_it(models):

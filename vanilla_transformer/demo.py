@@ -1,17 +1,9 @@
-"""A page on which anyone can try models, on this machine or as a Space: gradio over pipelines and predictors."""
+"""A page on which anyone can try models, on this machine or in a Space: gradio over pipelines and predictors."""
 
 import os
-import re
-import shutil
 import sys
 from collections.abc import Callable, Sequence
-from importlib.metadata import requires, version
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-import yaml
-
-import vanilla_transformer
 
 if TYPE_CHECKING:
     import gradio
@@ -19,24 +11,6 @@ if TYPE_CHECKING:
 
     # Where it was loaded from, and the model with its tokenizer.
     Shown = tuple[str, PreTrainedModel, PreTrainedTokenizerBase]
-
-# The version with which the page is tested.
-GRADIO = "6.31.0"
-APP = '''"""The page of the model, by the package that lies beside this file."""
-
-from vanilla_transformer.demo import build_page, open_page
-from vanilla_transformer.translation import load_model
-
-page = build_page([("{model}", *load_model("{model}", translates=False))])
-open_page(page)
-page.block_thread()
-'''
-README = """---
-{head}---
-
-Try [{model}](https://huggingface.co/{model}), a model of vanilla_transformer. "Use via API" says how programs ask it.
-The same page on your own machine: `vanilla-transformer demo {model}`.
-"""
 
 
 def build_page(models: "Sequence[Shown]", *, max_characters: int = 1000) -> "gradio.Blocks":
@@ -167,34 +141,3 @@ def open_page(page: "gradio.Blocks", *, host: str | None = None, port: int | Non
     quiet = {"prevent_thread_lock": True, "quiet": True, "share": False, "footer_links": ["api"], "ssr_mode": False}
     _, address, _ = page.launch(server_name=host, server_port=port, max_file_size="1kb", **quiet)  # type: ignore[arg-type]
     return str(address)
-
-
-def write_space(folder: Path, directory: Path, model: str) -> None:
-    """Writes the files of a Space that shows a model of the Hub, which was pushed from a directory."""
-    from vanilla_transformer.hub import SPACE_TAG
-
-    head = {
-        "title": model.rpartition("/")[2],
-        "emoji": "💬",
-        "colorFrom": "indigo",
-        "colorTo": "blue",
-        "sdk": "gradio",
-        "sdk_version": GRADIO,
-        "python_version": f"{sys.version_info.major}.{sys.version_info.minor}",
-        "app_file": "app.py",
-        "license": "apache-2.0",
-        "models": [model],
-        "tags": [SPACE_TAG],
-    }
-    text = yaml.safe_dump(head, allow_unicode=True, sort_keys=False)
-    (folder / "README.md").write_text(README.format(head=text, model=model), encoding="utf-8")
-    (folder / "app.py").write_text(APP.format(model=model), encoding="utf-8")
-    needed = re.findall(r"^[\w.-]+(?!.*extra ==)", "\n".join(requires("vanilla-transformer") or ()), re.MULTILINE)
-    needed += ["datasets"] * any(directory.glob("modeling_*coder.py"))
-    needed += ["sentencepiece"] * any(directory.glob("*.spm"))
-    # A build for one device, such as 2.13.0+cpu, is only on an index of its own.
-    pins = {f"gradio=={GRADIO}", *(f"{name}=={version(name).partition('+')[0]}" for name in needed)}
-    (folder / "requirements.txt").write_text("".join(f"{line}\n" for line in sorted(pins, key=str.lower)))
-    # A copy of the package needs no package index, and the page always has the version that made it.
-    package = Path(vanilla_transformer.__file__).parent
-    shutil.copytree(package, folder / package.name, ignore=shutil.ignore_patterns("__pycache__"))

@@ -14,7 +14,6 @@ from huggingface_hub import (
     HfApi,
     ModelInfo,
     RepoCard,
-    SpaceInfo,
     constants,
     hf_hub_download,
 )
@@ -61,9 +60,6 @@ SENT = [
 ]
 # Files of an earlier push that may be obsolete: weights in other shards, code of another version.
 _REPLACED = ["model*.safetensors", "model.safetensors.index.json", *_CODE]
-
-# The tag of a Space that may be replaced by another push.
-SPACE_TAG = "vanilla_transformer"
 
 
 def push_model(
@@ -178,24 +174,20 @@ def _refuse_links_out(folder: Path, files: Iterable[Path]) -> None:
             )
 
 
-def _made_or_found(
-    api: HfApi, name: str, private: bool, space_sdk: str | None = None
-) -> tuple[str, ModelInfo | SpaceInfo | None]:
+def _made_or_found(api: HfApi, name: str, private: bool) -> tuple[str, ModelInfo | None]:
     """Returns a repository's full name and what is there; None if it did not exist and has been created.
 
     Args:
         name: Without a namespace, it is the user's own.
-        space_sdk: The kind of a Space; None for a repository of a model.
 
     Raises:
         PushError: It is public despite `private`.
     """
     repo_id = name if "/" in name else f"{api.whoami()['name']}/{name}"
     try:
-        there = api.model_info(repo_id) if space_sdk is None else api.space_info(repo_id)
+        there = api.model_info(repo_id)
     except RepositoryNotFoundError:
-        repo_type = None if space_sdk is None else "space"
-        api.create_repo(repo_id, private=private or None, exist_ok=True, repo_type=repo_type, space_sdk=space_sdk)
+        api.create_repo(repo_id, private=private or None, exist_ok=True)
         return repo_id, None
     if private and not there.private:
         raise _taken(repo_id, "public")
@@ -221,37 +213,6 @@ def _others_wrote_the_card(card: str, repo_id: str, revision: str | None) -> boo
         return False
     there = Path(file).read_bytes().decode("utf-8-sig")
     return not is_unmodified(there) and there != card
-
-
-def push_space(folder: Path, repo_id: str, *, private: bool = False, message: str | None = None) -> str:
-    """Uploads a folder as a Space, of the kind given in the front matter of its README.md, and returns its URL.
-
-    The Space is created if it does not exist, and then holds the files of the folder and no others.
-
-    Args:
-        repo_id: ORG/NAME, or NAME in the user's own namespace.
-        private: Create a private Space; an existing public one is refused.
-
-    Raises:
-        PushError: A Space of that name was not made by this package, or the Hub refuses it.
-    """
-    _refuse_links_out(folder, folder.rglob("*"))
-    api = HfApi(library_name="vanilla_transformer", token=True)
-    head: Any = RepoCard.load(folder / CARD).data
-    repo_id, there = _made_or_found(api, repo_id, private, space_sdk=head.sdk)
-    if there is not None and SPACE_TAG not in (getattr(there.card_data, "tags", None) or ()):
-        raise _taken(repo_id, "a Space that this command did not make")
-    sdk = getattr(there, "sdk", head.sdk)
-    if sdk != head.sdk:
-        raise _taken(repo_id, f"a {sdk} Space, where this would be a {head.sdk} Space")
-    commit = api.upload_folder(
-        folder_path=folder,
-        repo_id=repo_id,
-        repo_type="space",
-        commit_message=message or "Push with vanilla_transformer",
-        delete_patterns=["*"],
-    )
-    return str(commit.repo_url)
 
 
 def card_examples(model: str) -> list[str]:

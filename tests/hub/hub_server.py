@@ -25,7 +25,6 @@ class Repository:
     """Commits by name, each with all of its files, and the branches that point to them."""
 
     private: bool = False
-    sdk: str | None = None
     commits: dict[str, dict[str, bytes]] = field(default_factory=dict)
     branches: dict[str, str] = field(default_factory=dict)
     messages: list[str] = field(default_factory=list)
@@ -53,7 +52,6 @@ class HubServer(ThreadingHTTPServer):
 
     def __init__(self):
         super().__init__(("127.0.0.1", 0), _Handler)
-        # Spaces stand under "spaces/" and their names.
         self.repositories: dict[str, Repository] = {}
         self.users = {"token-of-ann": "ann", "token-of-bob": "bob"}
         self.requests: list[str] = []
@@ -116,12 +114,11 @@ class _Handler(BaseHTTPRequestHandler):
             problems = card_problems(json.loads(body)["content"])
             errors = {"errors": [{"message": problem} for problem in problems], "warnings": []}
             return self._send(errors, status=400 if problems else 200)
-        if match := re.fullmatch(r"/api/(?:models/|(spaces/))([^/]+/[^/]+)(?:/(\S*))?", path):
-            action, _, rest = (match[3] or "revision/main").partition("/")
+        if match := re.fullmatch(r"/api/models/([^/]+/[^/]+)(?:/(\S*))?", path):
+            action, _, rest = (match[2] or "revision/main").partition("/")
             write = action in ("branch", "preupload", "commit")
-            name = (match[1] or "") + match[2]
-            return getattr(self, f"_{action}")(name, self._repository(name, write), rest, body)
-        if match := re.fullmatch(r"/((?:spaces/)?[^/]+/[^/]+)/resolve/([^/]+)/(.+)", path):
+            return getattr(self, f"_{action}")(match[1], self._repository(match[1], write), rest, body)
+        if match := re.fullmatch(r"/([^/]+/[^/]+)/resolve/([^/]+)/(.+)", path):
             return self._resolve(self._repository(match[1]), match[2], match[3])
         raise _Refusal(404, f"no such place: {path}")
 
@@ -132,7 +129,7 @@ class _Handler(BaseHTTPRequestHandler):
         return self.server.users.get(token)
 
     def _repository(self, name, write=False):
-        user, owner = self._user(), name.removeprefix("spaces/").partition("/")[0]
+        user, owner = self._user(), name.partition("/")[0]
         repository = self.server.repositories.get(name)
         if repository is None or (repository.private and user != owner):
             raise _Refusal(401 if user is None else 404, "Repository not found", "RepoNotFound")
@@ -144,12 +141,10 @@ class _Handler(BaseHTTPRequestHandler):
         owner = wish.get("organization") or self._user()
         if owner is None or owner != self._user():
             raise _Refusal(403, f'You don\'t have the rights to create a model under the namespace "{owner}"')
-        name = f"{'spaces/' * (wish.get('type') == 'space')}{owner}/{wish['name']}"
-        if wish.get("type") == "space" and wish.get("sdk") not in ("gradio", "static", "docker"):
-            raise _Refusal(400, "A Space needs an SDK")
+        name = f"{owner}/{wish['name']}"
         url, there = {"url": f"{self.server.url}/{name}", "name": name}, name in self.server.repositories
         if not there:
-            made = self.server.repositories[name] = Repository(wish.get("visibility") == "private", wish.get("sdk"))
+            made = self.server.repositories[name] = Repository(wish.get("visibility") == "private")
             made.commit("main", {".gitattributes": b""}, "initial commit")
         self._send(url | ({"error": "You already created this repo"} if there else {}), status=409 if there else 200)
 
@@ -186,14 +181,13 @@ class _Handler(BaseHTTPRequestHandler):
         config = json.loads(files["config.json"]) if "config.json" in files else {}
         head = card_head(files.get("README.md", b"").decode()) or {}
         info = {
-            "id": name.removeprefix("spaces/"),
+            "id": name,
             "sha": repository.resolve(revision),
             "private": repository.private,
             "config": {key: config[key] for key in ("model_type", "architectures") if key in config},
             "pipeline_tag": head.get("pipeline_tag"),
             "library_name": head.get("library_name"),
             "tags": [],
-            "sdk": repository.sdk,
             "cardData": head,
             "siblings": [{"rfilename": path} for path in files],
         }

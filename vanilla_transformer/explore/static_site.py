@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 import yaml
-from huggingface_hub import RepoCard
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from vanilla_transformer.engine.known import changed_settings, max_new_tokens
@@ -25,14 +24,12 @@ from vanilla_transformer.explore.packing import (
     size_in_8_bits,
     weights_of,
 )
-from vanilla_transformer.hub import SPACE_TAG, card_examples, push_space
+from vanilla_transformer.hub import card_examples
 from vanilla_transformer.model.tokenization_vanilla_transformer import plain_text
 from vanilla_transformer.training.model_card import CARD
 from vanilla_transformer.translation import load_model
 
 _WEB = Path(__file__).parent / "web"
-# Hosts on which a Space may keep its large files.
-_SPACE_HOSTS = ("https://*.hf.co", "https://*.huggingface.co")
 # Texts on the page of a model whose card has no examples.
 _EXAMPLES = {"masked-language-model": "A <mask> waits."}
 _SHOWN_LIKELIEST = 5
@@ -129,32 +126,9 @@ def write_page(
         "training": _training(places, len(weights), run, folder, report) if run is not None else None,
     }
     (folder / "model.json").write_text(json.dumps(about, ensure_ascii=False), encoding="utf-8")
-    head = {"title": name, "emoji": "🔎", "sdk": "static", "app_file": "index.html", "tags": [SPACE_TAG]}
+    head = {"title": name, "emoji": "🔎", "sdk": "static", "app_file": "index.html"}
     text = yaml.safe_dump(head, allow_unicode=True, sort_keys=False)
     (output / CARD).write_text(_README.format(head=text, name=name), encoding="utf-8")
-
-
-def push_page(folder: Path, model: Path, name: str, *, private: bool = False, message: str | None = None) -> str:
-    """Pushes a folder as the static Space NAME-explore, or replaces the previous one; returns its URL.
-
-    Args:
-        folder: The folder that `write_page` has written.
-        model: The directory of the pushed model.
-        name: The model's name on the Hub, ORG/NAME.
-
-    Raises:
-        PushError: Another Space has that name, or the Hub refuses the push.
-    """
-    card: Any = RepoCard.load(folder / CARD)
-    card.data.title, card.data.models = name.rpartition("/")[2], [name]
-    card.data.license = RepoCard.load(model / CARD, ignore_metadata_errors=True).data.get("license")
-    card.save(folder / CARD)
-    page = folder / "index.html"
-    text = page.read_text(encoding="utf-8").replace(
-        "connect-src 'self'", " ".join(["connect-src 'self'", *_SPACE_HOSTS])
-    )
-    page.write_text(text, encoding="utf-8")
-    return push_space(folder, f"{name}-explore", private=private, message=message)
 
 
 def _write_json(path: Path, content: Mapping[str, object]) -> None:
