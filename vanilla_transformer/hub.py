@@ -1,7 +1,7 @@
 """Uploads a model directory to the Hub."""
 
 import shutil
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -86,7 +86,6 @@ def push_model(
 
     Raises:
         PushError: The directory is not a model, or the Hub refuses it.
-        OSError: A file to be sent is a link out of the directory.
     """
     with _as_ours(directory) as directory:
         model_type = _check_model(directory)
@@ -144,34 +143,12 @@ def _check_model(directory: Path) -> str:
         raise PushError(
             f"The run in {directory} is not finished: run its `train` command again, or push the result of `average`."
         )
-    _refuse_links_out(directory, [directory / name for name in _sent(directory)])
     config = load_config(directory)
     load_tokenizer(directory)
     for part, pattern in (("weights", "model*.safetensors"), ("code", "modeling_*.py")):
         if not any(directory.glob(pattern)):
             raise PushError(f"{directory} has no {part}, {pattern}: save the model there with `save_pretrained`.")
     return config.model_type
-
-
-def _refuse_links_out(folder: Path, files: Iterable[Path]) -> None:
-    """Refuses files that only link to a place outside the folder: whoever sends the folder does not mean those.
-
-    A folder of the Hub's cache may link to the blobs of its own repository.
-
-    Raises:
-        OSError: A file is such a link; the message names the file and its target.
-    """
-    home = folder.resolve()
-    allowed = [home]
-    if home.parent.name == "snapshots":
-        allowed.append(home.parents[1] / "blobs")
-    for file in files:
-        place = file.resolve()
-        if not any(place.is_relative_to(one) for one in allowed):
-            raise OSError(
-                f"{file} is a link to {place}, outside of {folder}, and is not sent: put the file itself there, or "
-                "remove the link."
-            )
 
 
 def _made_or_found(api: HfApi, name: str, private: bool) -> tuple[str, ModelInfo | None]:
