@@ -9,8 +9,8 @@ from small_models import random_model, save
 from vanilla_transformer import VanillaTransformerDecoderForCausalLM, VanillaTransformerTokenizer
 from vanilla_transformer.cli.generate import continue_text
 
-GREEDY = {"do_sample": False, "num_beams": 1}
-DRAWN = {"do_sample": True, "num_beams": 1, "top_k": 0}
+GREEDY = {"do_sample": False}
+DRAWN = {"do_sample": True, "top_k": 0}
 
 
 @pytest.fixture(scope="module", params=["sinusoidal", "learned"])
@@ -55,7 +55,7 @@ def test_a_seed_draws_the_same_text_again_and_another_one_another(model, run):
 
 
 def test_json_gives_each_prompt_an_object_and_an_empty_one_begins_a_text(model, run):
-    code, out, _ = run("generate", model, "--json", "--max-new-tokens", "5", "--num-beams", "2", stdin="to\n\n")
+    code, out, _ = run("generate", model, "--json", "--max-new-tokens", "5", stdin="to\n\n")
     found = [json.loads(line) for line in out.splitlines()]
     assert code == 0 and [one["prompt"] for one in found] == ["to", ""]
     assert all(1 <= one["tokens"] <= 5 for one in found)

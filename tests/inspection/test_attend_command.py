@@ -5,14 +5,6 @@ from small_models import random_model, save
 from vanilla_transformer.cli import main
 
 
-def test_lines_become_one_page(model_directory, tmp_path):
-    (tmp_path / "in.en").write_text("A dog runs.\n\nTwo men wait.\n")
-    words = ["--input", str(tmp_path / "in.en"), "--output", str(tmp_path / "page.html")]
-    assert main(["attend", model_directory, *words]) == 0
-    html = (tmp_path / "page.html").read_text(encoding="utf-8")
-    assert '"A", "dog"' in html and '"Two", "men"' in html
-
-
 def test_a_model_of_one_stack_has_a_page_in_a_file_of_its_own(tokenizer, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     save(random_model("language-model", vocab_size=len(tokenizer)), tokenizer, tmp_path / "lm")

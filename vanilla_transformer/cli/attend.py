@@ -7,8 +7,8 @@ from typing import Annotated
 from tyro.conf import Positional, arg
 
 from vanilla_transformer.atomic_files import atomic_write_text
-from vanilla_transformer.cli.arguments import Model, OptionalPath
-from vanilla_transformer.cli.files import check_output, read_input
+from vanilla_transformer.cli.arguments import Model
+from vanilla_transformer.cli.files import check_output
 from vanilla_transformer.errors import RecipeError
 from vanilla_transformer.options import OptionalText
 
@@ -19,16 +19,14 @@ class Attend:
 
     The page shows every layer and head of encoder self-attention, decoder self-attention and cross-attention, as lines
     between words or as heat maps, one head or all of them side by side. All model families work; recurrent models show
-    cross-attention only. An existing file is never overwritten. In Python, `plot_attention` and `plot_heads` draw
-    pictures.
+    cross-attention only. An existing file is never overwritten. In Python, `attention_page` shows several sentences,
+    and `plot_attention` and `plot_heads` draw pictures.
     """
 
     #: Model directory or Hub id.
     model: Model
     #: Source sentence.
-    text: Annotated[str | None, Positional, arg(metavar="[TEXT]", help_behavior_hint="")] = None
-    #: UTF-8 text file to use instead of TEXT; the page shows every line.
-    input: OptionalPath = None
+    text: Annotated[str, Positional, arg(metavar="TEXT")]
     #: Target sentence for the decoder (default: the model's own translation); not for models without an encoder or
     #: without a decoder.
     target: OptionalText = None
@@ -37,7 +35,6 @@ class Attend:
 
     def run(self) -> None:
         """Writes the page, and prints its path."""
-        sources = self._sources()
         if self.output.exists():
             raise RecipeError(f"{self.output} exists: delete it, or name another file with --output.")
         check_output(self.output)
@@ -45,18 +42,6 @@ class Attend:
         from vanilla_transformer.translation import load_model
 
         model, tokenizer = load_model(self.model, translates=False)
-        seen = [attention(model, tokenizer, source, self.target) for source in sources]
-        atomic_write_text(self.output, attention_page(seen, title=f"Attention of {Path(self.model).name}"))
+        seen = attention(model, tokenizer, self.text, self.target)
+        atomic_write_text(self.output, attention_page([seen], title=f"Attention of {Path(self.model).name}"))
         print(self.output)
-
-    def _sources(self) -> list[str]:
-        if (self.text is None) == (self.input is None):
-            raise RecipeError('Give either one sentence, `attend MODEL "A dog runs."`, or a file with --input.')
-        if self.text is not None:
-            return [self.text]
-        if self.target is not None:
-            raise RecipeError("--target is for one sentence, so it cannot be combined with --input.")
-        sources = [source for source in read_input(self.input) if source.strip()]
-        if not sources:
-            raise RecipeError(f"{self.input} contains no text.")
-        return sources

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from vanilla_transformer.cli.arguments import Computing, Flag, Model, load_models, loading_libraries
 from vanilla_transformer.cli.files import open_output, read_input
-from vanilla_transformer.errors import ModelError, RecipeError
+from vanilla_transformer.errors import ModelError
 from vanilla_transformer.options import HINT, Count, OptionalCount, OptionalPositive, number
 
 if TYPE_CHECKING:
@@ -17,15 +17,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class SamplingOptions:
-    """Sampling: tokens drawn from the model's probabilities."""
+    """Sampling: tokens drawn from the model's probabilities; each of these options asks for it."""
 
-    #: Draw each token at random; implied by each of the next four options.
-    sample: Flag = False
     #: Draw from this many of the likeliest tokens (default: all).
     top_k: OptionalCount = None
     #: Draw from the likeliest tokens whose probabilities add up to this (default: all).
     top_p: Annotated[float | None, number(float, 0, 1, above=True), HINT] = None
-    #: Divide the logits by this; below 1, likely tokens become likelier (default: 1).
+    #: Divide the logits by this; below 1, likely tokens become likelier; 1 draws as the model says (default: 1).
     temperature: OptionalPositive = None
     #: Random seed (default: 1).
     seed: Annotated[int | None, number(int, 0), HINT] = None
@@ -36,16 +34,14 @@ class Generate:
     """Continue each line of standard input with a language model, and show the text as it is written.
 
     Each line is a prompt, as in `echo "To be" | vanilla-transformer generate MODEL --max-new-tokens 100 --top-p 0.9`;
-    an empty line has the model begin a text of its own. Search is greedy unless a beam or a sampling option is given.
-    A text that outgrows the model's context continues from its latest tokens.
+    an empty line has the model begin a text of its own. Search is greedy unless a sampling option is given. A text
+    that outgrows the model's context continues from its latest tokens.
     """
 
     #: Directory or Hub id of a language model.
     model: Model
     #: Maximum tokens to write per prompt; a model trained on whole texts may end earlier.
     max_new_tokens: Count = 200
-    #: Beam size; above 1, the text is shown only when it is complete (default: 1, greedy search).
-    num_beams: Annotated[int | None, number(int, 1, 10_001), HINT] = None
     #: Write one JSON object per line: the prompt, its continuation, and the continuation's number of tokens.
     json: Flag = False
     sampling: SamplingOptions = SamplingOptions()
@@ -53,7 +49,6 @@ class Generate:
 
     def run(self) -> None:
         """Continues each prompt."""
-        search = self._search()
         import torch
 
         with loading_libraries():
@@ -69,7 +64,7 @@ class Generate:
             for number, prompt in enumerate(read_input(None)):
                 torch.manual_seed(1 if self.sampling.seed is None else self.sampling.seed)
                 show("\n" * (number > 0) + prompt)
-                text, tokens = continue_text(model, tokenizer, prompt, self.max_new_tokens, search, show)
+                text, tokens = continue_text(model, tokenizer, prompt, self.max_new_tokens, self._search(), show)
                 values = {"prompt": prompt, "text": text, "tokens": tokens}
                 print(json.dumps(values, ensure_ascii=False) if self.json else "", file=output)
 
@@ -77,11 +72,9 @@ class Generate:
         """Returns arguments of `generate` for the search."""
         sampling = self.sampling
         if sampling == SamplingOptions():
-            return {"do_sample": False, "num_beams": self.num_beams or 1}
-        if self.num_beams is not None:
-            raise RecipeError("--sample cannot be combined with --num-beams, which is for beams.")
+            return {"do_sample": False}
         search = {"top_k": sampling.top_k or 0, "top_p": sampling.top_p, "temperature": sampling.temperature or 1.0}
-        return {"do_sample": True, "num_beams": 1, **search}
+        return {"do_sample": True, **search}
 
 
 def continue_text(
@@ -98,7 +91,7 @@ def continue_text(
     half of what it has read, because later positions would be new to it.
 
     Args:
-        search: Settings of `generate`, such as `num_beams` or `do_sample`.
+        search: Settings of `generate`, such as `do_sample`.
         show: Called with each piece of the text as soon as its words are complete.
     """
     import torch
@@ -115,7 +108,7 @@ def continue_text(
 
     # A tokenizer that puts nothing before a text has no token for an empty one.
     ids: list[int] = tokenizer(prompt)["input_ids"] or [model.config.bos_token_id]
-    stream = None if search["num_beams"] != 1 else Stream(tokenizer, skip_prompt=True, skip_special_tokens=True)
+    stream = Stream(tokenizer, skip_prompt=True, skip_special_tokens=True)
     block, end = int(model.config.max_position_embeddings), model.generation_config.eos_token_id
     written: list[int] = []
     while len(written) < max_new_tokens and written[-1:] != [end]:
@@ -124,13 +117,9 @@ def continue_text(
         inputs = torch.tensor([ids], device=model.device)
         most = min(max_new_tokens - len(written), block - len(ids))
         found: Any = model.generate(  # type: ignore[operator]
-            inputs, attention_mask=torch.ones_like(inputs), max_new_tokens=most, streamer=stream, **search
+            inputs, attention_mask=torch.ones_like(inputs), max_new_tokens=most, num_beams=1, streamer=stream, **search
         )
         written += found[0, len(ids) :].tolist()
         ids = found[0].tolist()
-    text = str(tokenizer.decode(written, skip_special_tokens=True))
-    if stream is None:
-        show(text)
-    else:
-        TextStreamer.end(stream)
-    return text, len(written)
+    TextStreamer.end(stream)
+    return str(tokenizer.decode(written, skip_special_tokens=True)), len(written)
