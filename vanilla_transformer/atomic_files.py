@@ -15,7 +15,6 @@ def atomic_directory(path: Path, name: str = "files", last: str = "config.json")
     """Yields an empty directory whose files are moved into `path`, made if it is missing, when the body succeeds.
 
     Args:
-        path: The destination of the files.
         name: Name of the temporary directory, which a killed process leaves behind for the next one to clear away.
         last: The file to move last, which marks the set as complete.
     """

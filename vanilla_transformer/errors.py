@@ -61,11 +61,7 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 
 
 def check_number(name: str, value: object, least: float, most: float = math.inf, *, whole: bool = True) -> None:
-    """Refuses a value that is not a number within limits, and whole unless said; None stands for one not given.
-
-    Raises:
-        RecipeError: Gives the allowed values.
-    """
+    """Refuses a value that is not a number within limits, and whole unless said; None stands for one not given."""
     if value is None:
         return
     if isinstance(value, bool) or not isinstance(value, Integral if whole else Real):
@@ -76,10 +72,6 @@ def check_number(name: str, value: object, least: float, most: float = math.inf,
 
 
 def refuse_one_text(name: str, texts: object) -> None:
-    """Refuses a single text instead of several, which would be read as its letters.
-
-    Raises:
-        RecipeError: Says what to give.
-    """
+    """Refuses a single text instead of several, which would be read as its letters."""
     if isinstance(texts, str | bytes):
         raise RecipeError(f"{name} must be several texts, not one: give [{texts[:20]!r}].")

@@ -152,14 +152,7 @@ def _check_model(directory: Path) -> str:
 
 
 def _made_or_found(api: HfApi, name: str, private: bool) -> tuple[str, ModelInfo | None]:
-    """Returns a repository's full name and what is there; None if it did not exist and has been created.
-
-    Args:
-        name: Without a namespace, it is the user's own.
-
-    Raises:
-        PushError: It is public despite `private`.
-    """
+    """Returns a repository's full name, in the user's own namespace if need be, and what was there, if anything."""
     repo_id = name if "/" in name else f"{api.whoami()['name']}/{name}"
     try:
         there = api.model_info(repo_id)

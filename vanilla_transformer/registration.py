@@ -32,11 +32,7 @@ def is_known(config: PreTrainedConfig) -> bool:
 
 
 def model_class(config: PreTrainedConfig) -> Any:
-    """Returns the class of a model with that configuration: the saved one, else its family's language model.
-
-    Raises:
-        ValueError: The configuration is of a subclass without a model registered with the Auto classes.
-    """
+    """Returns the class of a model with that configuration: the saved one, else its family's language model."""
     kind = type(config)
     models = list(FAMILIES.get(kind, {}).values()) or [
         auto._model_mapping[kind]

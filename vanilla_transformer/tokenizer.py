@@ -52,10 +52,6 @@ def learn_tokenizer(
     """Learns a vocabulary; see `VanillaTransformerTokenizer.train`.
 
     Args:
-        texts: As in `train`, like the next three.
-        vocab_size: Number of types in all.
-        algorithm: One of `ALGORITHMS`.
-        ends: Whether an end token stands after a text.
         special_tokens: The first pieces, by their names in the library.
         mask_token: The last piece.
     """

@@ -135,11 +135,7 @@ class Decoding(BatchedComputing):
         return {name: getattr(self, name) for name in names if getattr(self, name) is not None}
 
     def arguments(self, model: "PreTrainedModel", nbest: int | None = None) -> dict[str, Any]:
-        """Returns the arguments of `translate_lines`, for one translation of a line or the `nbest` with their scores.
-
-        Raises:
-            RecipeError: The beam is too small.
-        """
+        """Returns the arguments of `translate_lines`: for one translation of a line, or the `nbest` with scores."""
         arguments = self.search
         if self.batch_tokens is not None:
             arguments["batch_tokens"] = self.batch_tokens
@@ -175,9 +171,6 @@ def load_models(
     """Loads the model and its tokenizer, or the ensemble of several, with the first one's tokenizer.
 
     A precision that was not asked for is told on standard error.
-
-    Args:
-        translates: Whether to refuse models of the package that do not translate.
     """
     found = [computing.load(model, translates=translates) for model in models]
     if len({model.dtype for model, _ in found}) > 1:

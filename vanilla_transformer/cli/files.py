@@ -58,10 +58,6 @@ def check_output(output: Path | None, inputs: Iterable[Path | None] = (), models
     """Refuses an output before hours of work; an existing file stays as it is, and a model's files are inputs, too.
 
     None stands for standard input and standard output, which may be redirected to files.
-
-    Raises:
-        RecipeError: Standard output is closed, or the output is an input.
-        OSError: The file cannot be written.
     """
     target = _regular_file(output, sys.stdout)
     read = [*inputs, *(file for model in models for file in Path(model).glob("*"))]
@@ -78,11 +74,7 @@ def check_output(output: Path | None, inputs: Iterable[Path | None] = (), models
 
 
 def check_files(input: Path | None, output: Path | None, models: Sequence[str], *, resume: bool) -> None:
-    """Refuses what cannot be read, written or continued before a model is loaded.
-
-    Raises:
-        RecipeError, OSError: Says which file, and why.
-    """
+    """Refuses what cannot be read, written or continued before a model is loaded."""
     if input is not None and not input.is_fifo():
         input.open("rb").close()
     check_output(output, [input], models)
@@ -185,9 +177,6 @@ def _unanswered(chunks: Iterator[list[str]], output: Path, answer_lines: int) ->
     """Returns the number of lines whose answers are in an output, and the chunks of the other lines.
 
     Answers of a chunk that was not finished are cut off: as a batch rounds, they may depend on the lines beside them.
-
-    Raises:
-        RecipeError: The output has more lines than the input has answers.
     """
     number = 0
     with output.open("rb+") as file:

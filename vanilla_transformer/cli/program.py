@@ -96,11 +96,7 @@ def _run(words: list[str]) -> None:
 
 
 def parse(words: list[str]) -> Any:
-    """Returns the command with its options; tyro prints help and what is wrong, and exits.
-
-    Raises:
-        RecipeError: There is no such recipe to train by, or an option came before it.
-    """
+    """Returns the command with its options; tyro prints help and what is wrong, and exits."""
     name = words[0] if words else None
     train = Train.from_words(words[1:]) if name == "train" else None
     kinds = []

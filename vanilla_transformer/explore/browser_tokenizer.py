@@ -33,11 +33,7 @@ _TOKENIZER_PARTS = {
 
 
 def tokenizer_parts(tokenizer: PreTrainedTokenizerBase) -> dict[str, object]:
-    """Returns the tokenizer.json in the form that tokenizers.js needs.
-
-    Raises:
-        ModelError: The tokenizer has no tokenizer.json, or one with parts that tokenizers.js does not support.
-    """
+    """Returns the tokenizer.json in the form that tokenizers.js needs."""
     with TemporaryDirectory() as directory:
         file = Path(directory, "tokenizer.json")
         tokenizer.save_pretrained(directory)

@@ -36,11 +36,7 @@ _MAX_PARAMETERS = 40_000_000
 
 
 def family(model: PreTrainedModel) -> str:
-    """Returns the model's family among those of the page.
-
-    Raises:
-        ModelError: The model is of no such family, or has a feature that the page does not know.
-    """
+    """Returns the model's family among those of the page."""
     found = FAMILIES.get(type(model))
     if found is None:
         known = ", ".join(kind.__name__ for kind in FAMILIES)

@@ -44,12 +44,7 @@ class Converted:
 
 
 def convert(source: str | Path) -> Converted:
-    """Converts a Marian model to ours, or our model to Marian.
-
-    Raises:
-        ModelError: There is no model of that name, it is of another type, or it has a feature that the other type
-            cannot express.
-    """
+    """Converts a Marian model to ours, or our model to Marian."""
     config = saved_config(source)
     if config.model_type not in (MARIAN, OURS):
         raise ModelError(
@@ -74,9 +69,6 @@ def as_marian(
 
     Marian's `generate` has neither Google's length penalty nor a length limit per sentence: it gets the library's
     penalty with the same exponent, which differs by a constant and by five tokens, and one limit for all sentences.
-
-    Raises:
-        ModelError: Marian cannot express the model.
     """
     model = exportable(model, ACT2FN)
     marian = to_marian(model)
@@ -115,11 +107,7 @@ def _tokenizer(source: str | Path) -> PreTrainedTokenizerBase | None:
 
 @torch.no_grad()
 def to_marian(model: VanillaTransformerForConditionalGeneration) -> MarianMTModel:
-    """Converts our model to a Marian model with the same logits.
-
-    Raises:
-        ModelError: Our model has a feature that Marian cannot express.
-    """
+    """Converts our model to a Marian model with the same logits."""
     config = model.config
     marian = MarianMTModel(_marian_config(config))
     weights: Weights = {name: weight.clone() for name, weight in model.state_dict().items()}

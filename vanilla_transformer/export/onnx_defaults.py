@@ -18,18 +18,12 @@ class Defaults:
     """Default settings of a search.
 
     Attributes:
-        num_beams: The beam width W.
-        num_return_sequences: Hypotheses returned per sentence.
-        length_penalty: The exponent of the length penalty.
         google: True for Google's length penalty.
-        early_stopping: `early_stopping` of `GenerationConfig`.
         beyond: Tokens that a translation may have more than its source, used if there is no `most`.
         most: Maximum number of tokens of a translation.
         positions: Number of learned positions; None if positions are unlimited.
-        start: Token with which the decoder begins.
         padding: Token after the end.
         ends: Tokens that end a hypothesis.
-        never: Tokens that are never written.
         forced_end: Tokens one of which is forced at the length limit.
     """
 
@@ -49,11 +43,7 @@ class Defaults:
 
     @classmethod
     def of(cls, model: VanillaTransformerForConditionalGeneration) -> Self:
-        """Reads the defaults of a model.
-
-        Raises:
-            ValueError: The model has a setting that graphs do not follow.
-        """
+        """Reads the defaults of a model."""
         config, given = model.config, model.generation_config.to_diff_dict()
         refuse_settings(model, _FOLLOWED)
 

@@ -121,7 +121,6 @@ class LayerGraph(Graph):
     """A graph of the layers of encoder and decoder, whose inputs and outputs are (N, R, D).
 
     Args:
-        config: The model's configuration.
         quantization: None, or "int8" for 8-bit matrices with a scale for each output; activations are rounded to 8
             bits for each product. The weights use only 7 bits: without VNNI, sums of 8-bit weights overflow the 16
             bits that pairs are added in, and a file may run on any processor.
@@ -192,7 +191,6 @@ class LayerGraph(Graph):
 
         Args:
             x: All tokens of the sources, or the newest of each hypothesis.
-            layer: The layer's module.
             mask_NS: 1 on a source's tokens and 0 on padding.
             bias: Added to each token's attention scores, (N, 1, R, L + R); without it each attends to all.
             past: Keys and values, (N, H, L, K), to which those of the tokens are added.

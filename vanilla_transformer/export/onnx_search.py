@@ -22,9 +22,7 @@ class SearchGraph(LayerGraph):
     """The graph of a model and its search, whose inputs and outputs the README of an export describes.
 
     Args:
-        model: An encoder-decoder.
         defaults: The settings that the graph follows; some are inputs with these defaults.
-        quantization: None, or "int8" for 8-bit matrices.
     """
 
     def __init__(
@@ -97,7 +95,6 @@ class SearchGraph(LayerGraph):
         Args:
             lengths_N1: Tokens that a hypothesis may have.
             longest: The largest of these numbers.
-            positions_LD: The target's positional encodings.
 
         Returns:
             Scores (N, B), tokens (N, B, T), and lengths (N, B).

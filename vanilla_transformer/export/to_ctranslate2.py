@@ -114,9 +114,6 @@ def export_ctranslate2(
 
     Args:
         quantization: A type of CTranslate2: float32, float16, bfloat16, int16, int8, int8_float32 and so on.
-
-    Raises:
-        ValueError: CTranslate2 has no such model or no such type.
     """
     model = exportable(model, _ACTIVATIONS)
     refuse_settings(model, ("bad_words_ids", "forced_eos_token_id", "quantization"))
@@ -139,11 +136,7 @@ def export_ctranslate2(
 
 
 def _vocabularies(tokenizer: PreTrainedTokenizerBase, vocab_size: int) -> tuple[list[str], list[str]]:
-    """Returns source and target vocabulary in the order of the ids; unused ids get a placeholder.
-
-    Raises:
-        ModelError: The tokenizer's vocabulary is larger than the model's.
-    """
+    """Returns source and target vocabulary in the order of the ids; unused ids get a placeholder."""
     source = {index: token for token, index in tokenizer.get_vocab().items()}
     target = dict(source)
     # A Marian tokenizer may have a target vocabulary of its own, under this name.

@@ -65,10 +65,6 @@ def export_onnx(
 
     Args:
         quantization: `float32`, or `int8`, which rounds matrices; activations are rounded for each product.
-
-    Raises:
-        ModelError: There is no such quantization, the graph cannot compute the model, or it is too large for a file.
-        ValueError: The model decodes with settings that the graph does not follow.
     """
     if quantization not in _PRECISIONS:
         raise ModelError(f"Quantization {quantization!r} is not available for ONNX: use float32 or int8.")

@@ -34,11 +34,7 @@ class AlignmentHeads:
 
     @classmethod
     def from_model(cls, model: PreTrainedModel) -> "AlignmentHeads":
-        """Returns the heads that the generation config names, or the only head of a model.
-
-        Raises:
-            ModelError: None were chosen, or the model has no attention over the source.
-        """
+        """Returns the heads that the generation config names, or the only head of a model."""
         if len(every_head(model)) == 1:
             # A recurrent model attends to the source before it reads its input.
             return cls(((1, 1),), "output" if isinstance(model.config, RecurrentEncoderDecoderConfig) else "input")
@@ -54,11 +50,7 @@ class AlignmentHeads:
 
     @classmethod
     def from_text(cls, model: PreTrainedModel, text: str) -> "AlignmentHeads":
-        """Parses `output 3:1 3:2`: a step (default `input`), then heads of layers, counted from 1.
-
-        Raises:
-            ModelError: The text has another form, or the model has no such head.
-        """
+        """Parses `output 3:1 3:2`: a step (default `input`), then heads of layers, counted from 1."""
         words, there = text.split(), every_head(model)
         step: Step = words.pop(0) if words[:1] in (["input"], ["output"]) else "input"  # type: ignore[assignment]
         if not words or not all(re.fullmatch(r"\d+:\d+", word) for word in words):
@@ -74,11 +66,7 @@ class AlignmentHeads:
 
 
 def every_head(model: PreTrainedModel) -> tuple[tuple[int, int], ...]:
-    """Returns (layer, head), counted from 1, of each head that attends to the source.
-
-    Raises:
-        ModelError: There is none.
-    """
+    """Returns (layer, head), counted from 1, of each head that attends to the source."""
     config: PreTrainedConfig = model.config
     if isinstance(config, RecurrentEncoderDecoderConfig) and config.attention != "none":
         return ((1, 1),)

@@ -37,10 +37,8 @@ class Choice:
     """The heads that were chosen.
 
     Attributes:
-        heads: The heads.
         agreement: The share of the prediction difference that they point at; 1 if they always point at the source
             token without which the target token is least likely.
-        pairs: The number of pairs on which they were chosen.
     """
 
     heads: AlignmentHeads
@@ -126,11 +124,7 @@ def _agreement(weights: Sequence[torch.Tensor], differences: Sequence[torch.Tens
 
 
 def save_alignment_heads(directory: str | Path, model: PreTrainedModel, heads: AlignmentHeads) -> None:
-    """Saves the heads in the generation config of a directory, and in that of the loaded model.
-
-    Raises:
-        OSError: The file cannot be written.
-    """
+    """Saves the heads in the generation config of a directory, and in that of the loaded model."""
     settings: Any = model.generation_config
     settings.alignment_heads = [[layer - 1, head - 1] for layer, head in heads.heads]  # From 0, as Whisper's.
     settings.alignment_step = heads.step

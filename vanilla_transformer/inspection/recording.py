@@ -170,11 +170,7 @@ def _found(weights: Mapping[Kind, Sequence[torch.Tensor] | None]) -> dict[Kind, 
 def encode(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, text: str, name: Literal["source", "target"]
 ) -> dict[str, torch.Tensor]:
-    """Returns a model's inputs for a source or a target, each tensor (1, length).
-
-    Raises:
-        ModelError: The text is empty, or is a target that the tokenizer cannot produce.
-    """
+    """Returns a model's inputs for a source or a target, each tensor (1, length)."""
     if not text.strip():
         raise ModelError(f"The {name} is empty.")
     tokenizer, is_target = plain_text(tokenizer), name == "target"
