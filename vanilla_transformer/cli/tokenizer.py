@@ -38,8 +38,6 @@ class Tokenizer:
 
         if not self.files:
             raise RecipeError("Give at least one file to train on.")
-        if self.vocab_size is None and self.algorithm != "presplit":
-            raise RecipeError(f"--vocab-size is required with --algorithm {self.algorithm}.")
         check_new_directory(self.output)
         lines = chain.from_iterable(map(read_input, self.files))
         texts = map(lowercased, lines) if self.lowercase else lines

@@ -1,7 +1,6 @@
 """Marian (OPUS-MT) models as ours, and ours as Marian models, which transformers runs without this package."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -33,14 +32,13 @@ class Converted:
     """A model of another type with the same logits, its tokenizer, and remarks for the user."""
 
     model: MarianMTModel | VanillaTransformerForConditionalGeneration
-    tokenizer: PreTrainedTokenizerBase | None
-    remarks: list[str] = field(default_factory=list)
+    tokenizer: PreTrainedTokenizerBase
+    remarks: list[str]
 
     def save(self, output: Path) -> None:
         """Writes the model directory."""
         self.model.save_pretrained(output)
-        if self.tokenizer is not None:
-            self.tokenizer.save_pretrained(output)
+        self.tokenizer.save_pretrained(output)
 
 
 def convert(source: str | Path) -> Converted:
@@ -52,19 +50,15 @@ def convert(source: str | Path) -> Converted:
         )
     model = load_weights_and_config(source, torch.float32)
     assert isinstance(model, VanillaTransformerForConditionalGeneration)  # As which a Marian model is loaded.
-    tokenizer = _tokenizer(source)
-    remarks = [] if tokenizer is not None else [f"{source} has no tokenizer, so the converted model has none either."]
+    tokenizer = load_tokenizer(source)
     if config.model_type == OURS:
-        return as_marian(model, tokenizer, remarks)
-    for name in ("encoder_layerdrop", "decoder_layerdrop"):
-        if getattr(config, name, 0):
-            remarks.append(f"{name} is dropped: the paper's model has none, and it acts in training alone.")
+        return as_marian(model, tokenizer)
+    dropped = [name for name in ("encoder_layerdrop", "decoder_layerdrop") if getattr(config, name, 0)]
+    remarks = [f"{name} is dropped: the paper's model has none, and it acts in training alone." for name in dropped]
     return Converted(model, tokenizer, remarks)
 
 
-def as_marian(
-    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None, remarks: Sequence[str] = ()
-) -> Converted:
+def as_marian(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> Converted:
     """Converts our model to a Marian model, which transformers loads without this package.
 
     Marian's `generate` has neither Google's length penalty nor a length limit per sentence: it gets the library's
@@ -74,7 +68,7 @@ def as_marian(
     marian = to_marian(model)
     settings = model.generation_config.to_diff_dict()
     own = {name: settings.pop(name, None) for name in _OWN_SETTINGS}
-    remarks = list(remarks)
+    remarks = []
     if own["length_penalty_type"] == "google":
         remarks.append("Marian has no Google length penalty: the library's is used, with the same exponent.")
     if own["max_length_beyond_source"] is not None:
@@ -86,7 +80,7 @@ def as_marian(
     return Converted(marian, _without_our_class(tokenizer), remarks)
 
 
-def _without_our_class(tokenizer: PreTrainedTokenizerBase | None) -> PreTrainedTokenizerBase | None:
+def _without_our_class(tokenizer: PreTrainedTokenizerBase) -> PreTrainedTokenizerBase:
     """Returns the tokenizer in a class that loads without this package; other classes are unchanged."""
     if not isinstance(tokenizer, PreTrainedTokenizerFast):
         return tokenizer
@@ -96,13 +90,6 @@ def _without_our_class(tokenizer: PreTrainedTokenizerBase | None) -> PreTrainedT
         model_max_length=tokenizer.model_max_length,
         **{name: str(token) for name, token in tokenizer.special_tokens_map.items()},
     )
-
-
-def _tokenizer(source: str | Path) -> PreTrainedTokenizerBase | None:
-    """Returns the model's tokenizer in its own class, so that ids are unchanged; None if it has none."""
-    if Path(source).is_dir() and not Path(source, "tokenizer_config.json").is_file():
-        return None
-    return load_tokenizer(source)
 
 
 @torch.no_grad()
