@@ -34,7 +34,20 @@ class Explore:
         """Writes the folder and prints it."""
         output = self.output or Path(f"{Path(self.model).name}-explore")
         check_new_directory(output)
-        from vanilla_transformer.explore.static_site import write_model_page
+        from vanilla_transformer.explore.static_site import write_page
+        from vanilla_transformer.hub import card_examples
+        from vanilla_transformer.translation import load_model
 
-        write_model_page(self.model, output, examples=self.text, documentation=self.documentation, report=warn)
+        model, tokenizer = load_model(self.model, device="cpu", translates=False)
+        directory = Path(self.model)
+        write_page(
+            model,
+            tokenizer,
+            output,
+            name=directory.resolve().name if directory.is_dir() else self.model,
+            examples=self.text or card_examples(self.model),
+            run=directory,
+            documentation=self.documentation,
+            report=warn,
+        )
         print(output)

@@ -24,10 +24,8 @@ from vanilla_transformer.explore.packing import (
     size_in_8_bits,
     weights_of,
 )
-from vanilla_transformer.hub import card_examples
 from vanilla_transformer.model.tokenization_vanilla_transformer import plain_text
 from vanilla_transformer.training.model_card import CARD
-from vanilla_transformer.translation import load_model
 
 _WEB = Path(__file__).parent / "web"
 # Texts on the page of a model whose card has no examples.
@@ -46,28 +44,6 @@ host is asked. `model` holds its weights; D3 (ISC licence), tokenizers.js (Apach
 Open Font License) are in `vendor`, with their licences, and the rest is the page's own JavaScript, to be read as it
 is.
 """
-
-
-def write_model_page(
-    path: str | Path,
-    output: Path,
-    *,
-    examples: Sequence[str] = (),
-    documentation: str | None = None,
-    report: Callable[[str], None],
-) -> None:
-    """Writes the folder for a model in a directory or on the Hub; other arguments are those of `write_page`."""
-    model, tokenizer = load_model(path, device="cpu", translates=False)
-    write_page(
-        model,
-        tokenizer,
-        output,
-        name=Path(path).resolve().name if Path(path).is_dir() else str(path),
-        examples=examples or card_examples(str(path)),
-        run=Path(path),
-        documentation=documentation,
-        report=report,
-    )
 
 
 def write_page(
