@@ -53,7 +53,7 @@ class HubServer(ThreadingHTTPServer):
     def __init__(self):
         super().__init__(("127.0.0.1", 0), _Handler)
         self.repositories: dict[str, Repository] = {}
-        self.users = {"token-of-ann": "ann", "token-of-bob": "bob"}
+        self.users = {"token-of-ann": "ann"}
         self.requests: list[str] = []
         self.lost: str | None = None
         self.lock = threading.Lock()
