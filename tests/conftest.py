@@ -1,7 +1,6 @@
 """Small seeded models, commands run in this process, and runs that are killed."""
 
 import os
-import socket
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
@@ -149,30 +148,6 @@ def accelerators(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
         monkeypatch.setattr(torch.accelerator, "device_count", lambda: number)
 
     return accelerators
-
-
-@pytest.fixture
-def hosts(monkeypatch: pytest.MonkeyPatch) -> set[str]:
-    """Notes the hosts that this process asks for; only this machine answers."""
-    asked = set()
-    connect, look_up = socket.socket.connect, socket.getaddrinfo
-
-    def known(host: Any) -> None:
-        asked.add(host)
-        if host not in ("127.0.0.1", "localhost"):
-            raise OSError(f"There is no network to ask for {host}.")
-
-    def connecting(self: socket.socket, place: Any) -> None:
-        known(place[0] if isinstance(place, tuple) else "127.0.0.1")
-        connect(self, place)
-
-    def looking_up(host: Any, *arguments: Any, **named: Any) -> Any:
-        known(host)
-        return look_up(host, *arguments, **named)
-
-    monkeypatch.setattr(socket.socket, "connect", connecting)
-    monkeypatch.setattr(socket, "getaddrinfo", looking_up)
-    return asked
 
 
 @pytest.fixture
