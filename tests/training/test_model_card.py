@@ -52,7 +52,7 @@ def test_the_card_of_a_run_says_what_is_known(directory: Path) -> None:
     weights = VanillaTransformerForConditionalGeneration.from_pretrained(directory).num_parameters()
     for words in (
         "for en to deu_Latn.",
-        r'translate("Say \"cat\".")',
+        r'pipe("Say \"cat\".")',
         'pipeline("translation", model="cat-en-de", trust_remote_code=True)',
         r"| org/pairs:en-de:test | sacrebleu | 31.25 | `nrefs:1\|case:mixed\|tok:13a` |",
         "29,000 pairs",

@@ -28,30 +28,20 @@ CARD = "README.md"
 
 
 class Usage(NamedTuple):
-    """What a card says of models that an Auto class loads.
-
-    `verb` names the pipeline's result in the card's example, `purpose` begins the description of their purpose, and
-    `example` is a text for the pipeline where the recipe has none.
-    """
+    """How models that an Auto class loads are used; `example` is a text where the recipe has none."""
 
     pipeline: str
-    verb: str
-    purpose: str
     command: str = ""
     example: str = "..."
 
 
 _USAGES = {
-    "AutoModelForSeq2SeqLM": Usage("translation", "translate", "Text-to-text generation", "translate"),
-    "AutoModelForCausalLM": Usage("text-generation", "generate", "Writing text that goes on", "generate"),
-    "AutoModelForMaskedLM": Usage(
-        *("fill-mask", "fill", "Filling in masked words, and as the beginning of classifiers", "", "... <mask> ...")
-    ),
-    "AutoModelForSequenceClassification": Usage("text-classification", "classify", "Classifying texts", "predict"),
-    "AutoModelForTokenClassification": Usage(
-        *("token-classification", "tag", "Tagging the words of sentences", "predict")
-    ),
-    "AutoModelForQuestionAnswering": Usage("question-answering", "answer", "Answering questions about texts"),
+    "AutoModelForSeq2SeqLM": Usage("translation", "translate"),
+    "AutoModelForCausalLM": Usage("text-generation", "generate"),
+    "AutoModelForMaskedLM": Usage("fill-mask", example="... <mask> ..."),
+    "AutoModelForSequenceClassification": Usage("text-classification", "predict"),
+    "AutoModelForTokenClassification": Usage("token-classification", "predict"),
+    "AutoModelForQuestionAnswering": Usage("question-answering"),
 }
 _CHECKSUM = "\n<!-- as vanilla_transformer wrote it: "
 _HUB_ID = r"[\w-][\w.-]*(/[\w.-]+)?"
@@ -149,11 +139,10 @@ def _metadata(directory: Path, summary: Summary | None, answers: Sequence[str]) 
             "metrics": sorted({result.metric_type for result in results}),
             "widget": [{"text": text, "output": {"text": answer}} for text, answer in asked],
         }
-    is_recurrent = _json(directory / "config.json").get("model_type") == "recurrent_encoder_decoder"
     return ModelCardData(
         library_name="transformers",
         pipeline_tag=usage.pipeline if usage else None,
-        tags=["vanilla_transformer", *([] if is_recurrent else ["attention-is-all-you-need"])],
+        tags=["vanilla_transformer"],
         model_name=directory.resolve().name if results else None,
         eval_results=results or None,
         **{name: value for name, value in facts.items() if value},

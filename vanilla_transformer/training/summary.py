@@ -153,10 +153,6 @@ def peak_memory(device: torch.device) -> int:
         import psutil
 
         return psutil.Process().memory_info().peak_wset
-    status = Path("/proc/self/status")
-    if status.is_file():
-        # On Linux ru_maxrss includes the process's memory before it became this program.
-        return 1024 * int(status.read_text().partition("VmHWM:")[2].split()[0])
     import resource  # Windows has none.
 
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
