@@ -43,10 +43,7 @@ class StepPlan:
 
     Args:
         lengths: Tokens of each row, in the order of the corpus; one or two sides.
-        items: Returns the loss items of each row, from its lengths alone.
         batch_tokens: Maximum tokens of a side in a step, padding included.
-        batches_per_step: Batches in a step.
-        seed: Determines the order.
     """
 
     def __init__(self, *lengths: Lengths, items: Items, batch_tokens: int, batches_per_step: int, seed: int):

@@ -62,9 +62,6 @@ def read_corpus(
         form: The columns to read; pairs by default.
         cache_dir: Directory where the rows of files are kept, and reused while the files do not change. By default
             they are kept until the process ends. Data from the Hub is kept in the cache of `datasets`.
-
-    Raises:
-        CorpusError: Nothing can be read, or a line is invalid; the message names the file and the line.
     """
     location, directory = locate(one_corpus(source), form), Path(cache_dir or _scratch().name)
     if location.kind == "dataset":

@@ -3,7 +3,6 @@
 import hashlib
 import json
 import math
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -44,8 +43,6 @@ class Encoder:
     """Turns text into ids: the part of a task that preparation needs.
 
     Attributes:
-        name: Name of the task.
-        form: The columns of text that it reads.
         columns: Names of the columns of ids made from them.
         encode: Returns the ids of every row for each of `columns`, from the text of every row for each column of
             `form`. If the form is `in_blocks`, a row of text may give several rows of ids. If it is `packed`, it gives
@@ -77,18 +74,21 @@ class PreparationReport:
         return f"{self.kept:,} of {self.read:,} {unit}" + (f"; {dropped}" if self.kept < self.read else "")
 
 
-class PreparedCorpus(ABC):
+class PreparedCorpus:
     """Rows of token ids in named columns, by position.
 
     Attributes:
-        report: Numbers of rows kept and dropped.
         tokens: A hash of all ids in their order: it changes whenever a model would learn from other data.
         lengths: Number of ids in each row, including end tokens, by column in the order of the columns.
+        columns: The pieces of each column, in memory-mapped files.
+        starts: Position of the first row of each piece, and the number of all rows.
     """
 
     report: PreparationReport
     tokens: str
     lengths: Mapping[str, Lengths]
+    columns: Mapping[str, Sequence[Piece]]
+    starts: NDArray[np.int64]
 
     def __len__(self) -> int:
         return len(next(iter(self.lengths.values())))
@@ -98,9 +98,15 @@ class PreparedCorpus(ABC):
         """The ids of all rows, for each column."""
         return tuple(int(lengths.sum(dtype=np.int64)) for lengths in self.lengths.values())
 
-    @abstractmethod
     def rows(self, indices: Sequence[int] | NDArray[np.integer]) -> Rows:
-        """Returns the ids of the rows at `indices`, by column."""
+        """Returns the ids of the rows at `indices`, by column, as views of the files."""
+        positions = np.asarray(indices, dtype=np.int64)
+        numbers = np.searchsorted(self.starts, positions, side="right") - 1
+        places = list(zip(numbers.tolist(), (positions - self.starts[numbers]).tolist(), strict=True))
+        return {
+            name: [ids[bounds[at] : bounds[at + 1]] for number, at in places for ids, bounds in [pieces[number]]]
+            for name, pieces in self.columns.items()
+        }
 
     def of_epoch(self, epoch: int) -> "PreparedCorpus":
         """Returns the rows of an epoch: always these, except in a mixture that draws some of them."""
@@ -108,15 +114,7 @@ class PreparedCorpus(ABC):
 
 
 class StoredCorpus(PreparedCorpus):
-    """The rows that `prepare_corpus` kept in `directory`, memory-mapped.
-
-    Attributes:
-        columns: The pieces of each column.
-        starts: Position of the first row of each piece, and the number of all rows.
-
-    Raises:
-        CorpusError: The directory holds no tokens, or damaged ones.
-    """
+    """The rows that `prepare_corpus` kept in `directory`."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -138,10 +136,6 @@ class StoredCorpus(PreparedCorpus):
         }
         self.tokens = self._hash()
 
-    def rows(self, indices: Sequence[int] | NDArray[np.integer]) -> Rows:
-        """Returns the ids of the rows at `indices`, by column, as views of the file."""
-        return rows_at(self.columns, self.starts, indices)
-
     def _hash(self) -> str:
         digest = hashlib.blake2b(digest_size=16)
         for name, pieces in self.columns.items():
@@ -149,19 +143,6 @@ class StoredCorpus(PreparedCorpus):
                 digest.update(ids[bounds[0] : bounds[-1]].data)
             digest.update(self.lengths[name].data)
         return digest.hexdigest()
-
-
-def rows_at(
-    columns: Mapping[str, Sequence[Piece]], starts: NDArray[np.int64], indices: Sequence[int] | NDArray[np.integer]
-) -> Rows:
-    """Returns rows by their positions in columns of several pieces, each of which begins at one of `starts`."""
-    positions = np.asarray(indices, dtype=np.int64)
-    numbers = np.searchsorted(starts, positions, side="right") - 1
-    places = list(zip(numbers.tolist(), (positions - starts[numbers]).tolist(), strict=True))
-    return {
-        name: [ids[bounds[place] : bounds[place + 1]] for number, place in places for ids, bounds in [pieces[number]]]
-        for name, pieces in columns.items()
-    }
 
 
 def prepare_corpus(

@@ -17,7 +17,6 @@ class Column:
     """A column of text.
 
     Attributes:
-        name: Its name in the task.
         setting: The setting of a corpus that names the table's column.
         aliases: Names that are tried in a table when that setting is missing, likeliest first.
         optional: Whether a table may lack it; its texts are then empty.
@@ -127,9 +126,6 @@ def parse_corpora(words: Sequence[str]) -> Corpora:
 
     ``news.en news.de weight=0.7 + europarl.parquet weight=0.3 source_column=en target_column=de`` are two corpora. An
     existing file is always a file, as is a word that resembles none of `SETTINGS`.
-
-    Raises:
-        CorpusError: A setting is unknown or has an invalid value, or only some of the corpora have a weight.
     """
     corpora: list[list[str]] = [[]]
     for word in words:
@@ -145,11 +141,7 @@ def parse_corpora(words: Sequence[str]) -> Corpora:
 
 
 def one_corpus(source: CorpusSpec | str | Sequence[str]) -> CorpusSpec:
-    """Returns the single corpus allowed where nothing is mixed.
-
-    Raises:
-        CorpusError: The words name several or none, or it has a weight.
-    """
+    """Returns the single corpus allowed where nothing is mixed."""
     if isinstance(source, CorpusSpec):
         return source
     corpora = parse_corpora([source] if isinstance(source, str) else source)
@@ -301,8 +293,6 @@ def choose_columns(names: Sequence[str], wanted: Wanted, where: str, form: TextF
         wanted: Names for the columns of the form, or languages. By default a pair is the two languages of
             ``translation``. Otherwise a form looks for the names it knows, and a pair or a single text takes the
             columns in order if there are as many and no name says otherwise.
-        where: Name of the table in messages.
-        form: The form to look for.
     """
     there = f"there are {', '.join(map(repr, names))}"
     languages = {name.removeprefix(TRANSLATION): name for name in names if name.startswith(TRANSLATION)}

@@ -32,7 +32,6 @@ class Metric:
     """A metric of a task.
 
     Attributes:
-        measure: Computes the value of predictions and its signature.
         by_default: Whether it is computed where no metrics are named.
         one_item_per_source: Whether lines with the same source are references of one item.
     """

@@ -195,17 +195,11 @@ def resolve(
     fill(*_choose_precision(recipe, device))
     batch_tokens = recipe.optimization.batch_tokens or _batch_tokens(task, corpus)
     fill(*_choose_batches(recipe, task, device, batch_tokens))
-    given_warmup = recipe.optimization.warmup_steps
     timed = recipe.optimization.max_minutes is not None  # Such a run needs no last step.
     unmeasured = timed and steps_in_time is None
     steps, warmup_steps, scale, sentence = _choose_length(recipe, task, corpus, device, batch_tokens, steps_in_time)
     chosen = {"warmup_steps": warmup_steps, "learning_rate_scale": scale} | ({} if timed else {"max_steps": steps})
     fill(chosen, "" if unmeasured else sentence)
-    if given_warmup is not None and given_warmup >= steps and sentences and not unmeasured:
-        sentences.append(
-            f"Attention: the warm-up of {given_warmup:,} steps leaves none of the {steps:,} steps at the "
-            "full learning rate: give fewer --warmup-steps, or leave the option out."
-        )
     if recipe.model.architecture == "recurrent":
         fill(*_choose_recurrent(recipe))
     if recipe.start.from_model is not None:
@@ -216,11 +210,7 @@ def resolve(
 
 
 def check_sizes(recipe: Recipe, task: _Task) -> None:
-    """Refuses sizes of which no model can be built, before any text is read.
-
-    Raises:
-        ValueError, StrictDataclassError: There is no such preset, or the sizes fit none that could be chosen.
-    """
+    """Refuses sizes that fit none of the presets that could be chosen, before any text is read."""
     refusals = []
     for preset in [recipe.model.preset] if recipe.model.preset else ["tiny", "small", "base"]:
         try:

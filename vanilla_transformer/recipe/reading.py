@@ -41,9 +41,6 @@ def named_recipe(name_or_path: str | Path, options: Mapping[str, object]) -> Rec
 
     If they replace its tokenizer, its vocabulary size is dropped; the model goes to a directory of its name unless
     they give another.
-
-    Raises:
-        RecipeError: There is none, it cannot have these options, or it has no data and gets none.
     """
     named = load_recipe(name_or_path)
     recipe = named.with_options(**options)

@@ -67,11 +67,7 @@ def _spec(hint: Any) -> PrimitiveConstructorSpec[Any]:
 
 
 def _converted(name: str, value: object, hint: object) -> Any:
-    """Returns a value in the type of its setting: text and numbers are read as the words of a command line are.
-
-    Raises:
-        RecipeError: It cannot have that value.
-    """
+    """Returns a value in the type of its setting: text and numbers are read as the words of a command line are."""
     spec = _spec(hint)
     if value is not None and spec.is_instance(value) is True:
         return value
@@ -90,11 +86,7 @@ def _converted(name: str, value: object, hint: object) -> Any:
 
 @dataclass(frozen=True)
 class Block:
-    """Settings that belong together, checked as they are made.
-
-    Raises:
-        RecipeError: A value has another type than its field, or exceeds its limits.
-    """
+    """Settings that belong together, checked as they are made."""
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
@@ -414,8 +406,7 @@ class Recipe:
 def placed(settings: Mapping[str, object], *, lenient: bool = False) -> Iterator[tuple[str, str, object]]:
     """Yields the block, "" for the recipe itself, the name and the value of each setting.
 
-    Args:
-        lenient: Whether to leave out settings that there are not.
+    Settings that there are not are refused or, if `lenient`, left out.
     """
     blocks = Recipe().blocks
     for name, value in settings.items():

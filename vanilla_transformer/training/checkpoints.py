@@ -94,11 +94,7 @@ def save_plain_weights(accelerator: Accelerator, model: torch.nn.Module) -> None
 
 
 def save_checkpoint(accelerator: Accelerator, directory: Path, progress: Progress) -> None:
-    """Writes a checkpoint; called by all processes at the same step.
-
-    Raises:
-        RunError: It cannot be written. Its files are removed, and earlier checkpoints are intact.
-    """
+    """Writes a checkpoint; called by all processes at the same step."""
     partial = directory / f"{PARTIAL}step-{progress.step:08d}"
     if accelerator.is_main_process:
         remove_partial_files(directory)
@@ -137,7 +133,6 @@ def _cannot_write(directory: Path, step: int, error: Exception) -> RunError:
     reason = getattr(error, "strerror", None) or (str(error).splitlines() or [type(error).__name__])[0]
     with suppress(OSError):  # The directory itself may be gone.
         remove_partial_files(directory)
-        reason += f"; {shutil.disk_usage(directory).free / 1e9:,.2f} GB are free"
     return RunError(
         f"The checkpoint of step {step:,} cannot be written to {directory} ({reason}): earlier checkpoints are "
         "intact; fix this and run the same command again to resume from the latest."
@@ -166,11 +161,7 @@ def has_checkpoints(directory: Path) -> bool:
 
 
 def latest_checkpoint(directory: Path, report: Callable[[str], None]) -> Checkpoint | None:
-    """Returns the latest checkpoint to resume from whose files are all there; skipped ones are reported.
-
-    Raises:
-        RunError: There are checkpoints, but none to resume from. Nothing is deleted.
-    """
+    """Returns the latest checkpoint to resume from whose files are all there; skipped ones are reported."""
     for checkpoint in reversed(list_checkpoints(directory, report)):
         if not checkpoint.resumable:
             continue
@@ -258,11 +249,7 @@ def _delete(path: Path) -> None:
 
 
 def load_average(model: torch.nn.Module, checkpoints: Sequence[Path]) -> None:
-    """Section 6.1: loads the mean of the weights of checkpoints, summed in float64, into a model.
-
-    Raises:
-        RunError: There is none, or one cannot be read or is of another model.
-    """
+    """Section 6.1: loads the mean of the weights of checkpoints, summed in float64, into a model."""
     if not checkpoints:
         raise RunError("There are no checkpoints to average.")
     total: dict[str, torch.Tensor] = {}

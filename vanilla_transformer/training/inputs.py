@@ -19,7 +19,6 @@ from vanilla_transformer.data.preparation import (
     Rows,
     StoredCorpus,
     prepare_corpus,
-    rows_at,
 )
 from vanilla_transformer.data.sources import BETWEEN_WORDS, refuse_pipes
 from vanilla_transformer.errors import RecipeError, VocabularyError
@@ -169,11 +168,7 @@ def save_tokenizer(tokenizer: PreTrainedTokenizerBase, run: RunDirectory) -> Non
 def check_tokenizer(
     tokenizer: PreTrainedTokenizerBase, name: str, special: SpecialTokens, model: PreTrainedConfig
 ) -> None:
-    """Refuses a tokenizer that begins and ends texts differently from the model, which could then never stop.
-
-    Raises:
-        RecipeError: The ids of padding, start and end differ, or these tokens stand elsewhere.
-    """
+    """Refuses a tokenizer that begins and ends texts differently from the model, which could then never stop."""
     names = ["pad_token_id", "bos_token_id", "eos_token_id"]
     if tokenizer.bos_token_id is None and not special.begins:
         names.remove("bos_token_id")  # As in Marian's tokenizers.
@@ -260,10 +255,10 @@ class MixedCorpus(PreparedCorpus):
         self.parts, self._weights, self._seed, self._epoch = tuple(parts), weights, seed, epoch
         sizes = [len(part) for part in self.parts]
         self.shares = _shares(sizes, weights) if weights is not None else sizes
-        self._columns = {
+        self.columns = {
             name: [piece for part in self.parts for piece in part.columns[name]] for name in self.parts[0].columns
         }
-        self._starts = np.cumsum([0, *(rows for part in self.parts for rows in np.diff(part.starts))])
+        self.starts = np.cumsum([0, *(rows for part in self.parts for rows in np.diff(part.starts))])
         self.pairs = np.concatenate(
             [
                 start + _repeated(size, share, np.random.default_rng([seed, number, *([epoch] if epoch else [])]))
@@ -289,7 +284,7 @@ class MixedCorpus(PreparedCorpus):
 
     def rows(self, indices: Sequence[int] | NDArray[np.integer]) -> Rows:
         """Returns the ids of the rows at `indices`, by column."""
-        return rows_at(self._columns, self._starts, self.pairs[np.asarray(indices, dtype=np.int64)])
+        return super().rows(self.pairs[np.asarray(indices, dtype=np.int64)])
 
 
 def _shares(sizes: Sequence[int], weights: Sequence[float]) -> list[int]:
@@ -335,7 +330,6 @@ def local_steps(
     Args:
         progress: What is done before the first of them.
         processes: Number of processes that share each step; this one is that of `rank`.
-        pin: Pins the batches in memory, so that an accelerator copies them while the processor continues.
         joined_tokens: A step that would have at most so many tokens as one batch, padding included, is one batch.
     """
     done = progress.step_in_epoch

@@ -28,12 +28,7 @@ _SIZES = tuple(name for name in MODEL_FIELDS if name not in _TRAINING_FIELDS)
 
 
 def recipe_of_start(recipe: Recipe, task: Task) -> Recipe:
-    """Returns the recipe with everything that its starting model determines: sizes and tokenizer.
-
-    Raises:
-        RecipeError: The recipe contradicts the model, or the task cannot start from it; the message says how.
-        OSError, ValueError: There is no such model, or its files cannot be used.
-    """
+    """Returns the recipe with everything that its starting model determines: sizes and tokenizer."""
     if recipe.start.from_model is None:
         return recipe
     path = recipe.start.from_model

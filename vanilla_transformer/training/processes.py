@@ -72,9 +72,6 @@ def processes_for(recipe: Recipe) -> int:
     """Returns the number of processes that `train` starts for a run: one if a launcher starts the others.
 
     A resumed run keeps its number, because the weights depend on it.
-
-    Raises:
-        RecipeError: The recipe's number of processes is not possible.
     """
     if is_launched():
         return 1
@@ -97,12 +94,7 @@ def processes_for(recipe: Recipe) -> int:
 
 
 def launch(number: int, recipe: Recipe) -> None:
-    """Runs `train` by a recipe in several processes that share the cores of this CPU, by torch's elastic launcher.
-
-    Raises:
-        RunError: One of them was lost, or failed unheard; the message says how.
-        SystemExit: A signal has ended them, or the main process has failed and said why.
-    """
+    """Runs `train` by a recipe in several processes that share the cores of this CPU, by torch's elastic launcher."""
     if sys.platform == "linux":
         os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     logging.disable(logging.CRITICAL)  # The launcher would tell each process that it ends.

@@ -36,11 +36,7 @@ class AlreadyFinished(Exception):
 
 
 def output_path(recipe: Recipe) -> Path:
-    """Returns the output directory of the recipe.
-
-    Raises:
-        RecipeError: It names none.
-    """
+    """Returns the output directory of the recipe, which must name one."""
     if recipe.run.output is None:
         raise RecipeError("There is no output directory: name one as --output.")
     return Path(recipe.run.output)
@@ -50,12 +46,10 @@ class RunDirectory:
     """The output directory of a run, which one run at a time may use.
 
     Attributes:
-        checkpoints: One directory per checkpoint.
         tokenizer_config: The last tokenizer file to be written.
         prepared: The corpus in tokens, kept as long as the run needs it.
         vocabulary: Identifies the text and the settings from which the run's own tokenizer was learned.
         metrics: One JSON object per line for every log line and every measurement on `dev`.
-        log: Everything the run printed.
         finish: Asks the run, by being there, to end with the model that it has.
         summary: Written last: a run is finished once it exists.
     """
@@ -78,11 +72,6 @@ class RunDirectory:
         """Prepares the directory and returns the recipe with the choices of the run that continues in it, if any.
 
         A run that has checkpoints stays unchanged until `go_on`.
-
-        Raises:
-            RunError: The directory holds another run or something else, and stays as it is; or another process is
-                training in it.
-            AlreadyFinished: The directory holds this very run, finished.
         """
         self.path.mkdir(parents=True, exist_ok=True)
         self._take()
@@ -108,11 +97,7 @@ class RunDirectory:
             self._lock.release()
 
     def ask_to_finish(self) -> bool:
-        """Asks the run to end with the model that it has; tells whether another process, which trains, will do so.
-
-        Raises:
-            RunError: No run has begun here, or it has no checkpoint.
-        """
+        """Asks the run to end with the model that it has; tells whether another process, which trains, will do so."""
         if not (self.path / RECIPE).is_file():
             raise RunError(f"There is no run in {self.path}.")
         if self.summary.is_file():

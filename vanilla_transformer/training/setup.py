@@ -69,12 +69,7 @@ class RunContext:
 
 @contextmanager
 def start_run(recipe: Recipe) -> Iterator[RunContext]:
-    """Opens a run's directory, prepares its tokens and forms the group of its processes, until the block ends.
-
-    Raises:
-        ValueError, OSError: The recipe, output or processes do not allow it; the message says what.
-        AlreadyFinished: Raised on all processes: there is nothing to do.
-    """
+    """Opens a run's directory, prepares its tokens and forms the group of its processes, until the block ends."""
     begun = time.perf_counter()
     task = task_for(recipe)
     check_names(recipe.evaluation.metrics or (), task.metrics)
