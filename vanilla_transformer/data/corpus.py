@@ -123,10 +123,7 @@ def _written(rows: NumberedRows, location: CorpusLocation, directory: Path) -> D
 
 def _stamp(path: str) -> list[int]:
     """Returns what changes whenever a file does, without reading it."""
-    try:
-        status = os.stat(path)
-    except OSError as error:
-        raise CorpusError(f"{path} does not exist or cannot be read ({error.strerror})") from error
+    status = os.stat(path)
     return [status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns]
 
 

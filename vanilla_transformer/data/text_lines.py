@@ -58,8 +58,6 @@ def decoded_lines(path: str | os.PathLike[str]) -> Iterator[str]:
     except UnicodeDecodeError as error:
         byte = f"byte 0x{error.object[error.start]:02x} at position {error.start + 1}"
         raise CorpusError(f"{name}, line {number}: not UTF-8 ({byte}); convert the file to UTF-8 first") from error
-    except FileNotFoundError as error:
-        raise CorpusError(f"{name} does not exist") from error
     except (*DAMAGE, OSError) as error:
         suffix = suffix_of(path)
         if suffix and getattr(error, "errno", None) is None:

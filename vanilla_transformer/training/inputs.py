@@ -1,6 +1,5 @@
 """What a run learns from: corpora as text, the vocabulary (section 5.1), tokens, and the batches of each step."""
 
-import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, astuple, dataclass
 from itertools import count
@@ -10,7 +9,7 @@ from datasets import Dataset, concatenate_datasets
 from numpy.typing import NDArray
 from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 
-from vanilla_transformer.atomic_files import atomic_directory, atomic_write_text
+from vanilla_transformer.atomic_files import atomic_directory
 from vanilla_transformer.data.batching import StepPlan, share
 from vanilla_transformer.data.corpus import corpus_languages, fingerprint_settings, read_corpus
 from vanilla_transformer.data.preparation import (
@@ -28,14 +27,12 @@ from vanilla_transformer.recipe.defaults import choose_vocab_size
 from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.tasks import Batch, RowRandom, SpecialTokens, task_for, with_labels
 from vanilla_transformer.tokenizer import lowercased
-from vanilla_transformer.training.checkpoints import Progress, has_checkpoints, remove_partial_files
+from vanilla_transformer.training.checkpoints import Progress, has_checkpoints
 from vanilla_transformer.training.processes import is_main_process
 from vanilla_transformer.training.run_directory import RunDirectory
 from vanilla_transformer.translation.loading import load_own_tokenizer, saved_config
 
 _ROWS_AT_ONCE = 10_000
-# The settings by which a vocabulary is learned.
-_LEARNED_BY = ("task", "documents", "tokenizer_algorithm", "tokenizer_sides", "tokenizer_lowercase", "vocab_size")
 # Sub-words depend on counts: more sentences than this hardly change them.
 MAX_ROWS_FOR_VOCABULARY = 1_000_000
 
@@ -131,26 +128,12 @@ def _rows(corpus: Dataset, columns: Sequence[str]) -> Iterator[tuple[str, ...]]:
 def _tokenizer(
     recipe: Recipe, run: RunDirectory, texts: Sequence[Dataset], say: Callable[[str], None]
 ) -> PreTrainedTokenizerBase:
-    """Returns the run's tokenizer: the one it already has, the one the recipe names, or a new one."""
-    there = run.tokenizer_config.exists()
-    learned_from = json.dumps([*(recipe[name] for name in _LEARNED_BY), *(text._fingerprint for text in texts)])
-    # Checkpoints belong to the present tokenizer; until there are some, a tokenizer named by the recipe is preferred.
-    begun, name = has_checkpoints(run.checkpoints), recipe.tokenizer.tokenizer
-    is_of_text = run.vocabulary.is_file() and run.vocabulary.read_text(encoding="utf-8") == learned_from
-    if there and (begun or (name is None and is_of_text)):
-        tokenizer = load_own_tokenizer(run.path)
-    elif name is not None:
-        tokenizer, start = load_own_tokenizer(name), recipe.start.from_model
-        config = VanillaTransformerConfig() if start is None else saved_config(start)
-        check_tokenizer(tokenizer, name, SpecialTokens.for_models(task_for(recipe).auto_class), config)
-        if is_main_process():
-            save_tokenizer(tokenizer, run)
-    else:
-        run.tokenizer_config.unlink(missing_ok=True)
-        tokenizer = learn_tokenizer(recipe, texts, say)
-        run.prepared.mkdir(parents=True, exist_ok=True)
-        atomic_write_text(run.vocabulary, learned_from)
-        save_tokenizer(tokenizer, run)
+    """Returns the run's tokenizer, to which its checkpoints belong; until there are some, it is made anew."""
+    if is_main_process() and not has_checkpoints(run.checkpoints):
+        (run.path / "tokenizer.json").unlink(missing_ok=True)  # Of an earlier try: not every tokenizer has one.
+        with atomic_directory(run.path, "tokenizer") as temporary:
+            _first_tokenizer(recipe, texts, say).save_pretrained(temporary)
+    tokenizer = load_own_tokenizer(run.path)
     wanted = recipe.tokenizer.vocab_size or len(tokenizer)
     # The weights of a model to start from may be for more entries than its tokenizer has.
     if wanted != len(tokenizer) and (recipe.start.from_model is None or wanted < len(tokenizer)):
@@ -158,11 +141,13 @@ def _tokenizer(
     return tokenizer
 
 
-def save_tokenizer(tokenizer: PreTrainedTokenizerBase, run: RunDirectory) -> None:
-    """Writes whole files into the model directory; the file that marks them complete comes last."""
-    remove_partial_files(run.path)
-    with atomic_directory(run.path, "tokenizer", last=run.tokenizer_config.name) as temporary:
-        tokenizer.save_pretrained(temporary)
+def _first_tokenizer(recipe: Recipe, texts: Sequence[Dataset], say: Callable[[str], None]) -> PreTrainedTokenizerBase:
+    name, start = recipe.tokenizer.tokenizer, recipe.start.from_model
+    if name is None:
+        return learn_tokenizer(recipe, texts, say)
+    tokenizer, config = load_own_tokenizer(name), VanillaTransformerConfig() if start is None else saved_config(start)
+    check_tokenizer(tokenizer, name, SpecialTokens.for_models(task_for(recipe).auto_class), config)
+    return tokenizer
 
 
 def check_tokenizer(

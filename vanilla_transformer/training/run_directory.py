@@ -46,9 +46,7 @@ class RunDirectory:
     """The output directory of a run, which one run at a time may use.
 
     Attributes:
-        tokenizer_config: The last tokenizer file to be written.
         prepared: The corpus in tokens, kept as long as the run needs it.
-        vocabulary: Identifies the text and the settings from which the run's own tokenizer was learned.
         metrics: One JSON object per line for every log line and every measurement on `dev`.
         finish: Asks the run, by being there, to end with the model that it has.
         summary: Written last: a run is finished once it exists.
@@ -57,7 +55,6 @@ class RunDirectory:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.checkpoints, self.prepared = path / "checkpoints", path / "prepared"
-        self.tokenizer_config, self.vocabulary = path / "tokenizer_config.json", self.prepared / "vocabulary.json"
         self.finish = path / "finish"
         self.metrics, self.log, self.summary = path / "metrics.jsonl", path / "train.log", path / SUMMARY
         # Not the soft lock: a killed process leaves it behind, and the next would wait for it in vain.
