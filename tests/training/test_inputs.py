@@ -170,9 +170,7 @@ def test_an_empty_or_missing_corpus_among_several_is_named(tmp_path, files, gath
 @pytest.mark.parametrize(
     ("fields", "named"),
     [
-        ({"train": ["a.tsv", "wieght=1"]}, "'wieght' 'weight'"),
         ({"train": ["a.tsv", "weight=-1"]}, "train a.tsv weight"),
-        ({"train": ["a.tsv", "weight=1", "+", "b.tsv"]}, "train b.tsv weight"),
         ({"dev": ["a.tsv", "+", "b.tsv"]}, "dev mixed"),
         ({"test": {"a.tsv": 1}}, "test"),
     ],
