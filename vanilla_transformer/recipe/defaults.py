@@ -143,7 +143,7 @@ VERY_SHORT_WARMUP = 200
 # Trained weights continue at the final rate of Eq. 3 in section 5.2, and need fewer epochs.
 FINE_TUNING_STEPS_DONE, FINE_TUNING_EPOCHS = MAX_STEPS, 10
 # Recurrent models have the usual values (Luong et al. 2015 clip to 5); their rate does not follow Eq. 3.
-RECURRENT_LEARNING_RATE, RECURRENT_MAX_GRAD_NORM = 1e-3, 5.0
+RECURRENT = {"cell": "lstm", "attention": "luong-general", "learning_rate": 1e-3, "max_grad_norm": 5.0}
 # Of both.
 CONSTANT_RATE_WARMUP = 400
 EVALUATIONS = CHECKPOINTS = 50
@@ -201,7 +201,9 @@ def resolve(
     chosen = {"warmup_steps": warmup_steps, "learning_rate_scale": scale} | ({} if timed else {"max_steps": steps})
     fill(chosen, "" if unmeasured else sentence)
     if recipe.model.architecture == "recurrent":
-        fill(*_choose_recurrent(recipe))
+        fill(
+            RECURRENT, "Optimisation: as usual for recurrent models, with a constant learning rate after the warm-up."
+        )
     if recipe.start.from_model is not None:
         fill(*_choose_fine_tuning(recipe))
     intervals, sentence = _choose_intervals(recipe, corpus, steps, batch_tokens)
@@ -372,15 +374,6 @@ def _choose_warmup(recipe: Recipe, steps: int) -> tuple[int, float]:
     if given.warmup_steps is not None:  # It is used in Eq. 3 unscaled, as in the paper.
         warmup, scale = given.warmup_steps, 1.0
     return warmup, scale if given.learning_rate_scale is None else given.learning_rate_scale
-
-
-def _choose_recurrent(recipe: Recipe) -> tuple[dict[str, object], str]:
-    cells = {"cell": "lstm", "attention": "luong-general"}
-    rate, norm = recipe.optimization.learning_rate or RECURRENT_LEARNING_RATE, recipe.optimization.max_grad_norm
-    norm = RECURRENT_MAX_GRAD_NORM if norm is None else norm
-    clipped = f"gradients clipped to {norm:g}" if norm else "gradients never clipped"
-    sentence = f"Optimisation: a learning rate of {rate:g} after the warm-up, {clipped}."
-    return {**cells, "learning_rate": rate, "max_grad_norm": norm}, sentence
 
 
 def _choose_fine_tuning(recipe: Recipe) -> tuple[dict[str, object], str]:
