@@ -41,7 +41,6 @@ if TYPE_CHECKING:
         VanillaTransformerModel as VanillaTransformerModel,
     )
     from .model.pipeline_vanilla_transformer import (
-        VanillaTransformerText2TextGenerationPipeline as VanillaTransformerText2TextGenerationPipeline,
         VanillaTransformerTranslationPipeline as VanillaTransformerTranslationPipeline,
     )
     from .model.tokenization_vanilla_transformer import VanillaTransformerTokenizer as VanillaTransformerTokenizer
@@ -76,7 +75,6 @@ _HOMES = {
     "VanillaTransformerDecoderModel": ".model.modeling_vanilla_transformer",
     "VanillaTransformerDecoderForCausalLM": ".model.modeling_vanilla_transformer",
     "VanillaTransformerTokenizer": ".model.tokenization_vanilla_transformer",
-    "VanillaTransformerText2TextGenerationPipeline": ".model.pipeline_vanilla_transformer",
     "VanillaTransformerTranslationPipeline": ".model.pipeline_vanilla_transformer",
     "Recipe": ".recipe.schema",
     "evaluate": ".tasks",

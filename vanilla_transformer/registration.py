@@ -7,7 +7,7 @@ import transformers
 from transformers import AutoConfig, AutoModelForSeq2SeqLM, AutoTokenizer, PreTrainedConfig, PreTrainedModel
 
 from vanilla_transformer.model import modeling_vanilla_transformer
-from vanilla_transformer.model.pipeline_vanilla_transformer import PIPELINES
+from vanilla_transformer.model.pipeline_vanilla_transformer import VanillaTransformerTranslationPipeline
 from vanilla_transformer.model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
 
 # Each family: its configuration, and its model for each Auto class, the second of which is its language model.
@@ -38,10 +38,10 @@ def model_class(config: PreTrainedConfig) -> Any:
     return saved[0] if saved else models[:2][-1]
 
 
-class _PipelinesOfThePackage:
-    """Keeps the pipelines that a configuration names until it is saved, and shows none of them.
+class _PipelineOfThePackage:
+    """Keeps the pipeline that a configuration names until it is saved, and does not show it.
 
-    `pipeline` would ask whether to trust the code beside a model, although the package has the same pipelines.
+    `pipeline` would ask whether to trust the code beside a model, although the package has the same pipeline.
     """
 
     def __get__(self, config: PreTrainedConfig | None, owner: type | None = None) -> dict[str, object]:
@@ -49,16 +49,6 @@ class _PipelinesOfThePackage:
 
     def __set__(self, config: PreTrainedConfig, value: dict[str, object]) -> None:
         vars(config)["custom_pipelines"] = value
-
-
-def _register_pipelines() -> None:
-    registry: Any = transformers.pipelines.PIPELINE_REGISTRY
-    for task, pipeline in PIPELINES.items():
-        # transformers 5 removed these tasks, and refuses them before it looks whether they are registered. For all who
-        # call `pipeline("translation", ...)`; a task that someone has restored is left unchanged.
-        if task not in registry.get_supported_tasks():
-            getattr(transformers.pipelines, "REMOVED_TASKS", {}).pop(task, None)
-            registry.register_pipeline(task, pipeline_class=pipeline, pt_model=AutoModelForSeq2SeqLM, type="text")
 
 
 shipped: list[Any] = [modeling_vanilla_transformer]
@@ -70,5 +60,15 @@ for module in shipped:
     for family, models in module.FAMILIES.items():
         register_family(family, {getattr(transformers, name): model for name, model in models.items()})
 for family in FAMILIES:
-    family.custom_pipelines = _PipelinesOfThePackage()  # type: ignore[attr-defined]
-_register_pipelines()
+    family.custom_pipelines = _PipelineOfThePackage()  # type: ignore[attr-defined]
+registry: Any = transformers.pipelines.PIPELINE_REGISTRY
+# transformers 5 removed this task, and refuses it before it looks whether it is registered. One that someone has
+# restored is left unchanged.
+if "translation" not in registry.get_supported_tasks():
+    getattr(transformers.pipelines, "REMOVED_TASKS", {}).pop("translation", None)
+    registry.register_pipeline(
+        "translation",
+        pipeline_class=VanillaTransformerTranslationPipeline,
+        pt_model=AutoModelForSeq2SeqLM,
+        type="text",
+    )

@@ -35,9 +35,10 @@ def by_library(model, **call):
         {"attention_mask": MASK.bool(), "max_new_tokens": 30},
         {"attention_mask": MASK.to(torch.int8), "max_new_tokens": 130, "num_beams": 1},
         {"attention_mask": MASK.float()},
+        {"attention_mask": MASK.to(torch.uint8)},
         {"input_ids": IDS.int()},
     ],
-    ids=["bool", "int8", "float", "int32 ids"],
+    ids=["bool", "int8", "float", "uint8", "int32 ids"],
 )
 def test_the_type_of_ids_and_mask_changes_nothing(model, way, call):
     plain = {name: value for name, value in call.items() if isinstance(value, int)}

@@ -4,17 +4,7 @@ import pytest
 import torch
 from hypothesis import given, settings, strategies as st
 from refusals import refused
-from searches import (
-    ARCHITECTURES,
-    END,
-    PAD,
-    WORDS,
-    CausalLibrarySearch,
-    Google,
-    assert_same,
-    sentences,
-    sharp,
-)
+from searches import ARCHITECTURES, END, PAD, WORDS, CausalLibrarySearch, assert_same, sentences, sharp
 from transformers import DynamicCache, GenerationConfig
 
 from vanilla_transformer import VanillaTransformerDecoderForCausalLM
@@ -57,23 +47,16 @@ SETTINGS = {
     early_stopping=st.sampled_from(["never", True, False]),
     search=st.fixed_dictionaries({}, optional=SETTINGS),
     alpha=st.sampled_from([-0.5, 0.0, 0.6, 1.0, 1.7]),
-    google=st.booleans(),
     lengths=LENGTHS,
 )
-def test_beam_search_is_the_librarys(
-    seed, architecture, beams, returned, early_stopping, search, alpha, google, lengths
-):
+def test_beam_search_is_the_librarys(seed, architecture, beams, returned, early_stopping, search, alpha, lengths):
     if "repetition_penalty" in search:
         lengths = lengths[:1] * len(lengths)
     wanted = {**prompts(seed, lengths), **search, "return_dict_in_generate": True}
     wanted |= {"num_beams": beams, "num_return_sequences": returned, "early_stopping": early_stopping}
-    ours = language_model(seed, **architecture).generate(
-        **wanted, length_penalty=alpha, length_penalty_type="google" if google else "huggingface"
-    )
-    theirs = language_model(seed, CausalLibrarySearch, **architecture).generate(
-        **wanted, length_penalty=Google(alpha) if google else alpha, output_scores=True
-    )
-    assert_same(ours, theirs)
+    ours = language_model(seed, **architecture).generate(**wanted, length_penalty=alpha)
+    theirs = language_model(seed, CausalLibrarySearch, **architecture)
+    assert_same(ours, theirs.generate(**wanted, length_penalty=alpha, output_scores=True))
 
 
 @settings(max_examples=30, deadline=None)
@@ -99,7 +82,7 @@ INPUTS = prompts(0, [5, 3, 2])
 ENGINE = {
     "no mask": {"attention_mask": None, "input_ids": torch.tensor([[5, 9], [7, 8]])},
     "no prompt": {"attention_mask": None, "input_ids": None},
-    "Google's penalty": {"num_beams": 4, "length_penalty_type": "google", "length_penalty": 0.6},
+    "a beam": {"num_beams": 4, "length_penalty": 0.6},
     "several samples": {"do_sample": True, "num_return_sequences": 3},
     "positions that count tokens": {"position_ids": (INPUTS["attention_mask"].cumsum(1) - 1).clamp(min=0)},
     "a configuration": {"generation_config": GenerationConfig(num_beams=2, eos_token_id=END, pad_token_id=PAD)},

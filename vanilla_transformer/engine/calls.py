@@ -142,7 +142,7 @@ def decode(call: Call) -> torch.Tensor | ModelOutput | None:
         logger.info_once(f"The library's own search is used, as the engine does not know {reason}.")
         return None
     width, sample = call.settings.num_beams or 1, call.settings.do_sample
-    prompts_NP = call.prompts[::width]
+    prompts_NP = call.prompts[::width].long()
     limits, process = _limits(call, prompts_NP), _processor(call.logits_processor)
     padding = call.settings._pad_token_tensor  # The library takes an end where there is none.
     assert padding is not None
@@ -206,8 +206,7 @@ def _start(call: Call, width: int) -> Decoding:
         once = type(sources)(**{name: part[::width] for name, part in sources.items()})
     with torch.autocast(model.device.type, enabled=False):
         if sources is None:
-            prompts_NP = call.prompts[::width]
-            return _decoder(model, call.quantization).start_without_source(len(prompts_NP), mask_NS)
+            return _decoder(model, call.quantization).start_without_source(len(call.prompts) // width, mask_NS)
         return start_decoding(model, once, mask_NS, call.quantization)
 
 

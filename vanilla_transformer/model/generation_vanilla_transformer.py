@@ -8,7 +8,7 @@ import copy
 import os
 from contextlib import AbstractContextManager, nullcontext
 from contextvars import ContextVar
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from transformers import (
@@ -22,18 +22,13 @@ from transformers import (
 )
 from transformers.generation import GenerationMode
 from transformers.modeling_outputs import BaseModelOutput
-from transformers.utils import ModelOutput, logging
+from transformers.utils import ModelOutput
 
 try:  # A saved model does not copy what is imported in a `try`.
     from vanilla_transformer import engine
 except ImportError:
     engine = None  # type: ignore[assignment]
 
-logger = logging.get_logger(__name__)
-
-# Settings that only this package has, with their defaults.
-_ENGINE_SETTINGS = {"length_penalty_type": "huggingface", "quantization": None}
-_OWN_SETTINGS = {**_ENGINE_SETTINGS, "max_length_beyond_source": None}
 _PAPER_EXPONENT = 0.6
 # Settings of a beam: the paper's values; without a beam the library's defaults apply.
 _PAPER_BEAM = {"length_penalty": _PAPER_EXPONENT, "early_stopping": "never"}
@@ -135,11 +130,11 @@ class _Asked:
     As in the library's `generate`, None as an argument is a value; None in a configuration means not set.
     """
 
-    def __init__(self, kwargs: dict[str, object], given: GenerationConfig | None, own: GenerationConfig) -> None:
-        for name, value in _OWN_SETTINGS.items():
-            if not hasattr(own, name):
-                setattr(own, name, value)  # The library refuses a call's setting that its configuration does not know.
-        self.kwargs, self.given, self.own = kwargs, given, own
+    def __init__(self, kwargs: dict[str, object], given: GenerationConfig | None, model: Any) -> None:
+        self.kwargs, self.given, self.own = kwargs, given, model.generation_config
+        for name, value in model.own_settings.items():
+            if not hasattr(self.own, name):  # The library refuses a call's setting that its configuration lacks.
+                setattr(self.own, name, value)
 
     def said(self, name: str) -> Any:
         """Returns a setting as the call itself gives it."""
@@ -155,20 +150,6 @@ class _Asked:
 
         Without a beam there are none, because the library would warn of them. Where Google's penalty has no exponent,
         as in a model of greedy search that is asked for a beam, the paper's is used.
-        """
-        meant: dict[str, Any] = {}
-        beams = self.said("num_beams")
-        if beams is None:
-            beams = meant["num_beams"] = 1 if self.said("do_sample") else self.own.num_beams or 1
-        if beams == 1:
-            self.penalty()
-            return meant | {name: value for name, value in _NO_BEAM.items() if self.said(name) is None}
-        if self.effective("length_penalty_type") == "google":
-            meant |= {name: value for name, value in _PAPER_BEAM.items() if self.effective(name) is None}
-        return meant | self.penalty(meant.get("length_penalty"))
-
-    def penalty(self, exponent: float | None = None) -> dict[str, object]:
-        """Returns the exponent, by default the call's, as a `GoogleLengthPenalty`; nothing for the library's penalty.
 
         Raises:
             ValueError: There is no penalty of that name.
@@ -176,8 +157,17 @@ class _Asked:
         kind = self.effective("length_penalty_type")
         if kind not in ("google", "huggingface"):
             raise ValueError(f"length_penalty_type must be 'google' or 'huggingface', not {kind!r}.")
-        exponent = self.effective("length_penalty") if exponent is None else exponent
-        return {} if kind == "huggingface" or exponent is None else {"length_penalty": GoogleLengthPenalty(exponent)}
+        meant: dict[str, Any] = {}
+        beams = self.said("num_beams")
+        if beams is None:
+            beams = meant["num_beams"] = 1 if self.said("do_sample") else self.own.num_beams or 1
+        if beams == 1:
+            return meant | {name: value for name, value in _NO_BEAM.items() if self.said(name) is None}
+        if kind == "google":
+            meant |= {name: value for name, value in _PAPER_BEAM.items() if self.effective(name) is None}
+            exponent = meant.get("length_penalty", self.effective("length_penalty"))
+            meant["length_penalty"] = GoogleLengthPenalty(exponent)
+        return meant
 
     def beyond_source(self) -> int | None:
         """Returns the tokens allowed beyond the source's length, or None where another limit was given.
@@ -211,8 +201,13 @@ def savable(settings: GenerationConfig) -> GenerationConfig:
 
 
 class _EngineMixin(GenerationMixin):
-    """The library's searches, run by the engine wherever it knows the model and everything asked for."""
+    """The library's searches, run by the engine wherever it knows the model and everything asked for.
 
+    Attributes:
+        own_settings: Settings of `generate` that only this package has, with their defaults.
+    """
+
+    own_settings: ClassVar[dict[str, object]] = {"quantization": None}
     config: Any
     device: torch.device
 
@@ -294,19 +289,6 @@ class _EngineMixin(GenerationMixin):
         return found
 
 
-def _normalised(name: str, value: object) -> Any:
-    """Returns an argument of `generate` in the one form that all ways of searching take."""
-    if name == "encoder_outputs" and isinstance(value, tuple):
-        return BaseModelOutput(last_hidden_state=value[0])
-    if not isinstance(value, torch.Tensor):
-        return value
-    if name in ("attention_mask", "decoder_attention_mask") and value.dim() == 2:
-        return value.ne(0).long()
-    if name in ("inputs", "input_ids", "decoder_input_ids") and not value.is_floating_point():
-        return value.long()
-    return value
-
-
 def _missing_searches() -> list[str]:
     """Returns the searches that are called otherwise in another version of the library."""
     return [name for name in ("_beam_search", "_sample") if not hasattr(GenerationMixin, name)]
@@ -323,7 +305,7 @@ def _need_engine(quantization: str) -> None:
 
 
 class CausalGenerationMixin(_EngineMixin):
-    """`generate` of a decoder without a source, with two settings beyond the library's."""
+    """`generate` of a decoder without a source, with one setting beyond the library's."""
 
     @torch.no_grad()
     def generate(  # type: ignore[override]
@@ -335,19 +317,19 @@ class CausalGenerationMixin(_EngineMixin):
     ) -> ModelOutput | torch.LongTensor:
         """Generates with the library's `generate`; see its documentation for all arguments.
 
-        Prompts of several lengths are padded on the left. Two settings are this package's own: `quantization` (None,
-        or "int8" to decode with 8-bit weights on a CPU), and `length_penalty_type` ("huggingface", or "google" for
-        the penalty of section 6.1).
+        Prompts of several lengths are padded on the left. The setting `quantization` is this package's own: None, or
+        "int8" to decode with 8-bit weights on a CPU.
         """
-        inputs, kwargs = _normalised("inputs", inputs), {name: _normalised(name, kwargs[name]) for name in kwargs}
-        asked = _Asked(kwargs, generation_config, self.generation_config)
-        settings = {name: asked.effective(name) for name in _ENGINE_SETTINGS} | asked.penalty()
+        asked = _Asked(kwargs, generation_config, self)
+        settings = {"quantization": asked.effective("quantization")}
         generation_config, kwargs = self._with_settings(settings, asked)
         return self._generate(inputs, generation_config, *args, **kwargs)
 
 
 class PaperGenerationMixin(_EngineMixin):
     """`generate` with the defaults of section 6.1; everything else is the library's."""
+
+    own_settings = {"quantization": None, "length_penalty_type": "huggingface", "max_length_beyond_source": None}
 
     @torch.no_grad()
     def generate(  # type: ignore[override]
@@ -368,8 +350,9 @@ class PaperGenerationMixin(_EngineMixin):
         `num_beams=5` and `generation_config=GenerationConfig(num_beams=5)` are the same request. `do_sample=True`
         without `num_beams` samples without a beam.
         """
-        inputs, kwargs = _normalised("inputs", inputs), {name: _normalised(name, kwargs[name]) for name in kwargs}
-        asked = _Asked(kwargs, generation_config, self.generation_config)
+        if isinstance(kwargs.get("encoder_outputs"), tuple):  # The library could not repeat it for a beam.
+            kwargs["encoder_outputs"] = BaseModelOutput(last_hidden_state=kwargs["encoder_outputs"][0])
+        asked = _Asked(kwargs, generation_config, self)
         settings, beyond = asked.search(), asked.beyond_source()
         if beyond is not None:
             prompt_length = self._prompt_length(asked, kwargs.get("decoder_input_ids"))

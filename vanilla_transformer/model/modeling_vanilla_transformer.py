@@ -195,11 +195,7 @@ class PositionalEncoding(nn.Module):
         )
 
     def forward(self, length: int, start: int | torch.Tensor = 0, device: torch.device | None = None) -> torch.Tensor:
-        """Returns the encodings of positions `start` to `start + length - 1`, (length, d_model).
-
-        Raises:
-            ValueError: There are fewer learned positions.
-        """
+        """Returns the encodings of positions `start` to `start + length - 1`, (length, d_model)."""
         if self.learned is not None and not torch.compiler.is_compiling():
             # A compiled graph cannot read `start`, which a static cache holds in a tensor.
             self._check_room(int(start + length))
@@ -208,9 +204,7 @@ class PositionalEncoding(nn.Module):
     def at(self, positions: torch.Tensor) -> torch.Tensor:
         """Returns the encodings of a caller's own positions, (batch, length) to (batch, length, d_model).
 
-        Raises:
-            ValueError: There are fewer learned positions; on an accelerator, where checking would stall it, the lookup
-                fails.
+        Where there are fewer learned positions, an accelerator, which checking would stall, fails at the lookup.
         """
         if self.learned is not None and positions.device.type == "cpu" and not torch.compiler.is_compiling():
             self._check_room(int(positions.max()) + 1)
@@ -321,7 +315,7 @@ class HubModel(PreTrainedModel):
     def save_pretrained(self, save_directory: str | os.PathLike[str], *args: Any, **kwargs: Any) -> None:
         """Saves as the library does, with the files of the classes registered for the Auto classes.
 
-        The library names only one Auto class per model; the others and the pipelines are named here.
+        The library names only one Auto class per model; the others and the pipeline are named here.
         """
         if self.hub_classes:
             self.config.auto_map = {**(getattr(self.config, "auto_map", None) or {}), **self.hub_classes}
@@ -476,11 +470,7 @@ class Stack(VanillaTransformerPreTrainedModel):
 
 
 def refuse_positions(kwargs: dict[str, object]) -> None:
-    """Refuses a caller's positions, which would have no effect.
-
-    Raises:
-        ValueError: The caller gives positions.
-    """
+    """Refuses a caller's positions, which would have no effect."""
     for name in ("position_ids", "decoder_position_ids"):
         if kwargs.get(name) is not None:
             raise ValueError(
@@ -640,11 +630,7 @@ def number_of_items(labels: torch.Tensor, num_items_in_batch: torch.Tensor | int
 
 
 def check_mask(mask_BT: torch.Tensor | None, length: int) -> None:
-    """Refuses a mask (batch, tokens) of another length: which tokens it covers would be unclear.
-
-    Raises:
-        ValueError: It is longer or shorter.
-    """
+    """Refuses a mask (batch, tokens) of another length: which tokens it covers would be unclear."""
     if mask_BT is None or mask_BT.dim() != 2 or torch.compiler.is_compiling() or mask_BT.shape[1] == length:
         return
     raise ValueError(
@@ -808,6 +794,7 @@ class _EncoderDecoder(VanillaTransformerPreTrainedModel):
     """Shared parts of the encoder-decoder, with its head and without."""
 
     config: VanillaTransformerConfig
+    _input_embed_layer = "shared"
 
     def _resize_token_embeddings(
         self, new_num_tokens: int, pad_to_multiple_of: int | None = None, mean_resizing: bool = True
@@ -839,14 +826,6 @@ class VanillaTransformerModel(_EncoderDecoder):
             self.decoder.share(self.encoder.embed_tokens)
         self.shared = self.encoder.embed_tokens
         self.post_init()
-
-    def get_input_embeddings(self) -> nn.Module:
-        """Returns the embedding of the source, which is the target's too unless `tie_word_embeddings` is off."""
-        return self.shared
-
-    def set_input_embeddings(self, value: nn.Module) -> None:
-        """Replaces the shared embedding."""
-        self.shared = value
 
     def __setattr__(self, name: str, value: Any) -> None:
         super().__setattr__(name, value)

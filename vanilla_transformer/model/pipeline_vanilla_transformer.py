@@ -1,6 +1,6 @@
-"""Text in, text out: `pipeline("translation")` and `pipeline("text2text-generation")`, as before transformers 5."""
+"""Text in, text out: `pipeline("translation")`, as before transformers 5."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext
 from typing import Any
 
@@ -10,14 +10,12 @@ from transformers.utils import ModelOutput, logging
 logger = logging.get_logger(__name__)
 
 
-class VanillaTransformerText2TextGenerationPipeline(Pipeline):
-    """Generates text from text with an encoder-decoder model: `[{"generated_text": ...}]`."""
+class VanillaTransformerTranslationPipeline(Pipeline):
+    """Translates text with an encoder-decoder model: `[{"translation_text": ...}]`."""
 
     _pipeline_calls_generate = True
     _load_tokenizer = True  # type: ignore[assignment]
     _load_processor = _load_image_processor = _load_video_processor = _load_feature_extractor = False  # type: ignore
-
-    return_name = "generated"
 
     # The library's declarations lack the methods called here.
     model: Any
@@ -28,7 +26,7 @@ class VanillaTransformerText2TextGenerationPipeline(Pipeline):
         self.model.eval()
 
     def __call__(self, inputs: object, *args: object, **kwargs: object) -> Any:
-        """Generates from one text, from several, or from a stream of them.
+        """Translates one text, several, or a stream of them.
 
         Args:
             inputs: A string; a list, a column of a dataset or another sequence of strings; or a generator or a
@@ -39,8 +37,7 @@ class VanillaTransformerText2TextGenerationPipeline(Pipeline):
         Returns:
             For a string, a list with one dictionary for each of `num_return_sequences`, best first. For a sequence, a
             list of such lists, or a flat one if there is one result per text. For a stream, an iterator of such lists.
-            The key is `generated_text`, or `translation_text` in translation. A text of only white space gives an
-            empty one.
+            A text of only white space gives an empty one.
         """
         if isinstance(inputs, str) or not isinstance(inputs, Sequence):
             return super().__call__(inputs, *args, **kwargs)
@@ -65,20 +62,15 @@ class VanillaTransformerText2TextGenerationPipeline(Pipeline):
             raise ValueError(f"{type(self).__name__} takes strings, not {type(input_).__name__}.")
         text = input_ if input_.strip() else ""
         inputs = self.tokenizer(text, return_tensors="pt")
-        length, limit = inputs["input_ids"].shape[1], self._source_limit()
+        length, limit = inputs["input_ids"].shape[1], self.tokenizer.model_max_length
+        if getattr(self.model.config, "positional_encoding", None) == "learned":
+            limit = min(limit, self.model.config.max_position_embeddings)
         if truncation and length > limit:
             logger.warning(
                 f"A text of {length} tokens is longer than the model's {limit}: only its beginning is used."
             )
             inputs = self.tokenizer(text, return_tensors="pt", truncation=True, max_length=limit)
         return inputs
-
-    def _source_limit(self) -> int:
-        """Returns the number of tokens that the tokenizer and the model's positions allow."""
-        limit = self.tokenizer.model_max_length
-        if getattr(self.model.config, "positional_encoding", None) == "learned":
-            limit = min(limit, self.model.config.max_position_embeddings)
-        return limit
 
     def _forward(self, input_tensors: dict[str, Any], **generate_kwargs: Any) -> Any:
         """Returns the output of `model.generate`, (batch, sequences, target length); only padding for empty texts."""
@@ -90,15 +82,9 @@ class VanillaTransformerText2TextGenerationPipeline(Pipeline):
         return {"output_ids": output_ids}
 
     def postprocess(self, model_outputs: Any) -> list[dict[str, Any]]:  # type: ignore[override]
-        """Returns a dictionary for each sequence generated from one text."""
+        """Returns a dictionary for each translation of one text."""
         texts = self.tokenizer.batch_decode(model_outputs["output_ids"][0], skip_special_tokens=True)
-        return [{f"{self.return_name}_text": text} for text in texts]
-
-
-class VanillaTransformerTranslationPipeline(VanillaTransformerText2TextGenerationPipeline):
-    """Translates text with an encoder-decoder model: `[{"translation_text": ...}]`."""
-
-    return_name = "translation"
+        return [{"translation_text": text} for text in texts]
 
 
 class VanillaTransformerTokenClassificationPipeline(TokenClassificationPipeline):
@@ -116,20 +102,11 @@ class VanillaTransformerTokenClassificationPipeline(TokenClassificationPipeline)
         return found
 
 
-# Pipelines by the name of their task.
-PIPELINES: dict[str, type[VanillaTransformerText2TextGenerationPipeline]] = {
-    "translation": VanillaTransformerTranslationPipeline,
-    "text2text-generation": VanillaTransformerText2TextGenerationPipeline,
-}
-
-
 def custom_pipelines(auto_class: str) -> dict[str, dict[str, object]]:
     """Returns the entry of a saved configuration by which `pipeline` finds this file beside a model of that class."""
-    file = __name__.rpartition(".")[2]
-    pipelines: Mapping[str, type[Pipeline]] = PIPELINES
-    if auto_class == "AutoModelForTokenClassification":
-        pipelines = {"token-classification": VanillaTransformerTokenClassificationPipeline}
-    return {
-        task: {"impl": f"{file}.{pipeline.__name__}", "pt": [auto_class], "type": "text"}
-        for task, pipeline in pipelines.items()
-    }
+    task, pipeline = {
+        "AutoModelForSeq2SeqLM": ("translation", VanillaTransformerTranslationPipeline),
+        "AutoModelForTokenClassification": ("token-classification", VanillaTransformerTokenClassificationPipeline),
+    }[auto_class]
+    impl = f"{__name__.rpartition('.')[2]}.{pipeline.__name__}"
+    return {task: {"impl": impl, "pt": [auto_class], "type": "text"}}
