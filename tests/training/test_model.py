@@ -40,7 +40,8 @@ def test_a_run_starts_from_the_weights_and_the_tokenizer_of_a_model(further, tmp
     assert all(torch.equal(weight, source[name]) for name, weight in model.state_dict().items())
     count = f"{model.num_parameters():,}"
     assert f"Starts from {further.start.from_model}: {count} of {count} parameters are taken; none is new." == origin
-    directory = train(further.with_options(output=str(tmp_path / "model"), learning_rate=1e-9))
+    directory = train(further.with_options(output=str(tmp_path / "model"), learning_rate=1e-9, num_beams=1))
+    assert VanillaTransformerForConditionalGeneration.from_pretrained(directory).generation_config.num_beams == 1
     assert origin in (directory / "train.log").read_text()
     for name, weight in load_file(directory / "model.safetensors").items():
         torch.testing.assert_close(weight, source[name], atol=1e-6, rtol=0)

@@ -219,8 +219,8 @@ def test_minimum_bayes_risk_chooses_among_the_beam(run, directories):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ("translate one three in", "one and three have different vocabularies"),
-        ("translate one split in", "they split text in different ways"),
+        ("translate one three in", "one and three have different tokenizers"),
+        ("translate one split in", "one and split have different tokenizers"),
         ("translate one two in --precision int8", "which has no 8-bit weights"),
     ],
 )

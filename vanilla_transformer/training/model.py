@@ -3,6 +3,7 @@
 import copy
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch.optim.lr_scheduler import LambdaLR
@@ -14,7 +15,6 @@ from vanilla_transformer.recipe.defaults import MODEL_FIELDS, paper_learning_rat
 from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.tasks import Task
 from vanilla_transformer.translation.loading import (
-    LoadingReport,
     load_config,
     load_reported,
     load_weights_and_config,
@@ -99,7 +99,9 @@ def build_model(recipe: Recipe, task: Task) -> tuple[PreTrainedModel, str]:
     return loaded.train(), sentence
 
 
-def _load(kind: type[PreTrainedModel], path: str, config: PreTrainedConfig) -> tuple[PreTrainedModel, LoadingReport]:
+def _load(
+    kind: type[PreTrainedModel], path: str, config: PreTrainedConfig
+) -> tuple[PreTrainedModel, dict[str, set[Any]]]:
     """Loads weights into a model of that configuration, with a report of those that it lacks or has left over."""
     if saved_config(path).model_type != MARIAN:
         return load_reported(kind, path, config, torch.float32)

@@ -135,8 +135,6 @@ class EnsembleForConditionalGeneration(PaperGenerationMixin, PreTrainedModel):
 class _Together:
     """Joint decoding of several models."""
 
-    state = None  # There is no state from which to continue later.
-
     def __init__(self, decodings: list[Decoding]) -> None:
         self.decodings = decodings
 
@@ -170,18 +168,11 @@ def mean_logits(logits: Sequence[torch.Tensor]) -> torch.Tensor:
 def as_ensemble(
     found: Sequence[tuple[str, PreTrainedModel, PreTrainedTokenizerBase]],
 ) -> EnsembleForConditionalGeneration:
-    """Combines loaded models, each with its name and its tokenizer.
-
-    Raises:
-        ValueError: The tokenizers differ, or the models cannot decode together; the message says in what.
-    """
+    """Combines loaded models, each with its name and its tokenizer, unless they cannot decode together."""
     (first, _, tokenizer), *others = found
     for name, _, other in others:
-        difference = _difference_of_vocabularies(tokenizer, other)
-        if difference is not None:
-            raise ValueError(
-                f"{first} and {name} have different vocabularies, so they cannot decode together: {difference}."
-            )
+        if other.get_vocab() != tokenizer.get_vocab() or _segmentation(other) != _segmentation(tokenizer):
+            raise ValueError(f"{first} and {name} have different tokenizers, so they cannot decode together.")
     return EnsembleForConditionalGeneration([model for _, model, _ in found])
 
 
@@ -195,33 +186,11 @@ def _check(members: Sequence[PreTrainedModel]) -> None:
                 f"A {type(member).__name__} cannot be a member of an ensemble, which takes single translation "
                 "models of this package: convert an OPUS-MT model with `vanilla-transformer convert`."
             )
-    first = members[0]
     for number, member in enumerate(members[1:], 2):
-        difference = _difference_in(first.config, member.config, _SHARED)
-        if difference is None and first.device != member.device:
-            difference = f"the device is {first.device} in one and {member.device} in the other"
-        if difference is not None:
-            raise ValueError(f"Models 1 and {number} cannot decode together: {difference}.")
-
-
-def _difference_of_vocabularies(one: PreTrainedTokenizerBase, other: PreTrainedTokenizerBase) -> str | None:
-    """Names a difference between two tokenizers; None if they read and write the same ids."""
-    ids, theirs = one.get_vocab(), other.get_vocab()
-    if len(theirs) != len(ids):
-        return f"one has {len(ids):,} entries and the other {len(theirs):,}"
-    if theirs != ids:
-        piece = min((key for key in ids if theirs.get(key) != ids[key]), key=ids.__getitem__)
-        return f"{piece!r} is {ids[piece]} in one and {theirs.get(piece, 'missing')} in the other"
-    return None if _segmentation(one) == _segmentation(other) else "they split text in different ways"
-
-
-def _difference_in(one: PreTrainedConfig, other: PreTrainedConfig, fields: tuple[str, ...]) -> str | None:
-    """Names the first of these fields in which two configurations differ, or None."""
-    for name in fields:
-        mine, theirs = (getattr(config, name, None) for config in (one, other))
-        if mine != theirs:
-            return f"{name} is {mine} in one and {theirs} in the other"
-    return None
+        for name in _SHARED:
+            one, other = (getattr(model.config, name, None) for model in (members[0], member))
+            if one != other:
+                raise ValueError(f"Models 1 and {number} cannot decode together: {name} is {one} and {other}.")
 
 
 def _segmentation(tokenizer: PreTrainedTokenizerBase) -> Any:

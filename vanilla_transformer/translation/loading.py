@@ -2,10 +2,10 @@
 
 import os
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any
 
 import torch
 from huggingface_hub import snapshot_download
@@ -49,14 +49,6 @@ _MAX_LENGTH_PENALTY = 10
 _MAX_BEAMS, _MAX_LENGTH = 10_000, 1_000_000
 
 
-class LoadingReport(TypedDict):
-    """Weights that a model lacks, those that have no place in it, and those of other shapes with both shapes."""
-
-    missing_keys: set[str]
-    unexpected_keys: set[str]
-    mismatched_keys: set[tuple[str, torch.Size, torch.Size]]
-
-
 def load_model(
     path: str | os.PathLike[str],
     *,
@@ -79,7 +71,9 @@ def load_model(
         problem = _search_problem(model.generation_config, model.config.vocab_size, len(tokenizer))
         if problem is not None:
             raise ModelError(f"{path} is not a usable model: {problem}.")
-    return move(model, device or best_device()).eval(), tokenizer
+    if device is None:
+        device = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
+    return move(model, device).eval(), tokenizer
 
 
 def move(model: Any, device: str | torch.device) -> Any:
@@ -110,11 +104,7 @@ def _search_problem(settings: GenerationConfig, vocabulary: int, tokens: int) ->
 
 
 def check_search(**settings: object) -> None:
-    """Refuses invalid settings of a search; those with other names are left to `generate`.
-
-    Raises:
-        RecipeError: Names the setting and its limits.
-    """
+    """Refuses invalid settings of a search; those with other names are left to `generate`."""
     check_number("num_beams", settings.get("num_beams"), 1, _MAX_BEAMS)
     check_number("num_return_sequences", settings.get("num_return_sequences"), 1)
     penalty = settings.get("length_penalty")
@@ -123,16 +113,7 @@ def check_search(**settings: object) -> None:
 
 
 def load_weights_and_config(path: str | Path, dtype: torch.dtype, *, translates: bool = True) -> PreTrainedModel:
-    """Loads a model from a directory or the Hub; refuses missing weights, surplus weights and NaN.
-
-    A Marian model becomes one of this package.
-
-    Args:
-        translates: Whether to refuse models of the package that do not translate.
-
-    Raises:
-        ModelError: There is no model of that name, or its files are damaged, or do not fit together.
-    """
+    """Loads a model as `load_model` does, without its tokenizer; a Marian model becomes one of this package."""
     config = saved_config(path)
     one_stack = is_known(config) and not config.is_encoder_decoder
     if translates and one_stack:
@@ -168,29 +149,20 @@ def _load_weights(path: str | Path, config: PreTrainedConfig, dtype: torch.dtype
             GenerationConfig.from_pretrained(directory)  # The model silently ignores one that cannot be read.
         model, report = load_reported(loader, directory, config, dtype)
     # Models of other types have meaningless surplus weights, such as tables of positions.
-    difference = _in_words(report["missing_keys"], report["unexpected_keys"] if ours else ())
+    unplaced = {"missing": report["missing_keys"], "left over": report["unexpected_keys"] if ours else ()}
+    difference = "; ".join(
+        f"{min(names)} {'and others are' if len(names) > 1 else 'is'} {place}"
+        for place, names in unplaced.items()
+        if names
+    )
     for name, found, needed in sorted(report["mismatched_keys"]):
         difference = difference or f"{name} has the shape {tuple(found)} and not {tuple(needed)}"
     if difference:
         raise ModelError(f"{path} is not a usable model: its weights do not match its config.json: {difference}.")
-    check_numbers(path, model.named_parameters())
-    return model
-
-
-def check_numbers(path: str | Path, weights: Iterable[tuple[str, torch.Tensor]]) -> None:
-    """Raises ModelError if a weight is NaN or infinite."""
-    for name, weight in weights:
+    for name, weight in model.named_parameters():
         if weight.is_floating_point() and not torch.stack(torch.aminmax(weight.detach())).isfinite().all():
             raise ModelError(f"{path} is not a usable model: its {name} holds NaN or infinity.")
-
-
-def _in_words(missing: Iterable[str], left_over: Iterable[str]) -> str:
-    parts = []
-    for names, words in ((sorted(missing), "missing"), (sorted(left_over), "left over")):
-        if names:
-            others = f" and {len(names) - 1:,} more" if len(names) > 1 else ""
-            parts.append(f"{names[0]}{others} {'are' if others else 'is'} {words}")
-    return "; ".join(parts)
+    return model
 
 
 def load_config(path: str | Path, *, its_weights: bool = True) -> Any:
@@ -241,13 +213,6 @@ def saved_config(path: str | Path) -> PreTrainedConfig:
         return AutoConfig.from_pretrained(directory, trust_remote_code=False)
 
 
-def best_device() -> str:
-    """Returns the name of the accelerator if a suitable one exists, else of the CPU."""
-    if torch.cuda.is_available():
-        return "cuda"
-    return "mps" if torch.backends.mps.is_available() else "cpu"
-
-
 @contextmanager
 def without_progress_bars() -> Iterator[None]:
     """Turns off transformers' progress bars in its body."""
@@ -262,13 +227,10 @@ def without_progress_bars() -> Iterator[None]:
 
 def load_reported(
     loader: Any, path: str | Path, config: PreTrainedConfig, dtype: torch.dtype
-) -> tuple[PreTrainedModel, LoadingReport]:
+) -> tuple[PreTrainedModel, dict[str, set[Any]]]:
     """Loads a model with the library's report of weights that are missing, left over or of another shape.
 
     The library itself is silent about these: the caller reports them in a sentence.
-
-    Args:
-        loader: The class of the model, or an Auto class.
     """
     usual = transformers_logging.get_verbosity()
     transformers_logging.set_verbosity_error()
@@ -290,12 +252,7 @@ def load_reported(
 def _directory(name: str | Path, needed: str, *others: str) -> Path:
     """Returns the directory of that name, or else that of a model of the Hub: its cache, if the Hub does not answer.
 
-    Args:
-        needed: A file that the directory must have.
-        others: Patterns of the files to download besides.
-
-    Raises:
-        ModelError: There is neither, or the directory lacks the file.
+    It must have the file `needed`; `others` are patterns of the files to download besides.
     """
     directory = Path(name)
     if not directory.is_dir():
@@ -326,11 +283,7 @@ def _from_hub(name: str, files: Sequence[str]) -> Path:
 
 @contextmanager
 def _readable(path: str | Path, blame: str = "") -> Iterator[None]:
-    """Reports in one sentence that the files of a model cannot be read.
-
-    Args:
-        blame: The place of the mistake, if there is one.
-    """
+    """Reports in one sentence that the files of a model cannot be read; `blame` is the place of the mistake."""
     try:
         yield
     except (ImportError, ModelError):

@@ -108,11 +108,7 @@ def fresh(settings: dict[str, object]) -> GenerationConfig:
 
 
 def _config(theirs: PreTrainedConfig, vocab_size: int, **settings: Any) -> VanillaTransformerConfig:
-    """Returns our configuration of a Marian model.
-
-    Raises:
-        ModelError: Encoder and decoder differ in a setting that ours has only once.
-    """
+    """Returns our configuration of a Marian model; refuses two values of a setting that ours has only once."""
     heads = theirs.encoder_attention_heads
     if heads != theirs.decoder_attention_heads:
         raise ModelError(

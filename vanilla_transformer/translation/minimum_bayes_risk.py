@@ -12,11 +12,7 @@ Utility = Literal["chrf", "bleu"]
 
 @dataclass(frozen=True)
 class MinimumBayesRiskTranslator(LineTranslator):
-    """Translates lines to several hypotheses with scores, and puts those first that agree most with all of them.
-
-    Attributes:
-        utility: The agreement of two hypotheses.
-    """
+    """Translates lines to several hypotheses with scores, and puts those first that agree most with all of them."""
 
     utility: Utility
 

@@ -80,10 +80,6 @@ class Translation:
         return self.hypotheses[0].score
 
 
-# For a line of white space.
-_NO_TRANSLATION = (Hypothesis("", 0.0),)
-
-
 @dataclass(frozen=True)
 class LineTranslator:
     """A model with its settings: translates chunks of lines in batches of about equal length."""
@@ -106,11 +102,7 @@ class LineTranslator:
         scores: bool = False,
         **generate_kwargs: Any,
     ) -> "LineTranslator":
-        """Makes a translator; model and device choose missing settings; see `translate_lines`.
-
-        Raises:
-            ValueError: A setting is invalid, or the model does not translate.
-        """
+        """Makes a translator; model and device choose missing settings; see `translate_lines`."""
         check_number("batch_tokens", batch_tokens, 1)
         check_number("max_source_length", max_source_length, 1)
         check_search(**generate_kwargs)
@@ -141,7 +133,9 @@ class LineTranslator:
         `progress` receives the lines in proportion to the tokens of each batch: the longest lines come first, so their
         number would predict a much later end.
         """
-        translations = [Translation(_NO_TRANSLATION * self._hypotheses)] * len(lines)
+        configured = getattr(self.model.generation_config, "num_return_sequences", None)
+        count = self.generate_kwargs.get("num_return_sequences") or configured or 1
+        translations = [Translation((Hypothesis("", 0.0),) * count)] * len(lines)  # Of white space.
         full = [index for index, line in enumerate(lines) if line.strip()]
         tokenized = source_tokens(self.tokenizer, [lines[index] for index in full], self.max_source_length)
         sources = dict(zip(full, tokenized, strict=True))
@@ -162,12 +156,6 @@ class LineTranslator:
                 told = len(lines) * tokens // all_tokens
         progress(len(lines) - told)  # All lines are empty.
         return translations
-
-    @property
-    def _hypotheses(self) -> int:
-        """The number of hypotheses per line."""
-        configured = getattr(self.model.generation_config, "num_return_sequences", None)
-        return int(self.generate_kwargs.get("num_return_sequences") or configured or 1)
 
     def _batches(self, lengths: dict[int, int]) -> Iterator[list[int]]:
         """Yields rows of about equal length together, longest first: a lack of memory shows at the start."""
