@@ -8,7 +8,7 @@ from vanilla_transformer.tasks.evaluation import (
     sample_texts,
     with_columns_of_model,
 )
-from vanilla_transformer.tasks.interface import Batch, Prediction, Predictor, RowRandom, SpecialTokens, Task
+from vanilla_transformer.tasks.interface import Batch, Prediction, Predictor, RowRandom, Task, special_tokens
 from vanilla_transformer.tasks.registry import get_task, register_task, task_for, task_of_model, with_labels
 
 __all__ = [
@@ -16,7 +16,6 @@ __all__ = [
     "Prediction",
     "Predictor",
     "RowRandom",
-    "SpecialTokens",
     "Task",
     "choose_metrics",
     "count_empty_rows",
@@ -25,6 +24,7 @@ __all__ = [
     "get_task",
     "register_task",
     "sample_texts",
+    "special_tokens",
     "task_for",
     "task_of_model",
     "with_columns_of_model",

@@ -39,11 +39,6 @@ class EncoderTask(Task):
     predictor_class: type[Predictor]
 
     def config(self, recipe: Recipe) -> Any:
-        """Returns the sizes of the recipe's model: its preset, overridden by the recipe's own fields.
-
-        Raises:
-            RecipeError: A setting is not for this task.
-        """
         fields = [name for name in MODEL_FIELDS if hasattr(self.config_class, name)]
         refuse_options(recipe, self.name, *_FOREIGN, *({*MODEL_FIELDS} - {*fields}), *self.foreign)
         given = {name: recipe[name] for name in fields if recipe[name] is not None}
@@ -58,22 +53,16 @@ class EncoderTask(Task):
         return {}
 
     def build(self, recipe: Recipe) -> PreTrainedModel:
-        """Builds the recipe's model with random weights."""
         return self.model_class(self.config(recipe))
 
     def predictor(
         self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, *, batch_tokens: int | None = None
     ) -> Predictor:
-        """Returns the model, ready to predict."""
         return self.predictor_class(model, tokenizer, batch_tokens)
 
     @abstractmethod
     def references(self, corpus: "Dataset", predictor: Predictor) -> list[str]:
-        """Returns the right prediction of each row, written like its `line` without a score.
-
-        Raises:
-            CorpusError: This model cannot be scored on a row: says where it stands, and why.
-        """
+        """Returns the right prediction of each row, written like its `line` without a score."""
 
     def evaluate(
         self,
@@ -86,12 +75,6 @@ class EncoderTask(Task):
         batch_tokens: int | None = None,
         **settings: Any,
     ) -> Evaluation:
-        """Predicts every row and scores the predictions.
-
-        Raises:
-            RecipeError: Some settings are for other models.
-            CorpusError: A row cannot be scored, such as one with a label unknown to the model.
-        """
         if not len(corpus):
             raise CorpusError("The corpus to evaluate on is empty.")
         for name in settings:
@@ -126,7 +109,6 @@ class EncoderTask(Task):
         return list(zip(*(corpus[name] for name in self.form.without_labels().names), strict=True))
 
     def answers(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, texts: Sequence[str]) -> list[str]:
-        """Returns the prediction of each text."""
         predictor = self.predictor(model, tokenizer)
         rows = [predictor.read(text) for text in texts]
         return [prediction.line for prediction in predictor.predict(rows, lambda count: None)]

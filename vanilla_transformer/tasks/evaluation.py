@@ -62,11 +62,7 @@ def count_empty_rows(corpus: "Dataset", form: TextForm) -> dict[str, int]:
 
 
 def choose_metrics(model: str | os.PathLike[str], task: Task, names: Sequence[str] | None = None) -> tuple[str, ...]:
-    """Returns the metrics of these names, else those of the model's recipe, else those of its task by default.
-
-    Raises:
-        RecipeError: There is no metric of a name.
-    """
+    """Returns the metrics of these names, else those of the model's recipe, else those of its task by default."""
     recipe = Path(model) / "recipe.yaml"
     if names is None and recipe.is_file():
         names = load_recipe(recipe, lenient=True).evaluation.metrics

@@ -42,22 +42,13 @@ class RowRandom:
         return np.random.default_rng(sequence)
 
 
-@dataclass(frozen=True, slots=True)
-class SpecialTokens:
-    """Special tokens of a text: whether `<s>` begins it, whether `</s>` ends it, and whether there is a `<mask>`."""
-
-    begins: bool
-    ends: bool
-    mask_token: bool
-
-    @classmethod
-    def for_models(cls, auto_class: str) -> "SpecialTokens":
-        """Returns those in the texts of models that an Auto class loads."""
-        return cls(
-            begins=auto_class != "AutoModelForSeq2SeqLM",
-            ends=auto_class != "AutoModelForCausalLM",  # A prompt must be able to continue.
-            mask_token=auto_class == "AutoModelForMaskedLM",
-        )
+def special_tokens(auto_class: str) -> dict[str, bool]:
+    """Tells whether `<s>` begins a text for the models of an Auto class, `</s>` ends it, and there is a `<mask>`."""
+    return {
+        "begins": auto_class != "AutoModelForSeq2SeqLM",
+        "ends": auto_class != "AutoModelForCausalLM",  # A prompt must be able to continue.
+        "mask_token": auto_class == "AutoModelForMaskedLM",
+    }
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,14 +69,10 @@ class Prediction:
 
 
 class Predictor(ABC):
-    """A model that predicts rows of text, in batches of about equal length.
+    """A model that predicts rows of text, in batches of about equal length; it gives an empty row `nothing`.
 
     Args:
         batch_tokens: Tokens in a batch, padding included; chosen by device if None.
-
-    Attributes:
-        nothing: The prediction for an empty row.
-        chunk_lines: Number of rows best predicted together.
     """
 
     nothing: Prediction
@@ -219,18 +206,13 @@ class Task(ABC):
     ) -> Evaluation:
         """Scores a model on a corpus of the task's form; `settings` control the prediction.
 
-        Args:
-            progress: Receives the number of texts done since its last call.
+        `progress` receives the number of texts done since its last call.
         """
 
     def predictor(
         self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, *, batch_tokens: int | None = None
     ) -> Predictor:
-        """Returns the model, ready to predict.
-
-        Raises:
-            ModelError: `predict` is not for its models.
-        """
+        """Returns the model, ready to predict, unless `predict` is not for it."""
         raise ModelError(
             f"`predict` is not for {self.name}: give the model to `translate`, or to its pipeline in transformers"
         )
@@ -241,10 +223,6 @@ class Task(ABC):
 
 
 def refuse_options(recipe: Recipe, task: str, *names: str) -> None:
-    """Refuses options of these names, or in blocks of these names, that are not for a task.
-
-    Raises:
-        RecipeError: The recipe sets one of them.
-    """
+    """Refuses options of these names, or in blocks of these names, that are not for a task."""
     for option in recipe.used(*names):
         raise RecipeError(f"{option} is not for {task}: leave it out.")

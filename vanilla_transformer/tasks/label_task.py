@@ -38,9 +38,6 @@ class LabelTask(EncoderTask):
         """Returns the recipe with the labels of `train`, unless it names them; `dev` and `test` may have no others.
 
         Their order does not depend on the order of rows.
-
-        Raises:
-            CorpusError: A text has another one; the message says where.
         """
         labels, (column, _) = recipe["labels"], self.columns
         if labels is None:
@@ -62,7 +59,6 @@ class LabelTask(EncoderTask):
                     raise CorpusError(f"{row_place(corpus, row)}: there is no label {label!r}{hint}")
 
     def encoder(self, recipe: Recipe) -> Encoder:
-        """Returns the encoder of texts, and of their labels as ids."""
         labels = recipe["labels"] or ()
         of_labels, of_text = self.columns
         numbers = {label: number for number, label in enumerate(labels)}
@@ -77,11 +73,7 @@ class LabelTask(EncoderTask):
         return Encoder(self.name, self.form, self.columns, encode, settings=(labels,), ids=size)
 
     def head(self, recipe: Recipe) -> dict[str, object]:
-        """Returns the labels; none until they are known, which leaves two placeholders.
-
-        Raises:
-            RecipeError: There are too few, or two the same.
-        """
+        """Returns the labels; none until they are known, which leaves two placeholders."""
         labels = recipe["labels"]
         if labels is None:
             return {}

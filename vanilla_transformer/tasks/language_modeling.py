@@ -63,7 +63,6 @@ class TextScorer(Predictor):
         self.ends = getattr(model.config, "documents", "lines") == "lines"
 
     def read(self, line: str) -> Row:
-        """Returns the line as a row."""
         return (line,)
 
     @abstractmethod
@@ -123,7 +122,6 @@ class ModelingOfTexts(EncoderTask):
     content: str
 
     def config(self, recipe: Recipe) -> Any:
-        """Returns the sizes of the model, with the block length as its context."""
         if recipe.data.max_length < self.min_length:
             raise RecipeError(f"max_length must be {self.min_length} or more for {self.name}: {self.content}.")
         config = super().config(recipe)
@@ -135,7 +133,6 @@ class ModelingOfTexts(EncoderTask):
         return list(corpus["text"])
 
     def size(self, predictions: Sequence[Prediction]) -> tuple[int, str]:
-        """Returns the number of tokens that were predicted."""
         return sum(prediction.label.tokens for prediction in predictions), "tokens"
 
 
@@ -152,8 +149,6 @@ class LanguageModeling(ModelingOfTexts):
     min_length, content = 2, "a block needs its first token and at least one more"
 
     def encoder(self, recipe: Recipe) -> Encoder:
-        """Returns the encoder of texts as blocks of at most the recipe's length."""
-
         def encode(texts: Texts, tokenizer: PreTrainedTokenizerBase) -> dict[str, list[list[int]]]:
             rows = ([*ids, tokenizer.eos_token_id] for ids in token_ids(texts["text"], tokenizer))
             return {"text": [block for ids in rows for block in in_blocks(ids, recipe.data.max_length)]}

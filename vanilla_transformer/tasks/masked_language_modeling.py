@@ -77,8 +77,6 @@ class MaskedLanguageModeling(ModelingOfTexts):
     min_length, content = 3, "<s>, </s> and a token between them"
 
     def encoder(self, recipe: Recipe) -> Encoder:
-        """Returns the encoder of texts as blocks of at most the recipe's length."""
-
         def encode(texts: Texts, tokenizer: PreTrainedTokenizerBase) -> dict[str, list[list[int]]]:
             rows = blocks_of_texts(texts["text"], tokenizer, recipe.data.max_length)
             return {"text": [block for text in rows for block in text]}
@@ -86,7 +84,6 @@ class MaskedLanguageModeling(ModelingOfTexts):
         return Encoder(self.name, self.form, self.columns, encode)
 
     def items(self, *lengths: Lengths) -> Lengths:
-        """Counts the masked tokens."""
         return tokens_masked(lengths[0])
 
     def collate(self, rows: Rows, rng: RowRandom, config: PreTrainedConfig) -> Batch:

@@ -38,11 +38,7 @@ def register_task(task: Task) -> None:
 
 
 def get_task(name: str) -> Task:
-    """Returns the task of that name.
-
-    Raises:
-        RecipeError: There is none.
-    """
+    """Returns the task of that name."""
     if name not in _TASKS:
         hint = did_you_mean(name, _TASKS) or "."
         raise RecipeError(f"There is no task {name!r}{hint} There are {', '.join(sorted(_TASKS))}.")
@@ -50,11 +46,7 @@ def get_task(name: str) -> Task:
 
 
 def task_for(recipe: Recipe) -> Task:
-    """Returns the task of a recipe, adapted to its kind of text.
-
-    Raises:
-        RecipeError: There is no task of that name.
-    """
+    """Returns the task of a recipe, adapted to its kind of text."""
     task = get_task(recipe.task)
     if type(task) is LanguageModeling and recipe.data.documents == "packed":
         return PackedLanguageModeling()
@@ -82,10 +74,6 @@ def task_of_model(path: str | Path) -> Task:
 
 
 def with_labels(recipe: Recipe, corpora: "Mapping[str, Sequence[Dataset]]") -> Recipe:
-    """Returns the recipe completed by the labels of its texts, if its task has any.
-
-    Raises:
-        CorpusError: A label cannot be used; the message says where it is.
-    """
+    """Returns the recipe completed by the labels of its texts, if its task has any."""
     task = task_for(recipe)
     return task.with_labels(recipe, corpora) if isinstance(task, LabelTask) else recipe

@@ -50,11 +50,9 @@ class TextClassifier(Predictor):
         super().__init__(model, tokenizer, batch_tokens)
 
     def read(self, line: str) -> Row:
-        """Returns the text of a line; there is no second text."""
         return line, ""
 
     def predictions(self, rows: Sequence[Row], progress: Callable[[int], object]) -> Iterator[tuple[int, Prediction]]:
-        """Predicts a label for each text."""
         ids = token_ids(one_or_two(rows), self.tokenizer)
         for place, answer in self.probabilities([self.cut(row) for row in ids], progress):
             label = self.labels[int(answer.argmax())]
@@ -76,25 +74,20 @@ class TextClassification(LabelTask):
     metrics = LABEL_METRICS
 
     def labels_in(self, text: str) -> list[str]:
-        """Returns the labels that a text of the column names."""
         return [text.strip()]
 
     def text_ids(self, texts: Texts, tokenizer: PreTrainedTokenizerBase) -> list[list[int]]:
-        """Returns the ids of texts, or of pairs of texts."""
         return token_ids(one_or_two(zip(texts["text"], texts["text_pair"], strict=True)), tokenizer)
 
     def config(self, recipe: Recipe) -> VanillaTransformerEncoderConfig:
-        """Returns the sizes of the model, its labels, and the pooling of its states."""
         config: VanillaTransformerEncoderConfig = super().config(recipe)
         config.classifier_pooling = recipe["classifier_pooling"] or config.classifier_pooling
         return config
 
     def head(self, recipe: Recipe) -> dict[str, object]:
-        """Returns the labels, one of which is right."""
         return {**super().head(recipe), "problem_type": "single_label_classification"}
 
     def items(self, *lengths: Lengths) -> Lengths:
-        """Counts each text as one item."""
         return np.ones_like(lengths[0])
 
     def collate(self, rows: Rows, rng: RowRandom, config: PreTrainedConfig) -> Batch:

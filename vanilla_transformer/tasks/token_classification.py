@@ -43,7 +43,6 @@ class Tagger(Predictor):
     nothing = Prediction("", "", {"words": [], "tags": [], "scores": []})
 
     def read(self, line: str) -> Row:
-        """Splits a line into words at white space."""
         return (BETWEEN_WORDS.join(line.split()),)
 
     def predictions(self, rows: Sequence[Row], progress: Callable[[int], object]) -> Iterator[tuple[int, Prediction]]:
@@ -81,7 +80,6 @@ class TokenClassification(LabelTask):
         return recipe
 
     def labels_in(self, text: str) -> list[str]:
-        """Returns the tag of each word."""
         return text.split(BETWEEN_WORDS)
 
     def text_ids(self, texts: Texts, tokenizer: PreTrainedTokenizerBase) -> list[list[int]]:
@@ -98,7 +96,6 @@ class TokenClassification(LabelTask):
         return marked
 
     def items(self, *lengths: Lengths) -> Lengths:
-        """Counts each word as one item."""
         return lengths[0]
 
     def collate(self, rows: Rows, rng: RowRandom, config: PreTrainedConfig) -> Batch:

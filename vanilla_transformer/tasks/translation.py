@@ -37,15 +37,9 @@ class Translation(Task):
     config_class: type[VanillaTransformerConfig] = VanillaTransformerConfig
 
     def encoder(self, recipe: Recipe) -> Encoder:
-        """Returns the encoder of both sides, including the end of each sentence."""
         return Encoder(self.name, self.form, self.columns, _encode)
 
     def config(self, recipe: Recipe) -> PreTrainedConfig:
-        """Returns the sizes of the recipe's model: its preset, overridden by the recipe's own fields.
-
-        Raises:
-            RecipeError: A setting is for other tasks, or not for the architecture.
-        """
         refuse_options(recipe, self.name, "documents", "classification")
         if recipe.model.architecture == "recurrent":
             return _recurrent_config(recipe)
@@ -72,7 +66,6 @@ class Translation(Task):
         return model
 
     def items(self, *lengths: Lengths) -> Lengths:
-        """Counts the tokens of each target."""
         return lengths[-1]
 
     def collate(self, rows: Rows, rng: RowRandom, config: PreTrainedConfig) -> Batch:
@@ -91,21 +84,14 @@ class Translation(Task):
         progress: Callable[[int], object] = lambda count: None,
         **settings: Any,
     ) -> Evaluation:
-        """Translates the sources and scores the translations against the targets."""
         return evaluate_translation(model, tokenizer, corpus, metrics, progress=progress, **settings)
 
     def answers(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, texts: Sequence[str]) -> list[str]:
-        """Translates each text."""
         return [translation.text for translation in translate_lines(model, tokenizer, texts)]
 
 
 def _recurrent_config(recipe: Recipe) -> PreTrainedConfig:
-    """Returns the sizes of a recurrent encoder-decoder.
-
-    Raises:
-        RecipeError: The recipe sets a field that only the Transformer has, different numbers of encoder and decoder
-            layers, or a preset that recurrent models do not have.
-    """
+    """Returns the sizes of a recurrent encoder-decoder; refuses what only the Transformer has."""
     from vanilla_transformer.recurrent.configuration_recurrent_encoder_decoder import RecurrentEncoderDecoderConfig
 
     fields = [name for name in MODEL_FIELDS if hasattr(RecurrentEncoderDecoderConfig(), name)]

@@ -1,7 +1,7 @@
 """What a run learns from: corpora as text, the vocabulary (section 5.1), tokens, and the batches of each step."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, astuple, dataclass
+from dataclasses import astuple, dataclass
 from itertools import count
 
 import numpy as np
@@ -25,7 +25,7 @@ from vanilla_transformer.model.configuration_vanilla_transformer import VanillaT
 from vanilla_transformer.model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
 from vanilla_transformer.recipe.defaults import choose_vocab_size
 from vanilla_transformer.recipe.schema import Recipe
-from vanilla_transformer.tasks import Batch, RowRandom, SpecialTokens, task_for, with_labels
+from vanilla_transformer.tasks import Batch, RowRandom, special_tokens, task_for, with_labels
 from vanilla_transformer.tokenizer import lowercased
 from vanilla_transformer.training.checkpoints import Progress, has_checkpoints
 from vanilla_transformer.training.processes import is_main_process
@@ -146,29 +146,29 @@ def _first_tokenizer(recipe: Recipe, texts: Sequence[Dataset], say: Callable[[st
     if name is None:
         return learn_tokenizer(recipe, texts, say)
     tokenizer, config = load_own_tokenizer(name), VanillaTransformerConfig() if start is None else saved_config(start)
-    check_tokenizer(tokenizer, name, SpecialTokens.for_models(task_for(recipe).auto_class), config)
+    check_tokenizer(tokenizer, name, special_tokens(task_for(recipe).auto_class), config)
     return tokenizer
 
 
 def check_tokenizer(
-    tokenizer: PreTrainedTokenizerBase, name: str, special: SpecialTokens, model: PreTrainedConfig
+    tokenizer: PreTrainedTokenizerBase, name: str, special: dict[str, bool], model: PreTrainedConfig
 ) -> None:
     """Refuses a tokenizer that begins and ends texts differently from the model, which could then never stop."""
     names = ["pad_token_id", "bos_token_id", "eos_token_id"]
-    if tokenizer.bos_token_id is None and not special.begins:
+    if tokenizer.bos_token_id is None and not special["begins"]:
         names.remove("bos_token_id")  # As in Marian's tokenizers.
     wanted, found = ([getattr(one, name) for name in names] for one in (model, tokenizer))
     inner = tokenizer("a", add_special_tokens=False)["input_ids"]
-    expected = [*wanted[1:2] * special.begins, *inner, *wanted[-1:] * special.ends]
+    expected = [*wanted[1:2] * special["begins"], *inner, *wanted[-1:] * special["ends"]]
     stands_right = set(wanted).isdisjoint(inner) and tokenizer("a")["input_ids"] == expected
     if found != wanted or not stands_right:
-        frame = f"{'the start, ' * special.begins}its pieces{' and the end' * special.ends}"
+        frame = f"{'the start, ' * special['begins']}its pieces{' and the end' * special['ends']}"
         raise RecipeError(
             f"The tokenizer of {name} cannot be used for training: padding, start and end must have the ids "
             f"{', '.join(map(str, wanted))} (here {', '.join(map(str, found))}), and a text must become {frame}. "
             "Leave --tokenizer out to have one trained."
         )
-    if special.mask_token and "<mask>" not in tokenizer.get_vocab():
+    if special["mask_token"] and "<mask>" not in tokenizer.get_vocab():
         raise RecipeError(f"The tokenizer of {name} has no <mask>: leave --tokenizer out, and one is trained.")
 
 
@@ -194,7 +194,7 @@ def learn_tokenizer(
             vocab_size,
             algorithm=recipe.tokenizer.tokenizer_algorithm,
             lowercase=recipe.tokenizer.tokenizer_lowercase,
-            **asdict(SpecialTokens.for_models(task.auto_class)),
+            **special_tokens(task.auto_class),
         )
 
     try:
