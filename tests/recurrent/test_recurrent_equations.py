@@ -1,31 +1,15 @@
-"""The equations of the recurrent models: by hand on numbers that can be followed, and beside torch's own layers."""
+"""The equations of the recurrent models, by hand on numbers that can be followed."""
 
 import math
 
-import pytest
 import torch
 
 from vanilla_transformer.recurrent.recurrent_equations import (
     additive_score,
-    gru_step,
     local_window,
-    lstm_step,
     maxout,
     multiplicative_score,
 )
-
-
-@pytest.mark.parametrize(("kind", "step"), [(torch.nn.LSTM, lstm_step), (torch.nn.GRU, gru_step)])
-def test_steps_are_those_of_torch(kind, step):
-    torch.manual_seed(0)
-    layer = kind(3, 5, batch_first=True)
-    words = torch.randn(2, 4, 3)
-    expected, _ = layer(words)
-    state = (torch.zeros(2, 5),) * (2 if kind is torch.nn.LSTM else 1)
-    for place in range(4):
-        gates = torch.nn.functional.linear(words[:, place], layer.weight_ih_l0, layer.bias_ih_l0)
-        state = step(gates, state, layer.weight_hh_l0, layer.bias_hh_l0)
-        torch.testing.assert_close(state[0], expected[:, place])
 
 
 def test_scores_by_hand():

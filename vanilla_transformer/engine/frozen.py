@@ -39,11 +39,7 @@ class Frozen:
         self._locks: dict[int, threading.Lock] = {}
 
     def __enter__(self) -> Self:
-        """Takes the weights.
-
-        Raises:
-            ValueError: The quantization is unknown, or not available for this model or here.
-        """
+        """Takes the weights."""
         model, quantization = self.frozen_model, self.quantization
         reason = unknown(model, may_train=True) or unsupported_quantization(quantization, model.device)
         if reason is not None and quantization is not None:

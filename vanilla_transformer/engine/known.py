@@ -151,9 +151,7 @@ def unknown_to_export(model: PreTrainedModel, activations: Collection[str]) -> s
 def unknown(model: PreTrainedModel, may_train: bool = False) -> str | None:
     """Describes the first part of a model that is not on the lists; None if all of it is known.
 
-    Args:
-        model: A model.
-        may_train: Whether the model may be in training mode, as for an export of its weights.
+    A model whose weights are exported may be in training mode.
     """
     if model.training and not may_train:
         return "dropout (model.train())"

@@ -62,10 +62,6 @@ def best_continuations(log_p_NWV: torch.Tensor, scores_NW: torch.Tensor, count: 
 
     Exact, and cheaper than sorting: each of the best tokens lies in one of the `count` best blocks by maximum, so only
     these blocks are searched.
-
-    Args:
-        log_p_NWV: Log-probability of each token after each hypothesis.
-        scores_NW: Log-probability of each hypothesis.
     """
     sentences, width, vocabulary = log_p_NWV.shape
     blocks = vocabulary // BLOCK
@@ -132,11 +128,6 @@ class Limits(NamedTuple):
         offset, divisor = getattr(self.length_penalty, "offset", 0.0), getattr(self.length_penalty, "divisor", 1.0)
         return ((offset + length) / divisor) ** float(self.length_penalty)
 
-    @property
-    def is_exact(self) -> bool:
-        """Tells whether running hypotheses are bounded by the penalty of the longest length allowed."""
-        return self.early_stopping == "never" and self.length_penalty > 0
-
     def select(self, sentences: torch.Tensor) -> "Limits":
         """Keeps the given sentences."""
         return self._replace(lengths=self.lengths[sentences], horizon=self.horizon[sentences])
@@ -151,15 +142,9 @@ def ends(candidates: Candidates, length: int, limits: Limits) -> torch.Tensor:
 def update_finished(
     finished: Hypotheses, running: Hypotheses, ending: Candidates, ended: torch.Tensor, length: int, limits: Limits
 ) -> Hypotheses:
-    """Returns the best W of the hypotheses that had ended before and the candidates that end now.
+    """Returns the best W of those that had finished and of the candidates with `length` new tokens that end now.
 
-    Args:
-        finished: Hypotheses that had ended, (N, W).
-        running: Hypotheses that the candidates continue.
-        ending: Candidates that may end, (N, W).
-        ended: Marks the candidates that do end, (N, W).
-        length: New tokens of the candidates.
-        limits: Give the penalty.
+    `ending` may end, (N, W), and continue `running`; `ended` marks those that do.
     """
     scores = (ending.scores / limits.penalty(float(length))).masked_fill(~ended, IMPOSSIBLE)
     scores, chosen = torch.cat((finished.scores, scores), 1).topk(finished.scores.shape[1])
@@ -179,7 +164,8 @@ def may_improve(running: Hypotheses, finished: Hypotheses, length: int, limits: 
     goes_on = best > IMPOSSIBLE / 2
     if limits.early_stopping is True:
         return goes_on & (last <= IMPOSSIBLE)
-    penalty = limits.penalty(limits.horizon.float()) if limits.is_exact else limits.penalty(float(length))
+    is_exact = limits.early_stopping == "never" and limits.length_penalty > 0
+    penalty = limits.penalty(limits.horizon.float()) if is_exact else limits.penalty(float(length))
     return goes_on & (best / penalty > last)
 
 
@@ -196,15 +182,7 @@ def _like_paths(chosen_NW: torch.Tensor, paths: torch.Tensor) -> torch.Tensor:
 
 
 class BeamSearch:
-    """Section 6.1: the search for the best hypotheses of some sentences, dropped from the batch as they finish.
-
-    Args:
-        decoding: Gives the logits of the next tokens.
-        prompts_NP: Tokens that the decoder starts with, (sentences, prompt length).
-        width: Hypotheses kept at each step.
-        limits: End hypotheses and searches.
-        process: Changes log-probabilities (rows, vocabulary), given the tokens before them, (rows, length).
-    """
+    """Section 6.1: the search for the best hypotheses of some sentences, dropped from the batch as they finish."""
 
     def __init__(
         self,
@@ -307,12 +285,7 @@ def greedy_search(
     *,
     may_drop_finished: bool = True,
 ) -> torch.Tensor:
-    """Takes the likeliest token at each step; returns (sentences, prompt and new tokens), padded after the end.
-
-    Args:
-        choose: Takes a token other than the likeliest.
-        may_drop_finished: Whether finished sentences may be dropped from the decoding.
-    """
+    """Takes a token at each step; returns (sentences, prompt and new tokens), padded after the end."""
     device, (sentences, prompt_length) = prompts_NP.device, prompts_NP.shape
     tokens_N1 = read_prompts(decoding, prompts_NP)
     allowed, ends = limits.lengths.tolist(), set(limits.end_tokens.tolist())

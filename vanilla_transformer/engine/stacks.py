@@ -64,12 +64,7 @@ class Layer:
 
 
 class Encoder:
-    """The encoder's pass over a batch of sentences.
-
-    Args:
-        model: A model with an encoder, which is used.
-        weights: Makes the linear layers.
-    """
+    """The encoder's pass over a batch of sentences."""
 
     def __init__(self, model: PreTrainedModel, weights: Weights) -> None:
         encoder = model.model.encoder
@@ -111,12 +106,7 @@ class Encoder:
 
 
 class Decoder:
-    """The decoder in a search, with or without a source; its caches advance by it.
-
-    Args:
-        model: A model with a decoder and an output projection, which are used.
-        weights: Makes the linear layers.
-    """
+    """The decoder in a search, with or without a source; its caches advance by it."""
 
     def __init__(self, model: PreTrainedModel, weights: Weights) -> None:
         decoder = getattr(model.model, "decoder", model.model)  # A decoder-only model is one.
@@ -139,12 +129,7 @@ class Decoder:
         self.project_to_vocabulary = weights.linear(model.lm_head)
 
     def start(self, encoded_NSD: torch.Tensor, source_mask_NS: torch.Tensor | None) -> "DecoderCache":
-        """Returns the cache before the first step: each layer's keys and values of the source.
-
-        Args:
-            encoded_NSD: The encoder's output, (sentences, source length, d_model).
-            source_mask_NS: 1 on source tokens, 0 on padding; None where there is no padding.
-        """
+        """Returns the cache before the first step: each layer's keys and values of the encoder's output."""
         encoded_NSD = encoded_NSD.to(self.dtype)
         sentences, rows_D = len(encoded_NSD), encoded_NSD.flatten(0, 1)
         sources = []
@@ -163,10 +148,7 @@ class Decoder:
     def start_without_source(self, sentences: int, prompt_mask_NP: torch.Tensor | None = None) -> "DecoderCache":
         """Returns the cache before the first step of a decoder that attends only to its own tokens.
 
-        Args:
-            sentences: Number of sentences.
-            prompt_mask_NP: 1 on a prompt's tokens, 0 on padding, which stands before them; None where there is no
-                padding.
+        A prompt's padding, 0 in its mask, stands before its tokens.
         """
         cache = DecoderCache(self, sentences, self.embedding.device)
         if prompt_mask_NP is not None and not prompt_mask_NP.all():

@@ -118,10 +118,7 @@ class RecurrentEncoder(RecurrentPreTrainedModel):
     ) -> RecurrentEncoderOutput:
         """Maps source tokens (batch, source length) to each token's states and the last state of each layer.
 
-        Args:
-            input_ids: Source tokens.
-            attention_mask: 1 on source tokens, 0 on padding, on either side.
-            inputs_embeds: Embeddings instead of `input_ids`.
+        The padding may be on either side.
         """
         if (input_ids is None) == (inputs_embeds is None):
             raise ValueError("Give either input_ids or inputs_embeds.")
@@ -193,13 +190,7 @@ class RecurrentDecoder(RecurrentPreTrainedModel):
     ) -> tuple[torch.Tensor, torch.Tensor | None, RecurrentState]:
         """Maps shifted target tokens (batch, target length) to the input of the output projection.
 
-        Args:
-            input_ids: Target tokens shifted right, without those already read.
-            attention_mask: 1 on target tokens, 0 on padding, which leaves the state unchanged.
-            encoder_outputs: The encoder's output.
-            encoder_attention_mask: 1 on source tokens, 0 on padding.
-            past_key_values: The state after the tokens already read.
-            inputs_embeds: Embeddings instead of `input_ids`.
+        Padding leaves the state unchanged; `past_key_values` is the state after the tokens already read.
 
         Returns:
             Attentional states (batch, target length, d_model), attention weights (batch, target length, source
