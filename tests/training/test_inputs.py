@@ -145,6 +145,12 @@ def test_a_tokenizer_that_ends_no_sentence_as_the_model_does_is_refused(tmp_path
         gather(files[:2], tokenizer=str(tmp_path / "theirs"))
 
 
+def test_a_try_before_any_checkpoint_may_name_the_tokenizer_of_the_one_before(files, gather, tmp_path):
+    first, _ = gather(files[:2])
+    again, _ = gather(files[:2], tokenizer=str(tmp_path / "run"))
+    assert again.tokenizer.get_vocab() == first.tokenizer.get_vocab()
+
+
 def test_rows_to_be_scored_on_that_are_also_learned_are_counted(files, gather, tmp_path):
     rows = [*LAW[:3], ("x", "y")]
     (tmp_path / "dev.jsonl").write_text("".join(json.dumps({"de": t, "en": s}) + "\n" for s, t in rows))

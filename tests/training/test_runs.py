@@ -175,6 +175,7 @@ def test_the_losses_are_those_of_a_loop_of_ten_lines(recipe, tmp_path):
 def test_a_run_killed_again_and_again_at_delicate_places_ends_the_same(recipe, undisturbed, tmp_path):
     mine = into(recipe, tmp_path / "model")
     for place, number in (
+        ("training.inputs.prepare_corpus", 1),  # Between the vocabulary and its tokens.
         ("training.checkpoints._commit", 1),  # Before there is any checkpoint.
         ("training.checkpoints.sync", 10),  # Between the files of a checkpoint.
         ("training.finalize.load_average", 1),

@@ -201,9 +201,8 @@ def resolve(
     chosen = {"warmup_steps": warmup_steps, "learning_rate_scale": scale} | ({} if timed else {"max_steps": steps})
     fill(chosen, "" if unmeasured else sentence)
     if recipe.model.architecture == "recurrent":
-        fill(
-            RECURRENT, "Optimisation: as usual for recurrent models, with a constant learning rate after the warm-up."
-        )
+        usual = "a learning rate of {learning_rate:g} after the warm-up and gradients clipped to {max_grad_norm:g}"
+        fill(RECURRENT, f"Optimisation: where not given, {usual.format(**RECURRENT)}, as usual for recurrent models.")
     if recipe.start.from_model is not None:
         fill(*_choose_fine_tuning(recipe))
     intervals, sentence = _choose_intervals(recipe, corpus, steps, batch_tokens)

@@ -130,9 +130,10 @@ def _tokenizer(
 ) -> PreTrainedTokenizerBase:
     """Returns the run's tokenizer, to which its checkpoints belong; until there are some, it is made anew."""
     if is_main_process() and not has_checkpoints(run.checkpoints):
-        (run.path / "tokenizer.json").unlink(missing_ok=True)  # Of an earlier try: not every tokenizer has one.
         with atomic_directory(run.path, "tokenizer") as temporary:
             _first_tokenizer(recipe, texts, say).save_pretrained(temporary)
+            if not (temporary / "tokenizer.json").exists():
+                (run.path / "tokenizer.json").unlink(missing_ok=True)  # Of an earlier try.
     tokenizer = load_own_tokenizer(run.path)
     wanted = recipe.tokenizer.vocab_size or len(tokenizer)
     # The weights of a model to start from may be for more entries than its tokenizer has.

@@ -7,6 +7,7 @@ import os
 import re
 import signal
 import socket
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -115,7 +116,7 @@ def launch(number: int, recipe: Recipe) -> None:
             signals_to_handle=",".join(["SIGTERM", "SIGINT", *hang_up]),
         )
         code = _WORKER.format(path=sys.path)
-        words = ["-P", "-c", code, "train", file]
+        words = [*subprocess._args_from_interpreter_flags(), "-P", "-c", code, "train", file]  # type: ignore
         with patch_environment(OMP_NUM_THREADS=max(1, own_threads() // number)):
             try:
                 elastic_launch(config, sys.executable)(*words)
