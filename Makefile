@@ -36,8 +36,9 @@ docs: $(VENV)/.installed-dev quickstart
 	@echo 'Open docs/_build/html/index.html. The page on which the model computes needs a server:'
 	@echo 'python3 -m http.server --directory docs/_build/html'
 
-test-library: $(LIBRARY)/complete
-	HF_HUB_OFFLINE=1 PYTHONPATH=$(LIBRARY) $(BIN)/python -m pytest -q -o addopts= -W ignore tests/library
+# TRANSFORMERS=path takes the tests of a checkout of the library's repository, which has those of `generate` too.
+test-library: $(LIBRARY)/complete $(TRANSFORMERS:%=%/tests/generation/test_utils.py)
+	HF_HUB_OFFLINE=1 PYTHONPATH=$(TRANSFORMERS:%=%:)$(LIBRARY) $(BIN)/python -m pytest -q -o addopts= -W ignore tests/library
 
 # The library's shared tests are in its source package; what they import and it lacks are empty classes.
 $(LIBRARY)/complete: constraints.txt | $(VENV)/.installed-dev
