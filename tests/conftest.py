@@ -1,7 +1,6 @@
 """Small seeded models, commands run in this process, and runs that are killed."""
 
 import os
-import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -23,7 +22,6 @@ from transformers import GenerationMixin
 from transformers.utils import logging as transformers_logging
 
 from vanilla_transformer import engine
-from vanilla_transformer.engine import cpu
 from vanilla_transformer.translation import translator
 
 torch.set_num_threads(1)
@@ -114,51 +112,6 @@ def run_command(quiet_libraries, capsys, standard_input) -> Callable[..., tuple[
 def small_windows(monkeypatch: pytest.MonkeyPatch) -> None:
     """Lets commands read three lines at a time, so that few lines are many windows."""
     monkeypatch.setitem(translator.CHUNK_LINES, "cpu", 3)
-
-
-@pytest.fixture
-def processor(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """Makes this processor one that multiplies bfloat16 or not, and whose sums of 8-bit products saturate or not."""
-
-    def processor(*, bfloat16: bool, saturates: bool = False) -> None:
-        monkeypatch.setattr(cpu, "has_bfloat16_products", lambda: bfloat16)
-        monkeypatch.setattr(cpu, "saturates", lambda: saturates)
-
-    return processor
-
-
-@pytest.fixture
-def cores(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """Makes this machine one of so many cores, of which this process may use some."""
-
-    def cores(number: int, usable: int | None = None) -> None:
-        monkeypatch.setattr(os, "cpu_count", lambda: number)
-        if usable is not None:
-            monkeypatch.setattr(os, "sched_getaffinity", lambda process: set(range(usable)), raising=False)
-
-    return cores
-
-
-@pytest.fixture
-def accelerators(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
-    """Makes this machine one with so many accelerators."""
-
-    def accelerators(number: int) -> None:
-        monkeypatch.setattr(torch.accelerator, "is_available", lambda: number > 0)
-        monkeypatch.setattr(torch.accelerator, "device_count", lambda: number)
-
-    return accelerators
-
-
-@pytest.fixture
-def missing(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """Makes packages ones that are not installed."""
-
-    def missing(*names: str) -> None:
-        for name in names:
-            monkeypatch.setitem(sys.modules, name, None)
-
-    return missing
 
 
 @pytest.fixture

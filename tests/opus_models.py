@@ -29,11 +29,6 @@ def opus(**changes: Any) -> MarianConfig:
     settings = {
         "activation_function": "swish",
         "scale_embedding": True,
-        "static_position_embeddings": True,
-        "normalize_before": False,
-        "normalize_embedding": False,
-        "add_final_layer_norm": False,
-        "add_bias_logits": False,
         "pad_token_id": PAD,
         "eos_token_id": END,
         "bos_token_id": END,

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save_file
 from tokenizers import models
 from transformers.utils import ModelOutput
 
@@ -42,6 +41,15 @@ HEADS = {
 }
 IDS = torch.tensor([[5, 9, 7, 8, 2, 30], [11, 4, 2, 0, 0, 0]])
 MASK = (IDS != 0).long()
+# At the beginning of a program that runs as where the package is not installed.
+NOT_INSTALLED = """
+import json, sys
+class Nowhere:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] == "vanilla_transformer":
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+sys.meta_path.insert(0, Nowhere())
+"""
 NUMBERS = ["one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"]
 _SMALL = {"vocab_size": 50, "d_model": 32, "d_ff": 48, "num_heads": 2, "encoder_layers": 2, "decoder_layers": 3}
 # Sizes for which parameters and operations are counted.
@@ -126,17 +134,6 @@ def single_stack(kind: str, texts: Sequence[str], **fields: Any) -> tuple[Any, V
     return ENCODERS[kind](encoder), tokenizer
 
 
-def write_checkpoint(run: Path, step: int, weights: dict[str, torch.Tensor]) -> Path:
-    """Writes weights as a checkpoint of a run that ended with that step, and returns its directory."""
-    place = run / "checkpoints" / f"step-{step:08d}"
-    place.mkdir(parents=True)
-    file = place / "model.safetensors"
-    save_file({name: weight.contiguous() for name, weight in weights.items()}, file, metadata={"format": "pt"})
-    state = {"progress": {"step": step}, "files": {file.name: file.stat().st_size}}
-    (place / "checkpoint.json").write_text(json.dumps(state))
-    return place
-
-
 def write_summary(run: Path, **facts: Any) -> Summary:
     """Writes the summary of a run that is finished, and returns it."""
     summary = Summary(
@@ -163,6 +160,13 @@ def write_summary(run: Path, **facts: Any) -> Summary:
     )
     summary.write(run / "summary.json")
     return summary
+
+
+def figures(run: Path) -> list[dict[str, float]]:
+    """All that the metrics.jsonl of a run says, but for the time that it took."""
+    records = map(json.loads, (run / "metrics.jsonl").read_text().splitlines())
+    timed = ("seconds", "tokens_per")
+    return [{name: value for name, value in one.items() if not name.startswith(timed)} for one in records]
 
 
 def write_reversed(

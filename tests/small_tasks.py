@@ -5,7 +5,6 @@ import random
 import pytest
 
 from vanilla_transformer.recipe.schema import Recipe
-from vanilla_transformer.training.loop import train
 
 ANIMALS, PLANTS, VERBS = ["dog", "cat", "cow", "hen"], ["oak", "elm", "fir", "fig"], ["sees", "likes", "is"]
 _STEPS = {
@@ -75,15 +74,3 @@ def masked_lines(lines) -> Recipe:
     """The same for a masked language model."""
     changes = {"task": "masked-language-modeling", "encoder_layers": 1, "decoder_layers": None}
     return lines.with_options(examples=("the <mask> sees", "the dog"), **changes)
-
-
-@pytest.fixture
-def stopped(tmp_path, train_until):
-    """Returns the weights of a run that is killed in its thirtieth step and resumed."""
-
-    def run(recipe: Recipe) -> bytes:
-        mine = recipe.with_options(output=str(tmp_path / "stopped"))
-        train_until(mine, 30)
-        return (train(mine) / "model.safetensors").read_bytes()
-
-    return run

@@ -40,8 +40,9 @@ def nothing_asked(monkeypatch):
         ("1:memory:/\n", {"memory/cpu.max": "100000 100000\n"}, 8),
     ],
 )
-def test_a_containers_quota_counts(cores, tmp_path, own, files, expected):
-    cores(8, usable=8)
+def test_a_containers_quota_counts(monkeypatch, tmp_path, own, files, expected):
+    monkeypatch.setattr(os, "cpu_count", lambda: 8)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: set(range(8)), raising=False)
     there = {"proc/self/cgroup": own, **{f"sys/fs/cgroup/{name}": text for name, text in files.items()}}
     for name, text in there.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)

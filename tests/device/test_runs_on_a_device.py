@@ -1,10 +1,9 @@
 """Whole runs on a device: they train without a wait in a step, decode, score and save a model that loads anywhere."""
 
-import random
-
 import pytest
 import small_tasks
 import torch
+from small_models import write_reversed
 
 import vanilla_transformer
 from vanilla_transformer.recipe.schema import Recipe
@@ -17,14 +16,9 @@ STEPS = {"max_steps": 12, "warmup_steps": 4, "save_steps": 6, "eval_steps": 6}
 
 @pytest.fixture
 def pairs(tmp_path) -> Recipe:
-    draw = random.Random(0)
-    for name, size in (("train", 120), ("dev", 12)):
-        words = [[draw.choice(small_tasks.ANIMALS) for _ in range(4)] for _ in range(size)]
-        (tmp_path / f"{name}.a").write_text("".join(" ".join(line) + "\n" for line in words))
-        (tmp_path / f"{name}.b").write_text("".join(" ".join(line).upper() + "\n" for line in words))
-    corpora = {name: (str(tmp_path / f"{name}.a"), str(tmp_path / f"{name}.b")) for name in ("train", "dev")}
+    corpora = {name: write_reversed(tmp_path, name, size, seed=0) for name, size in (("train", 120), ("dev", 12))}
     sizes = {**small_tasks._STEPS, "decoder_layers": 1}
-    return Recipe.of(task="translation", examples=("dog cat",), **corpora, **sizes)
+    return Recipe.of(task="translation", examples=("one two",), **corpora, **sizes)
 
 
 @pytest.fixture
@@ -65,10 +59,10 @@ def test_a_run_trains_without_waits_and_its_model_loads_on_the_processor(
     if name == "pairs":
         on_device, tokenizer = load_model(str(run), device=device)
         assert on_device.device.type == device
-        lines = ["dog cat", "hen"]
+        lines = ["one two", "three"]
         found = [line.text for line in translate_lines(on_device, tokenizer, lines)]
         assert found == [line.text for line in translate_lines(on_device, tokenizer, lines, device="cpu")]
-        data = tuple(str(tmp_path / f"dev.{side}") for side in "ab")
+        data = recipe.data.dev[0].parts
         there, here = (vanilla_transformer.evaluate(str(run), data, device=place) for place in (device, "cpu"))
         assert there.predictions == here.predictions
 

@@ -81,8 +81,8 @@ def test_bfloat16_needs_processor_and_library(monkeypatch, known: str):
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("num_beams", [1, 4])
-def test_16_bit_models_decode_in_float32_where_16_bits_are_emulated(processor, monkeypatch, dtype, num_beams: int):
-    processor(bfloat16=False)
+def test_16_bit_models_decode_in_float32_where_16_bits_are_emulated(monkeypatch, dtype, num_beams: int):
+    monkeypatch.setattr(cpu, "has_bfloat16_products", lambda: False)
     asked, make = [], Weights.projections
 
     def noted(weights, *modules, **scaled):
@@ -100,8 +100,8 @@ def test_16_bit_models_decode_in_float32_where_16_bits_are_emulated(processor, m
     ("load", "own", "threads", "expected"),
     [("1/80", "RS", 4, 4), ("3/80", "RRR", 4, 4), ("2/80", "RS", 4, 3), ("2/80", "RS", 2, 2), ("9/80", "RR", 4, 1)],
 )
-def test_threads_get_the_cores_that_no_other_program_uses(cores, tmp_path, load, own, threads, expected):
-    cores(4)
+def test_threads_get_the_cores_that_no_other_program_uses(monkeypatch, tmp_path, load, own, threads, expected):
+    monkeypatch.setattr(os, "cpu_count", lambda: 4)
     (tmp_path / "loadavg").write_text(f"9.00 9.00 9.00 {load} 7")
     for number, state in enumerate(own):
         (tmp_path / f"self/task/{number}").mkdir(parents=True)

@@ -28,7 +28,6 @@ OTHER = {
     "max_position_embeddings": 40,
     "tie_word_embeddings": False,
 }
-STACKS: dict[str, Any] = {"encoder_layers": 2, "decoder_layers": 2}
 
 
 def lively(model: Any) -> Any:
@@ -56,10 +55,8 @@ def build(kind: str) -> tuple[Any, Any]:
             }[kind]
             recurrent = RecurrentEncoderDecoderConfig(vocab_size=size, d_model=16, num_layers=2, **settings)
             return lively(RecurrentEncoderDecoderForConditionalGeneration(recurrent)), tokenizer
-        config = {
-            "plain": VanillaTransformerConfig(vocab_size=size, **SIZES, **STACKS),
-            "other": VanillaTransformerConfig(vocab_size=size, **SIZES, **STACKS, **OTHER),
-        }[kind]
+        fields = SIZES | {"encoder_layers": 2, "decoder_layers": 2} | (OTHER if kind == "other" else {})
+        config = VanillaTransformerConfig(vocab_size=size, **fields)
         return lively(VanillaTransformerForConditionalGeneration(config)), tokenizer
     model, tokenizer = single_stack(kind, TEXTS, **SIZES)
     return lively(model), tokenizer

@@ -1,5 +1,6 @@
 """Pages of small models and the values that pages and models compute, and a run whose training they replay."""
 
+import json
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -7,7 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from small_models import write_checkpoint
+from safetensors.torch import save_file
 from torch import nn
 
 from vanilla_transformer.explore.static_site import write_page
@@ -39,7 +40,11 @@ def run_of(model: torch.nn.Module, folder: Path, steps: list[int]) -> Path:
     """A run's directory whose weights grow with the steps."""
     for step in steps:
         weights = {name: weight.detach() * (1 + step / 100) for name, weight in model.named_parameters()}
-        write_checkpoint(folder, step, weights)
+        file = folder / "checkpoints" / f"step-{step:08d}" / "model.safetensors"
+        file.parent.mkdir(parents=True)
+        save_file(weights, file, metadata={"format": "pt"})
+        state = {"progress": {"step": step}, "files": {file.name: file.stat().st_size}}
+        file.with_name("checkpoint.json").write_text(json.dumps(state))
     (folder / "metrics.jsonl").write_text('{"step": 10, "loss": 2.5}\n{"step": 10, "dev_loss": 2.25}\n{"step"')
     return folder
 

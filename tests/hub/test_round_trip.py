@@ -11,6 +11,7 @@ from typing import Any
 from hub_server import HubServer, card_problems
 from opus_models import write_opus
 from safetensors.torch import load_file
+from small_models import NOT_INSTALLED
 from transformers import AutoTokenizer, MarianMTModel
 
 from vanilla_transformer.cli import main
@@ -73,20 +74,7 @@ results["whole"] = answers(*load("ann/whole"))
 print(json.dumps(results))
 """
 
-WITHOUT_THE_PACKAGE = """
-class Nowhere:
-    def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] == "vanilla_transformer":
-            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
-sys.meta_path.insert(0, Nowhere())
-try:
-    import vanilla_transformer
-    raise SystemExit("the package can be imported")
-except ModuleNotFoundError:
-    pass
-"""
-
-NOT_INSTALLED = """
+ELSEWHERE = """
 results = {}
 for name in ("parts", "pushed", "opus"):
     loaded = load(f"ann/{name}", trust_remote_code=True)
@@ -137,7 +125,7 @@ def test_a_model_comes_back_from_the_hub_with_and_without_the_package(ann: HubSe
     assert main(["push", str(opus), "ann/opus"]) == 0
     assert "cc-by-4.0" in ann.repositories["ann/opus"].files()["README.md"].decode()
 
-    elsewhere = run(WITHOUT_THE_PACKAGE + NOT_INSTALLED, pushed, ann, tmp_path / "not-installed")
+    elsewhere = run(NOT_INSTALLED + ELSEWHERE, pushed, ann, tmp_path / "not-installed")
     for name in ("parts", "pushed", "saved again"):
         assert elsewhere[name] == expected, name
     own = load_file(saved / "model.safetensors")["model.shared.weight"]

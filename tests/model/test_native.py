@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors import safe_open
-from small_models import HEADS, IDS, MASK, inputs_of, random_model
+from small_models import HEADS, IDS, MASK, NOT_INSTALLED, inputs_of, random_model
 from transformers import (
     AutoModel,
     AutoModelForCausalLM,
@@ -63,16 +63,6 @@ def test_auto_classes_load_what_was_saved(kind: str, tmp_path: Path):
     assert rounded(**inputs).logits.dtype == torch.bfloat16
     stack = rounded.model.encoder if kind == "translator" else rounded.model
     assert torch.equal(stack.positional_encoding(4000), PositionalEncoding(model.config)(4000))
-
-
-NOT_INSTALLED = """
-import json, sys
-class Nowhere:
-    def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] == "vanilla_transformer":
-            raise ModuleNotFoundError(name)
-sys.meta_path.insert(0, Nowhere())
-"""
 
 
 def computed(directories: list[str], trust: bool) -> dict[str, object]:

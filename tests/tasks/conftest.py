@@ -5,12 +5,12 @@ from contextlib import redirect_stdout
 from pathlib import Path
 
 import pytest
-from small_tasks import labelled, lines, masked_lines, stopped, tagged
+from small_tasks import labelled, lines, masked_lines, tagged
 
 from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.training.loop import train
 
-__all__ = ["labelled", "lines", "masked_lines", "stopped", "tagged"]
+__all__ = ["labelled", "lines", "masked_lines", "tagged"]
 
 
 @pytest.fixture(scope="session")

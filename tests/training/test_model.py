@@ -1,4 +1,4 @@
-"""What a run trains: a model that starts from a saved one (`train --from`), Adam and its learning rate."""
+"""What a run trains: a model that starts from a saved one (`train --from`), and its learning rate."""
 
 from pathlib import Path
 
@@ -20,7 +20,7 @@ from vanilla_transformer.recipe.reading import load_recipe
 from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.tasks import get_task
 from vanilla_transformer.training.loop import train
-from vanilla_transformer.training.model import build_model, make_optimizer, recipe_of_start
+from vanilla_transformer.training.model import build_model, recipe_of_start
 
 TRANSLATION = get_task("translation")
 
@@ -107,10 +107,3 @@ def test_the_rate_rises_in_a_line_and_falls_with_the_root_of_the_step():
     assert paper_learning_rate(1000, 512, 4000) == pytest.approx(peak / 4)
     assert paper_learning_rate(16000, 512, 4000) == pytest.approx(peak / 2)
     assert max(paper_learning_rate(step, 512, 4000) for step in range(1, 9000)) == peak
-
-
-def test_adam_has_the_papers_settings():
-    optimizer = make_optimizer([torch.nn.Parameter(torch.zeros(1))], Recipe(), torch.device("cpu"))
-    assert optimizer.defaults["betas"] == (0.9, 0.98)
-    assert optimizer.defaults["eps"] == 1e-9
-    assert optimizer.defaults["weight_decay"] == 0

@@ -18,7 +18,7 @@ import torch
 from browser import free_port
 from refusals import refused
 from safetensors.torch import load_file
-from small_models import small_recipe
+from small_models import figures, small_recipe
 
 from vanilla_transformer.cli.program import main
 from vanilla_transformer.data.preparation import StoredCorpus
@@ -135,15 +135,6 @@ def assert_same_training(directory, alone):
     weights, expected = load_file(directory / "model.safetensors"), load_file(alone / "model.safetensors")
     for name in expected.keys() | weights.keys():
         torch.testing.assert_close(weights[name], expected[name], atol=1e-4, rtol=1e-3)
-
-
-def figures(directory):
-    """All that metrics.jsonl says, but for the time that it took."""
-    records = [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]
-    return [
-        {name: value for name, value in record.items() if not name.startswith(("seconds", "tokens_per"))}
-        for record in records
-    ]
 
 
 def test_two_processes_train_as_one_does_each_on_pairs_of_its_own(recipe, alone, tmp_path):
@@ -306,13 +297,13 @@ def test_a_process_that_was_to_have_others_and_cannot_find_them_is_refused(monke
             processes.check_launch()
 
 
-def test_processes_that_share_cores_are_for_a_cpu_without_a_launcher(monkeypatch, accelerators):
+def test_processes_that_share_cores_are_for_a_cpu_without_a_launcher(monkeypatch):
     two = Recipe.of(output="nowhere", processes=2)
     assert processes_for(two) == 2
     monkeypatch.setenv("WORLD_SIZE", "1")
     assert processes_for(two) == 1
     monkeypatch.delenv("WORLD_SIZE")
-    accelerators(1)
+    monkeypatch.setattr(torch.accelerator, "is_available", lambda: True)
     assert processes_for(Recipe.of(output="nowhere")) == 1
     with refused(RecipeError, "torchrun --nproc-per-node"):
         processes_for(two)
