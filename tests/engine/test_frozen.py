@@ -3,7 +3,7 @@
 import contextvars
 import copy
 import gc
-import os
+import multiprocessing
 import threading
 import weakref
 from concurrent.futures import ThreadPoolExecutor
@@ -150,35 +150,24 @@ def test_a_found_translation_can_be_changed():
             model.generate(**ASKED, num_beams=num_beams)[0, 0] = 7
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+@pytest.mark.skipif("fork" not in multiprocessing.get_all_start_methods(), reason="no fork here")
 def test_a_fork_while_a_block_is_packed_can_decode():
-    model = sharp(0)
     packing, forked = threading.Event(), threading.Event()
 
     def slow(model, weights):
         packing.set()
         forked.wait(20)
 
-    with model.frozen() as held:
+    with sharp(0).frozen() as held:
         thread = threading.Thread(target=held.part, args=(slow, torch.float32, None))
         thread.start()
         packing.wait(20)
-        child = os.fork()
-        if child == 0:
-            held.part(lambda model, weights: None, torch.float32, None)
-            os._exit(7)
-        status = os.waitpid(child, 0)[1] if _ended(child) else None
+        work = lambda model, weights: None, torch.float32, None  # noqa: E731
+        child = multiprocessing.get_context("fork").Process(target=held.part, args=work)
+        child.start()
+        child.join(10)
+        child.kill()  # Where it hangs.
+        child.join()
         forked.set()
         thread.join()
-    assert status is not None and os.waitstatus_to_exitcode(status) == 7
-
-
-def _ended(child: int) -> bool:
-    """Waits for a process, and ends it if it hangs."""
-    for _ in range(100):
-        if os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None:
-            return True
-        threading.Event().wait(0.1)
-    os.kill(child, 9)
-    os.waitpid(child, 0)
-    return False
+    assert child.exitcode == 0

@@ -83,41 +83,17 @@ def mean_by_hand(models, source, read):
     return np.log(np.exp(logs).mean(0))
 
 
-def beam_by_hand(models, source, width, longest):
-    """Section 6.1 for one sentence, whole sequences read anew at each step: (score, tokens), best first."""
-    running, finished = [(0.0, [1])], []
-    for length in range(1, longest + 1):
-        penalty = ((5 + length) / 6) ** 0.6
-        every = {name: part.expand(len(running), -1) for name, part in source.items()}
-        log_p = mean_by_hand(models, every, torch.tensor([tokens for _, tokens in running]))
-        candidates = sorted(
-            (
-                (score + log_p[row, token], [*tokens, token])
-                for row, (score, tokens) in enumerate(running)
-                for token in range(log_p.shape[1])
-            ),
-            key=lambda one: -one[0],
-        )[: 2 * width]
-        ended = [(score / penalty, tokens) for score, tokens in candidates[:width] if tokens[-1] == 2]
-        if length == longest:
-            ended = [(score / penalty, tokens) for score, tokens in candidates[:width]]
-        finished = sorted(finished + ended, key=lambda one: -one[0])[:width]
-        running = [one for one in candidates if one[1][-1] != 2][:width]
-    return finished
-
-
-def test_beams_are_those_of_a_search_written_out_over_the_mean(source):
-    models = [transformer(0), recurrent(1), transformer(2, d_model=32)]
-    ensemble = EnsembleForConditionalGeneration(models)
+def test_scores_of_a_beam_are_those_of_the_mean_recomputed_with_the_whole_target(source):
+    ensemble = EnsembleForConditionalGeneration([transformer(0), recurrent(1), transformer(2, d_model=32)])
     sequences, scores = searched(ensemble, source, {"num_beams": 3, "num_return_sequences": 3})
-    for row in range(10):
-        length = int(source["attention_mask"][row].sum())
-        alone = {name: part[row : row + 1, :length] for name, part in source.items()}
-        expected = beam_by_hand(models, alone, 3, length + 3)
-        for place, (score, tokens) in enumerate(expected):
-            found = sequences[3 * row + place].tolist()
-            assert found[: len(tokens)] == tokens and not any(found[len(tokens) :])
-            assert float(scores[3 * row + place]) == pytest.approx(score, abs=1e-5)
+    every, written = {name: part.repeat_interleave(3, 0) for name, part in source.items()}, sequences[:, 1:]
+    log_p = ensemble(**every, decoder_input_ids=sequences[:, :-1]).logits.gather(-1, written[..., None])[..., 0]
+    # A hypothesis is over after its end, and at the limit of its sentence.
+    over = ((written == 2).cumsum(1) - (written == 2).long()).bool()
+    over |= torch.arange(written.shape[1]) >= every["attention_mask"].sum(1, keepdim=True) + 3
+    assert not written[over].any() and not torch.equal(sequences[::3], sequences[1::3])
+    penalty = ((5 + (~over).sum(1)) / 6) ** 0.6
+    torch.testing.assert_close(scores, log_p.masked_fill(over, 0).sum(1) / penalty, atol=1e-5, rtol=0)
 
 
 def test_greedy_takes_the_likeliest_by_the_mean_and_forward_gives_it(source):
