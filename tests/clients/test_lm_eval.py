@@ -16,7 +16,7 @@ PROMPTS = ["the cat", "a dog", "Hello"]
 
 
 def test_a_language_model_is_scored_on_a_task(directories: dict[str, Path], tmp_path: Path):
-    """The harness chooses as the model's own probabilities do."""
+    """The likelihoods by which the harness chooses are the model's own."""
     from lm_eval.models.huggingface import HFLM
     from lm_eval.tasks import TaskManager
 
@@ -50,8 +50,3 @@ def test_a_language_model_is_scored_on_a_task(directories: dict[str, Path], tmp_
     for prompt, sample in zip(PROMPTS, samples, strict=True):
         for choice, answer in zip(CHOICES, sample["filtered_resps"], strict=True):
             assert math.isclose(float(answer[0]), likelihood(prompt, choice), abs_tol=1e-3)
-    right = sum(
-        max(CHOICES, key=lambda choice: likelihood(prompt, choice)) == CHOICES[place]
-        for place, prompt in enumerate(PROMPTS)
-    )
-    assert found["results"]["which_word"]["acc,none"] == pytest.approx(right / len(PROMPTS))

@@ -85,8 +85,6 @@ def test_the_site_is_built_without_a_warning(site):
     assert "<math" in (site / "paper" / "3.2-attention.html").read_text("utf-8")
 
 
-def test_the_readme_is_short_and_its_links_are_there():
-    text = README.read_text("utf-8")
-    assert 500 <= len(text.split()) <= 700
-    for link in re.findall(r"\]\(([^)#:]+)\)", text):
+def test_what_the_readme_links_to_is_there():
+    for link in re.findall(r"\]\(([^)#:]+)\)", README.read_text("utf-8")):
         assert (ROOT / link).exists(), link

@@ -5,11 +5,13 @@ import functools
 import io
 import json
 
+import numpy as np
 import pytest
 from small_models import CONFIGS, ENCODERS, on_meta, random_model, save_translator
 
 from vanilla_transformer import VanillaTransformerConfig, VanillaTransformerForConditionalGeneration
 from vanilla_transformer.cli import main
+from vanilla_transformer.cost import training_flops
 from vanilla_transformer.inspection.paper_tables import MILLIONS_OF_PARAMETERS, VOCABULARIES
 from vanilla_transformer.inspection.parameters import count_parameters
 
@@ -94,11 +96,4 @@ def test_models_of_one_stack_are_counted_as_they_are(kind, tmp_path):
     parts = found["parameters"]
     assert parts["total"] == model.num_parameters() and parts["embedding"] == 48 * 32
     assert parts.get("classifier", 0) == (0 if hasattr(model, "lm_head") else 32 * 5 + 5)
-    matrices = sum(weight.numel() for name, weight in model.model.layers.named_parameters() if weight.dim() == 2)
-    outputs = 48 if hasattr(model, "lm_head") else 5
-    if kind == "classifier":
-        outputs /= 25  # One for all tokens of a text.
-    if kind == "masked-language-model":
-        outputs *= 3 / 25  # Those that are masked of 23 between the ends.
-    attention = 2 * 2 * 25 * 32  # Scores and weighted values of every layer.
-    assert found["training"]["flops_per_token"] == pytest.approx(6 * (matrices + attention + 32 * outputs))
+    assert found["training"]["flops_per_token"] == training_flops(model.config, np.array([25])) / 25
