@@ -59,9 +59,6 @@ def decoded_lines(path: str | os.PathLike[str]) -> Iterator[str]:
         byte = f"byte 0x{error.object[error.start]:02x} at position {error.start + 1}"
         raise CorpusError(f"{name}, line {number}: not UTF-8 ({byte}); convert the file to UTF-8 first") from error
     except (*DAMAGE, OSError) as error:
-        suffix = suffix_of(path)
-        if suffix and getattr(error, "errno", None) is None:
-            raise CorpusError(f"{name} is not a complete {suffix} file: {error}") from error
         raise CorpusError(f"{name} cannot be read: {getattr(error, 'strerror', None) or error}") from error
 
 

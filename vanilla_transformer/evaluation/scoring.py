@@ -24,10 +24,9 @@ class Evaluation:
     """A model's results on a corpus.
 
     Attributes:
-        scores: The score of each metric, by name.
         predictions: A line for each row.
         references: What is right for each row.
-        figures: The figures shown beside the scores, by name.
+        figures: What is shown beside the scores, by name.
     """
 
     scores: dict[str, Score]

@@ -41,7 +41,6 @@ class RunContext:
     """A run that holds its output directory and has turned its text into tokens.
 
     Attributes:
-        checkpoint: The one from which it continues.
         deadline: When the run has to be over, on the clock of `time.perf_counter`; infinite if it may take any time.
     """
 
