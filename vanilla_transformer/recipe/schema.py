@@ -1,7 +1,4 @@
-"""The recipe: all settings of a training run, in blocks; each setting has one name, which no other block has.
-
-Text and numbers are read as the words of a command line are. Corpora become `CorpusSpec`s.
-"""
+"""The recipe: all settings of a training run, in blocks; each setting has one name, which no other block has."""
 
 import dataclasses
 from collections.abc import Iterator, Mapping

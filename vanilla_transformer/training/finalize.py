@@ -64,8 +64,6 @@ def finalize(context: RunContext, model: PreTrainedModel, progress: Progress) ->
     answers = task.answers(model, context.inputs.tokenizer, recipe.evaluation.examples)
     write_model_card(run.path, summary, answers)
     logger.info(" ".join(summary.sentences(items)))
-    if answers:
-        logger.info("Examples, each with what the model makes of it:")
     for example, answer in zip(recipe.evaluation.examples, answers, strict=True):
         print(example, answer, sep="\t", flush=True)
     shutil.rmtree(run.prepared, ignore_errors=True)

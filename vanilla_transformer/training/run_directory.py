@@ -181,22 +181,18 @@ class RunLogger:
         self.enabled = enabled
         self.bar: tqdm[Any] | None = None
 
-    def info(self, message: str) -> None:
-        """Shows a message on the screen and writes it to the log."""
+    def info(self, message: str, *, shown: bool = True) -> None:
+        """Writes a message to the log and, if it is to be shown, to the screen."""
         if self.enabled:
-            tqdm.write(message, file=sys.stderr)
-            self._log(message)
-
-    def _log(self, message: str) -> None:
-        _append(self.log, f"{time.strftime('%Y-%m-%d %H:%M:%S')} {message}")
+            if shown:
+                tqdm.write(message, file=sys.stderr)
+            _append(self.log, f"{time.strftime('%Y-%m-%d %H:%M:%S')} {message}")
 
     def log_metrics(self, metrics: dict[str, float], message: str) -> None:
         """Appends a line to metrics.jsonl, and the message to the log and, without a bar, to the screen."""
         if self.enabled:
             _append(self.metrics, json.dumps(metrics))
-            self._log(message)
-            if self.bar is None:
-                print(message, file=sys.stderr, flush=True)
+            self.info(message, shown=self.bar is None)
 
     def start_bar(self, *, total: float, done: int) -> None:
         """Shows a progress bar in a terminal; a file or a pipe gets a line for each call of `log_metrics` instead."""
