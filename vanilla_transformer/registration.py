@@ -28,12 +28,19 @@ def register_family(family: type[PreTrainedConfig], models: dict[Any, type[PreTr
 
 def is_known(config: PreTrainedConfig) -> bool:
     """Tells whether a configuration is of a family of the package, or of a registered one."""
-    return type(config) in FAMILIES
+    return isinstance(config, tuple(FAMILIES))
 
 
 def model_class(config: PreTrainedConfig) -> Any:
     """Returns the class of a model with that configuration: the saved one, else its family's language model."""
-    models = list(FAMILIES[type(config)].values())
+    kind = type(config)
+    models = list(FAMILIES.get(kind, {}).values()) or [
+        auto._model_mapping[kind]
+        for auto in FAMILIES[next(known for known in FAMILIES if isinstance(config, known))]
+        if kind in auto._model_mapping
+    ]
+    if not models:
+        raise ValueError(f"No model is registered for {kind.__name__}: import the file that registers one")
     saved = [model for model in models if model.__name__ in (config.architectures or ())]
     return saved[0] if saved else models[:2][-1]
 

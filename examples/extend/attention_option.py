@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import torch
 from torch import nn
-from transformers import AutoModelForSeq2SeqLM
+from transformers import AutoConfig, AutoModelForSeq2SeqLM
 
 from vanilla_transformer import (
     VanillaTransformerConfig,
@@ -21,7 +21,6 @@ from vanilla_transformer import (
 )
 from vanilla_transformer.engine.known import unknown
 from vanilla_transformer.model.modeling_vanilla_transformer import MultiHeadAttention
-from vanilla_transformer.registration import register_family
 
 PAIRS = {"one two": "1 2", "two one": "2 1", "three": "3", "one three": "1 3", "two two": "2 2", "three one": "3 1"}
 
@@ -61,7 +60,8 @@ class NormalisedTransformer(VanillaTransformerForConditionalGeneration):
                 attention.k_proj = NormalisedHeads(attention.k_proj, attention.d_k)
 
 
-register_family(NormalisedConfig, {AutoModelForSeq2SeqLM: NormalisedTransformer})
+AutoConfig.register(NormalisedConfig.model_type, NormalisedConfig)
+AutoModelForSeq2SeqLM.register(NormalisedConfig, NormalisedTransformer)
 
 
 def main(argv: Sequence[str] | None = None) -> None:
