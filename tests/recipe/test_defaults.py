@@ -97,6 +97,8 @@ def test_a_translator_that_reads_few_tokens_is_shallow_unless_sizes_are_given():
         return model.encoder_layers, model.decoder_layers, model.dropout
 
     assert layers(50_000, max_minutes=10) == layers(50_000, GPU, max_steps=300) == (2, 2, 0.1)
+    one_core = dataclasses.replace(LAPTOP, cores=1)
+    assert layers(20_000, one_core, max_minutes=30) == layers(100_000, one_core, max_minutes=90) == (2, 2, 0.1)
     assert layers(50_000) == layers(50_000, max_minutes=300) == layers(50_000, GPU) == (4, 4, 0.3)
     assert layers(3_000, GPU) == (2, 2, 0.3)  # A hundred epochs of little text: few tokens, many times.
     assert layers(50_000, max_minutes=10, dropout=0.2) == (2, 2, 0.2)
