@@ -16,7 +16,8 @@ STEPS = {"max_steps": 12, "warmup_steps": 4, "save_steps": 6, "eval_steps": 6}
 
 @pytest.fixture
 def pairs(tmp_path) -> Recipe:
-    corpora = {name: write_reversed(tmp_path, name, size, seed=0) for name, size in (("train", 120), ("dev", 12))}
+    pairs = {"train": 120, "dev": 12}
+    corpora = {name: write_reversed(tmp_path, name, size, seed=0, longest=2) for name, size in pairs.items()}
     sizes = {**small_tasks._STEPS, "decoder_layers": 1}
     return Recipe.of(task="translation", examples=("one two",), **corpora, **sizes)
 
