@@ -43,7 +43,7 @@ from .configuration_vanilla_transformer import (
     VanillaTransformerEncoderConfig,
 )
 from .generation_vanilla_transformer import CausalGenerationMixin, PaperGenerationMixin, paper_generation_config
-from .pipeline_vanilla_transformer import custom_pipelines
+from .pipeline_vanilla_transformer import CUSTOM_PIPELINES
 
 try:  # A saved model does not copy what is imported in a `try`: there the loss holds all logits.
     from vanilla_transformer.engine.cross_entropy import summed_cross_entropy
@@ -320,9 +320,9 @@ class HubModel(PreTrainedModel):
         if self.hub_classes:
             self.config.auto_map = {**(getattr(self.config, "auto_map", None) or {}), **self.hub_classes}
         if "AutoModelForSeq2SeqLM" in self.hub_classes:
-            self.config.custom_pipelines = custom_pipelines("AutoModelForSeq2SeqLM")
+            self.config.custom_pipelines = CUSTOM_PIPELINES["AutoModelForSeq2SeqLM"]
         elif "ForTokenClassification" in type(self).__name__:
-            self.config.custom_pipelines = custom_pipelines("AutoModelForTokenClassification")
+            self.config.custom_pipelines = CUSTOM_PIPELINES["AutoModelForTokenClassification"]
         weights = self.state_dict() if kwargs.get("state_dict") is None else kwargs["state_dict"]
         if not self._is_tied(weights):
             # The library leaves out names that share a weight, even where it will not tie them again.

@@ -102,11 +102,11 @@ class VanillaTransformerTokenClassificationPipeline(TokenClassificationPipeline)
         return found
 
 
-def custom_pipelines(auto_class: str) -> dict[str, dict[str, object]]:
-    """Returns the entry of a saved configuration by which `pipeline` finds this file beside a model of that class."""
-    task, pipeline = {
-        "AutoModelForSeq2SeqLM": ("translation", VanillaTransformerTranslationPipeline),
-        "AutoModelForTokenClassification": ("token-classification", VanillaTransformerTokenClassificationPipeline),
-    }[auto_class]
-    impl = f"{__name__.rpartition('.')[2]}.{pipeline.__name__}"
-    return {task: {"impl": impl, "pt": [auto_class], "type": "text"}}
+# The entry of a saved configuration by which `pipeline` finds this file beside a model, for each Auto class.
+CUSTOM_PIPELINES: dict[str, dict[str, dict[str, object]]] = {
+    auto_class: {task: {"impl": f"{__name__.rpartition('.')[2]}.{kind.__name__}", "pt": [auto_class], "type": "text"}}
+    for auto_class, task, kind in (
+        ("AutoModelForSeq2SeqLM", "translation", VanillaTransformerTranslationPipeline),
+        ("AutoModelForTokenClassification", "token-classification", VanillaTransformerTokenClassificationPipeline),
+    )
+}
