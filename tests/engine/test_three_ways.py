@@ -6,6 +6,7 @@ import pytest
 import torch
 from accelerate import cpu_offload
 from searches import END, INPUTS, PAD, WORDS, sharp, without_engine
+from transformers import EosTokenCriteria, StoppingCriteriaList
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from vanilla_transformer.engine.stacks import DecoderCache
@@ -54,10 +55,15 @@ def test_the_type_of_ids_and_mask_changes_nothing(model, way, call):
         {"bad_words_ids": [[END]], "max_new_tokens": 9},
         {"forced_eos_token_id": END, "max_length_beyond_source": 0, "suppress_tokens": [PAD]},
         {"forced_eos_token_id": END, "max_length_beyond_source": 0, "num_beams": 1},
+        {
+            "exponential_decay_length_penalty": (2, 1.5),
+            "stopping_criteria": StoppingCriteriaList([EosTokenCriteria([9])]),
+            "max_new_tokens": 60,
+        },
     ],
-    ids=str,
+    ids=["suppress", "begin", "bad words", "forced end", "greedily", "scores beyond 1e9"],
 )
-def test_empty_lists_and_forced_ends_are_the_librarys(model, way, call):
+def test_unusual_settings_are_the_librarys(model, way, call):
     with way():
         assert torch.equal(model.generate(**INPUTS, **call), by_library(model, **call))
 

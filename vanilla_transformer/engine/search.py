@@ -161,7 +161,8 @@ def may_improve(running: Hypotheses, finished: Hypotheses, length: int, limits: 
     earlier: True once W have ended, False by the bound of a hypothesis of the current length.
     """
     best, last = running.scores[:, 0], finished.scores[:, limits.counted - 1]
-    goes_on = best > IMPOSSIBLE / 2
+    # Processors may lift scores so high that impossible ones seem possible.
+    goes_on = (best > IMPOSSIBLE / 2) & (length < limits.lengths)
     if limits.early_stopping is True:
         return goes_on & (last <= IMPOSSIBLE)
     is_exact = limits.early_stopping == "never" and limits.length_penalty > 0
