@@ -61,10 +61,13 @@ def finalize(context: RunContext, model: PreTrainedModel, progress: Progress) ->
     task = task_for(recipe)
     items = items_of_loss(task)
     plot_learning_curves(read_metrics(run.metrics), run.path / CURVES, f"nats per {items.removesuffix('s')}")
-    answers = task.answers(model, context.inputs.tokenizer, recipe.evaluation.examples)
+    examples = recipe.evaluation.examples
+    answers = task.answers(model, context.inputs.tokenizer, examples) if examples else []
     write_model_card(run.path, summary, answers)
     logger.info(" ".join(summary.sentences(items)))
-    for example, answer in zip(recipe.evaluation.examples, answers, strict=True):
+    if examples:
+        logger.info("Examples, each with what the model makes of it:")
+    for example, answer in zip(examples, answers, strict=True):
         print(example, answer, sep="\t", flush=True)
     shutil.rmtree(run.prepared, ignore_errors=True)
     run.finish.unlink(missing_ok=True)

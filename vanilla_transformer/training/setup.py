@@ -3,7 +3,7 @@
 import math
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 
@@ -95,7 +95,12 @@ def start_run(recipe: Recipe) -> Iterator[RunContext]:
         deadline = begun + 60 * (resolved.optimization.max_minutes or math.inf)
         if checkpoint is not None:
             deadline -= checkpoint.progress.seconds
-        yield RunContext(resolved, run, inputs, checkpoint, accelerator, logger, deadline)
+        try:
+            yield RunContext(resolved, run, inputs, checkpoint, accelerator, logger, deadline)
+        except Exception as error:
+            with suppress(OSError):  # The disk may be full.
+                logger.info(f"Ended by an error: {error}", shown=False)
+            raise
     finally:
         logger.close_bar()
         run.leave()
