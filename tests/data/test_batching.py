@@ -1,8 +1,11 @@
+import tracemalloc
+
 import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 from refusals import refused
 
+from vanilla_transformer.data import batching
 from vanilla_transformer.data.batching import Step, StepPlan, share
 
 lengths_of_pairs = st.lists(st.tuples(st.integers(1, 60), st.integers(1, 60)), min_size=1, max_size=200)
@@ -84,6 +87,16 @@ def test_leftover_pairs_of_the_last_step_are_not_always_short():
     plan, (sources, _) = make_plan(text_lengths(20_000)), text_lengths(20_000)
     leftovers = [np.concatenate(plan.epoch(epoch)[-1].batches) for epoch in range(10)]
     assert max(sources[pairs].mean() for pairs in leftovers) > sources.mean()
+
+
+def test_planning_takes_little_more_than_a_key_for_each_pair(monkeypatch):
+    monkeypatch.setattr(batching, "BLOCK", 1 << 14)
+    plan = make_plan(text_lengths(count := 500_000), 25_000, 6)
+    tracemalloc.start()
+    steps = plan.epoch(0)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert steps and peak < 12 * count
 
 
 def test_a_budget_that_does_not_fit_is_refused():

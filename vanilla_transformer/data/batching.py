@@ -11,6 +11,8 @@ from numpy.typing import NDArray
 LABEL_PADDING = -100
 # Share of its rows at which a batch may end if that keeps longer and shorter pairs apart.
 MIN_FILL = 0.9
+# Sort keys are made in blocks, so that planning needs little more memory than the keys themselves.
+BLOCK = 1 << 20
 
 Indices = NDArray[np.int64]
 Lengths = NDArray[np.integer]
@@ -115,28 +117,46 @@ def _sorted_by_length(lengths: Sequence[Lengths], items: Items, random: np.rando
     The direction of the difference alternates with each length, so that neighbours at the change are alike in both
     sides.
 
-    One 64-bit key [longer side | difference | random bits | index] holds everything, so that tens of millions of rows
-    are sorted in seconds.
+    One 64-bit key [longer side | difference | random bits | index] holds everything and is sorted in place: so tens of
+    millions of rows take only seconds and one array.
     """
-    source, target = (side.astype(np.int64) for side in (lengths[0], lengths[-1]))
-    longer = np.maximum(source, target)
-    count, longest = len(longer), int(longer.max())
+    source_lengths, target_lengths = lengths[0], lengths[-1]
+    count = len(source_lengths)
+    longest = int(max(source_lengths.max(), target_lengths.max()))
     index_bits, length_bits = count.bit_length(), longest.bit_length()
     random_bits = 64 - index_bits - length_bits - (length_bits + 1)
     if random_bits < 0:
         raise ValueError(f"{count} rows of up to {longest} tokens are more than can be sorted: drop the longest")
-    difference = np.where((longer + random.integers(2)) % 2 == 0, target - source, source - target) + longest
-    keys = (((longest - longer) << (length_bits + 1)) | difference).astype(np.uint64)
-    keys = (keys << np.uint64(random_bits)) | random.integers(1 << random_bits, size=count, dtype=np.uint64)
-    keys = (keys << np.uint64(index_bits)) | np.arange(count, dtype=np.uint64)
+    turn = int(random.integers(2))
+    keys = np.empty(count, dtype=np.uint64)
+    for start in range(0, count, BLOCK):
+        block = slice(start, min(start + BLOCK, count))
+        source = source_lengths[block].astype(np.int64)
+        target = target_lengths[block].astype(np.int64)
+        longer = np.maximum(source, target)
+        difference = np.where((longer + turn) % 2 == 0, target - source, source - target) + longest
+        key = (((longest - longer) << (length_bits + 1)) | difference).astype(np.uint64) << np.uint64(random_bits)
+        key |= random.integers(1 << random_bits, size=len(key), dtype=np.uint64)
+        keys[block] = (key << np.uint64(index_bits)) | np.arange(block.start, block.stop, dtype=np.uint64)
     keys.sort()
-    alike = keys >> np.uint64(index_bits + random_bits)
-    starts = np.flatnonzero(np.append(True, alike[1:] != alike[:-1]))
-    order = (keys & np.uint64((1 << index_bits) - 1)).view(np.int64)
+    starts = _run_starts(keys, index_bits + random_bits)
+    keys &= np.uint64((1 << index_bits) - 1)
+    order = keys.view(np.int64)
     firsts = order[starts]
     counts = np.diff(np.append(starts, count))
-    run_items = items(*(side[firsts].astype(np.int64) for side in lengths))
-    return order, _Runs(counts.tolist(), source[firsts].tolist(), target[firsts].tolist(), run_items.tolist())
+    sources, targets = source_lengths[firsts].tolist(), target_lengths[firsts].tolist()
+    return order, _Runs(
+        counts.tolist(), sources, targets, items(*(side[firsts].astype(np.int64) for side in lengths)).tolist()
+    )
+
+
+def _run_starts(keys: NDArray[np.uint64], free_bits: int) -> NDArray[np.int64]:
+    """Returns the places where the sorted keys, without their lowest `free_bits`, change."""
+    starts = [np.zeros(1, dtype=np.int64)]
+    for start in range(0, len(keys), BLOCK):
+        block = keys[start : start + BLOCK + 1] >> np.uint64(free_bits)
+        starts.append(np.flatnonzero(block[1:] != block[:-1]) + (start + 1))
+    return np.concatenate(starts)
 
 
 def _cut(runs: _Runs, budget: int) -> tuple[list[int], NDArray[np.int64]]:
