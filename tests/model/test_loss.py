@@ -44,12 +44,13 @@ def test_loss_in_parts_and_its_gradients_equal_those_over_all_logits(rows: int, 
 
 
 def test_a_label_whose_probability_is_nought_in_float32_has_the_right_loss():
-    hidden, weight, labels = examples()
+    rows = 1000
+    hidden, weight, labels = examples(rows)
     probabilities = torch.nn.functional.linear(30 * hidden, weight).softmax(-1)
     assert (probabilities.gather(1, labels.clamp(min=0)[:, None]) == 0).any()
-    parts, whole = both(scale=30.0)
+    parts, whole = both(rows, scale=30.0)
     assert parts[0].isfinite()
-    torch.testing.assert_close(parts, whole, rtol=1e-5, atol=1e-3)  # How products round depends on the processor.
+    torch.testing.assert_close(parts, whole, rtol=1e-5, atol=1e-4)
 
 
 def test_under_autocast_the_products_alone_are_rounded():

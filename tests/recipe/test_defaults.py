@@ -166,9 +166,11 @@ def test_short_runs_warm_up_for_a_part_without_a_higher_peak(steps):
     assert found.learning_rate_scale == 1 or found.warmup_steps < MIN_WARMUP
 
 
-def test_a_warm_up_that_is_given_has_the_papers_rate():
-    found = chosen(3_000, LAPTOP, max_steps=300, warmup_steps=100)[0].optimization
-    assert (found.warmup_steps, found.learning_rate_scale) == (100, 1.0)
+@pytest.mark.parametrize(("warmup", "told"), [(100, False), (299, False), (300, True), (2_000, True)])
+def test_a_warm_up_that_is_given_has_the_papers_rate_and_is_warned_of_if_the_run_is_no_longer(warmup, told):
+    recipe, sentences = chosen(3_000, LAPTOP, max_steps=300, warmup_steps=warmup)
+    assert (recipe.optimization.warmup_steps, recipe.optimization.learning_rate_scale) == (warmup, 1.0)
+    assert any("Attention" in one and "--warmup-steps" in one for one in sentences) == told
     assert chosen(3_000, LAPTOP, max_steps=300, learning_rate_scale=2.0)[0].optimization.learning_rate_scale == 2.0
 
 

@@ -197,11 +197,17 @@ def resolve(
     fill(*_choose_precision(recipe, device))
     batch_tokens = recipe.optimization.batch_tokens or _batch_tokens(task, corpus)
     fill(*_choose_batches(recipe, task, device, batch_tokens))
+    given_warmup = recipe.optimization.warmup_steps
     timed = recipe.optimization.max_minutes is not None  # Such a run needs no last step.
     unmeasured = timed and steps_in_time is None
     steps, warmup_steps, scale, sentence = _choose_length(recipe, task, corpus, device, batch_tokens, steps_in_time)
     chosen = {"warmup_steps": warmup_steps, "learning_rate_scale": scale} | ({} if timed else {"max_steps": steps})
     fill(chosen, "" if unmeasured else sentence)
+    if given_warmup is not None and given_warmup >= steps and sentences and not unmeasured:
+        sentences.append(
+            f"Attention: the warm-up of {given_warmup:,} steps leaves none of the {steps:,} steps at the "
+            "full learning rate: give fewer --warmup-steps, or leave the option out."
+        )
     if recipe.model.architecture == "recurrent":
         usual = "a learning rate of {learning_rate:g} after the warm-up and gradients clipped to {max_grad_norm:g}"
         fill(RECURRENT, f"Optimisation: where not given, {usual.format(**RECURRENT)}, as usual for recurrent models.")

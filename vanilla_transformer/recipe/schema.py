@@ -403,7 +403,7 @@ class Recipe:
 def placed(settings: Mapping[str, object], *, lenient: bool = False) -> Iterator[tuple[str, str, object]]:
     """Yields the block, "" for the recipe itself, the name and the value of each setting.
 
-    Settings that there are not are refused or, if `lenient`, left out.
+    Unknown settings are refused or, if `lenient`, left out.
     """
     blocks = Recipe().blocks
     for name, value in settings.items():

@@ -212,7 +212,7 @@ class Task(ABC):
     def predictor(
         self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, *, batch_tokens: int | None = None
     ) -> Predictor:
-        """Returns the model, ready to predict, unless `predict` is not for it."""
+        """Returns the model, ready to predict; raises ModelError if `predict` is not for it."""
         raise ModelError(
             f"`predict` is not for {self.name}: give the model to `translate`, or to its pipeline in transformers"
         )

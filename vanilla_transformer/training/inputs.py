@@ -20,7 +20,7 @@ from vanilla_transformer.data.preparation import (
     prepare_corpus,
 )
 from vanilla_transformer.data.sources import BETWEEN_WORDS, refuse_pipes
-from vanilla_transformer.errors import RecipeError, VocabularyError
+from vanilla_transformer.errors import CorpusError, RecipeError, VocabularyError
 from vanilla_transformer.model.configuration_vanilla_transformer import VanillaTransformerConfig
 from vanilla_transformer.model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
 from vanilla_transformer.recipe.defaults import choose_vocab_size
@@ -35,6 +35,8 @@ from vanilla_transformer.translation.loading import load_own_tokenizer, saved_co
 _ROWS_AT_ONCE = 10_000
 # Sub-words depend on counts: more sentences than this hardly change them.
 MAX_ROWS_FOR_VOCABULARY = 1_000_000
+# An epoch is planned in memory: about 30 bytes per pair, and 16 more if a share is drawn anew in each epoch.
+MAX_PAIRS_IN_AN_EPOCH = 1_000_000_000
 
 
 @dataclass(frozen=True)
@@ -276,6 +278,12 @@ class MixedCorpus(PreparedCorpus):
 def _shares(sizes: Sequence[int], weights: Sequence[float]) -> list[int]:
     """Returns the number of pairs of each corpus in the smallest epoch that holds all pairs and has these weights."""
     pairs_per_weight = max(size / weight for size, weight in zip(sizes, weights, strict=True))
+    if pairs_per_weight * sum(weights) > MAX_PAIRS_IN_AN_EPOCH:
+        raise CorpusError(
+            f"with the weights {', '.join(f'{weight:g}' for weight in weights)}, an epoch that holds every "
+            f"pair would have {pairs_per_weight * sum(weights):,.0f} pairs: give the larger corpora more "
+            "weight"
+        )
     return [max(size, round(weight * pairs_per_weight)) for size, weight in zip(sizes, weights, strict=True)]
 
 
