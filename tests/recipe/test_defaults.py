@@ -6,6 +6,7 @@ import torch
 from hypothesis import given, strategies as st
 from refusals import refused
 
+from vanilla_transformer import RecurrentEncoderDecoderConfig, VanillaTransformerConfig
 from vanilla_transformer.engine import cpu
 from vanilla_transformer.recipe.defaults import (
     CPU_HOURS,
@@ -18,6 +19,7 @@ from vanilla_transformer.recipe.defaults import (
     device_facts,
     paper_learning_rate,
     resolve,
+    tokens_in_one_batch,
 )
 from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.tasks import get_task
@@ -197,3 +199,13 @@ def test_the_length_of_a_mixture_counts_passes_by_shares():
     # 70% of the first: an epoch repeats it 14 times, but the run does not pass it 1,400 times.
     epochs = steps_of((1_000, 14_000), (6_000, 6_000)) / (alone * 20 / 7)
     assert epochs * (14 * 0.7 + 1 * 0.3) == pytest.approx(1, rel=0.1)
+
+
+def test_a_step_is_one_batch_on_an_accelerator_that_has_the_memory():
+    base = VanillaTransformerConfig.from_preset("base", vocab_size=37_000)
+    lstm = RecurrentEncoderDecoderConfig(vocab_size=37_000, num_layers=2)
+    a_step = 2 * 25_000 * 1.3  # Both sides, with padding.
+    small = dataclasses.replace(GPU, memory=16 * 10**9)
+    assert tokens_in_one_batch(base, small) < a_step < tokens_in_one_batch(base, GPU)
+    assert tokens_in_one_batch(lstm, small) > a_step
+    assert tokens_in_one_batch(base, LAPTOP) == 0

@@ -133,6 +133,8 @@ SHARE_OF_REAL_TOKENS = 0.92
 # bfloat16 pays on a CPU only if matrices are wide enough to outweigh the conversions.
 CPU_BFLOAT16_FROM_WIDTH = 128
 MEMORY_SHARE_OF_A_BATCH = 0.3
+# Base in bfloat16 keeps so many bytes of a token on an H200, for each layer and each number of its width.
+ACCELERATOR_BYTES_KEPT = 40
 # Steps with sentences of a single length pull the weights back and forth. After 1,000 steps of 2,048 tokens in 2 and
 # in 4 batches the WER on CMUdict is 45.7 and 43.9, the perplexity on Multi30k 10.7 and 10.3; 8 batches are no better.
 MIN_BATCHES = 4
@@ -326,6 +328,17 @@ def _choose_batches(
     count = recipe.optimization.batches_per_step or batches
     sentence = f"Step: up to {batch_tokens:,} tokens a side; batches in a step: {count}."
     return {"batch_tokens": batch_tokens, "batches_per_step": batches}, sentence
+
+
+def tokens_in_one_batch(config: PreTrainedConfig, device: DeviceFacts) -> int:
+    """Returns the tokens, of both sides and padding, up to which a step is one batch; 0 on a CPU.
+
+    An accelerator takes longer to start the operators of several batches than to compute them. A small one, which does
+    not, has no memory for one.
+    """
+    layers = max(1, *(getattr(config, f"{stack}_layers", 0) for stack in ("encoder", "decoder", "num")))
+    bytes_per_token = ACCELERATOR_BYTES_KEPT * layers * config.d_model
+    return 0 if device.kind == "cpu" else int(MEMORY_SHARE_OF_A_BATCH * device.memory / bytes_per_token)
 
 
 def _choose_length(

@@ -19,7 +19,7 @@ from vanilla_transformer.data.batching import share
 from vanilla_transformer.data.preparation import PreparedCorpus
 from vanilla_transformer.errors import DivergenceError, RecipeError, RunError
 from vanilla_transformer.machine import keep_freed_memory
-from vanilla_transformer.recipe.defaults import duration
+from vanilla_transformer.recipe.defaults import device_facts, duration, tokens_in_one_batch
 from vanilla_transformer.recipe.reading import named_recipe
 from vanilla_transformer.recipe.schema import Recipe, in_words
 from vanilla_transformer.tasks import Batch, RowRandom, task_for
@@ -49,9 +49,6 @@ from vanilla_transformer.translation.loading import move
 
 # On an accelerator, reading a number waits for all earlier work; this many steps share one wait.
 STEPS_PER_READING = 10
-# A step whose states in a layer are at most so many numbers is one batch on an accelerator: starting the operators of
-# several small ones takes longer than computing them.
-FEW_NUMBERS = 1 << 22
 # Each step whose gradients overflow float16 is left out and halves the factor on the loss, from 65,536 on.
 MIN_SCALE = 1.0
 # Measuring the time of a step takes this long.
@@ -283,6 +280,7 @@ class TrainingLoop:
     def _remaining_steps(self) -> Iterator[LocalStep]:
         """Yields the steps of epoch after epoch, from the run's current position."""
         progress, accelerator = self.progress, self.accelerator
+        device = device_facts(accelerator.device, accelerator.num_processes)
         steps = local_steps(
             self.recipe,
             self.corpus,
@@ -291,7 +289,7 @@ class TrainingLoop:
             rank=accelerator.process_index,
             processes=accelerator.num_processes,
             pin=self.pin,
-            joined_tokens=0 if accelerator.device.type == "cpu" else FEW_NUMBERS // self.plain_model.config.d_model,
+            joined_tokens=tokens_in_one_batch(self.plain_model.config, device),
         )
         while not self.is_over:
             step = next(steps)
