@@ -8,6 +8,8 @@ Each part is a process of its own; one that fails is reported, and the others go
 """
 
 import argparse
+import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -20,7 +22,6 @@ import torch
 
 from scripts.benchmarks.made_up import save_model, write_text
 
-TRAINING = ("ours", "marian-best")
 # In pairs: CTranslate2 needs libraries that a machine may lack.
 DECODING = (("ours-float16", "marian-float16"), ("ours-float16", "ctranslate2-float16"))
 VOCABULARY, PAIRS, WORDS = 37_000, 30_000, 40_000
@@ -54,16 +55,19 @@ def heading() -> str:
 
 def output_of(command: Sequence[str], directory: Path, seconds: int) -> str:
     """Returns what a command prints, or the end of its errors, and how long it took."""
-    start = time.perf_counter()
+    start, words = time.perf_counter(), [argument.format(directory=directory) for argument in command]
+    # A group: contestants would outlive the command, and hold its pipes open.
+    run = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, process_group=0)
     try:
-        words = [argument.format(directory=directory) for argument in command]
-        run = subprocess.run(words, capture_output=True, text=True, timeout=seconds)
-    except subprocess.TimeoutExpired as late:
-        said = b"\n".join(filter(None, (late.stdout, late.stderr))).decode()
-        return f"{said[-3000:]}\n\nNot done in {seconds} seconds."
-    text = run.stdout.strip() if run.returncode == 0 else f"{run.stdout[-1500:]}{run.stderr[-3000:]}".strip()
-    failed = f", failed with the code {run.returncode}" * (run.returncode != 0)
-    return f"{text}\n\n({time.perf_counter() - start:.0f} seconds{failed})"
+        text, errors = run.communicate(timeout=seconds)
+        end = f", failed with the code {run.returncode}" * (run.returncode != 0)
+    except (subprocess.TimeoutExpired, KeyboardInterrupt) as reason:
+        os.killpg(run.pid, signal.SIGKILL)
+        if isinstance(reason, KeyboardInterrupt):
+            raise
+        (text, errors), end = run.communicate(), ", and was not done"
+    said = f"{text[-1500:]}{errors[-3000:]}" if end else text
+    return f"{said.strip()}\n\n({time.perf_counter() - start:.0f} seconds{end})"
 
 
 def tests(directory: Path) -> list[list[str]]:
@@ -85,7 +89,7 @@ def training(directory: Path) -> list[list[str]]:
     turns = ["--steps", "20", "--warmup-steps", "10", "--repeats", "2"]
     command = [sys.executable, "-m", "scripts.benchmarks.train", *sides, *sizes, *turns]
     return [
-        [*command, "--contestants", *TRAINING],
+        [*command, "--contestants", "ours", "marian-best"],
         [*command, "--contestants", "ours", "--precision", "float32"],
     ]
 
@@ -110,13 +114,7 @@ def processes(directory: Path) -> list[list[str]]:
     return [[*launcher, *train]]
 
 
-PARTS = {
-    "tests": tests,
-    "quickstart": quickstart,
-    "decoding": decoding,
-    "training": training,
-    "processes": processes,
-}
+PARTS = {part.__name__: part for part in (tests, quickstart, decoding, training, processes)}
 
 
 if __name__ == "__main__":

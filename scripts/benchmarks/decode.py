@@ -131,9 +131,7 @@ def table(measured: dict[str, dict[str, list[Turn]]], memory: dict[str, Turn]) -
             ratios = [spread([their["seconds"] / our["seconds"] for their, our in pair], 2) for pair in pairs]
             lines.append(cells([name, f"{rate:,.0f}", f"{call:.3f}", *(ratios or [""] * len(ours))]))
     lines += ["\n### Memory\n", "| | peak, all cases | versions |", "|---|---|---|"]
-    for name, one in memory.items():
-        # CTranslate2 takes a device's memory without torch, which counts it.
-        lines.append(f"| {name} | {one['peak'] / 1e9:.2f} GB | {one['versions']} |".replace("0.00 GB", "unknown"))
+    lines += [f"| {name} | {one['peak'] / 1e9:.2f} GB | {one['versions']} |" for name, one in memory.items()]
     return "\n".join(lines)
 
 
@@ -155,7 +153,7 @@ def take_part(name: str, arguments: argparse.Namespace, work: Path, connection: 
     while (case := connection.recv()) is not None:
         connection.send(measure(engine, lines, rows, case))
     if arguments.device.startswith("cuda"):
-        peak = torch.cuda.max_memory_allocated()
+        peak = torch.cuda.max_memory_allocated() or float("nan")  # CTranslate2 takes memory without torch.
     else:
         status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
         peak = int(status["VmHWM"].split()[0]) * 1024
