@@ -137,8 +137,6 @@ def test_columns_named_for_all_are_those_of_the_tables(files, gather):
     gathered, _ = gather(files, source_column="de", target_column="en", dev=tuple(files[:2]))
     assert texts(gathered, gathered.train) == NEWS + [(target, source) for source, target in LAW]
     assert texts(gathered, gathered.dev) == NEWS
-    with refused(CorpusError, "news.en and ", "no named columns"):
-        gather(files[:2], source_column="de")
 
 
 def test_a_tokenizer_that_ends_no_sentence_as_the_model_does_is_refused(tmp_path, files, gather):

@@ -121,15 +121,10 @@ class Data(Block):
     documents: Literal["lines", "packed"] = "lines"
 
     def corpora(self, name: str) -> Corpora:
-        """Returns the corpora of `train`, `dev` or `test`; columns named for all apply to tables that name none.
-
-        Where there is no table, lines of text get the names too, and reading refuses them.
-        """
+        """Returns the corpora of `train`, `dev` or `test`; columns named for all apply to tables that name none."""
         named = {column: getattr(self, column) for column in COLUMN_SETTINGS}
-        everything = self.train + self.dev + self.test
-        tables = [corpus for corpus in everything if corpus.may_have_columns] or everything
         return tuple(
-            dataclasses.replace(corpus, **named) if corpus in tables and not any(corpus.columns) else corpus
+            dataclasses.replace(corpus, **named) if corpus.may_have_columns and not any(corpus.columns) else corpus
             for corpus in getattr(self, name)
         )
 
