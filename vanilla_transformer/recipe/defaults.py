@@ -13,6 +13,7 @@ from transformers import PreTrainedConfig
 from vanilla_transformer.cost import numbers_kept_per_token, training_flops
 from vanilla_transformer.data.sources import TextForm
 from vanilla_transformer.engine.cpu import has_bfloat16_products
+from vanilla_transformer.model.configuration_vanilla_transformer import VanillaTransformerBaseConfig
 from vanilla_transformer.recipe.schema import Recipe
 
 
@@ -133,8 +134,9 @@ SHARE_OF_REAL_TOKENS = 0.92
 # bfloat16 pays on a CPU only if matrices are wide enough to outweigh the conversions.
 CPU_BFLOAT16_FROM_WIDTH = 128
 MEMORY_SHARE_OF_A_BATCH = 0.3
-# Base in bfloat16 keeps so many bytes of a token on an H200, for each layer and each number of its width.
-ACCELERATOR_BYTES_KEPT = 40
+# A Transformer keeps at most so many bytes of a token for each layer and each number of its width: 40 in bfloat16, as
+# measured for base on an H200, twice as many in float32. Of other models a batch has few numbers in a layer.
+ACCELERATOR_BYTES_KEPT, FEW_NUMBERS = 80, 1 << 22
 # Steps with sentences of a single length pull the weights back and forth. After 1,000 steps of 2,048 tokens in 2 and
 # in 4 batches the WER on CMUdict is 45.7 and 43.9, the perplexity on Multi30k 10.7 and 10.3; 8 batches are no better.
 MIN_BATCHES = 4
@@ -334,11 +336,14 @@ def tokens_in_one_batch(config: PreTrainedConfig, device: DeviceFacts) -> int:
     """Returns the tokens, of both sides and padding, up to which a step is one batch; 0 on a CPU.
 
     An accelerator takes longer to start the operators of several batches than to compute them. A small one, which does
-    not, has no memory for one.
+    not, has no memory for a step as one. Of models other than a Transformer little is known, so little is joined.
     """
-    layers = max(1, *(getattr(config, f"{stack}_layers", 0) for stack in ("encoder", "decoder", "num")))
-    bytes_per_token = ACCELERATOR_BYTES_KEPT * layers * config.d_model
-    return 0 if device.kind == "cpu" else int(MEMORY_SHARE_OF_A_BATCH * device.memory / bytes_per_token)
+    if device.kind == "cpu":
+        return 0
+    if not isinstance(config, VanillaTransformerBaseConfig):
+        return FEW_NUMBERS // config.d_model
+    layers = max(getattr(config, f"{stack}_layers", 0) for stack in ("encoder", "decoder"))
+    return int(MEMORY_SHARE_OF_A_BATCH * device.memory / (ACCELERATOR_BYTES_KEPT * layers * config.d_model))
 
 
 def _choose_length(
