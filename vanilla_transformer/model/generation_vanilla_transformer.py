@@ -8,6 +8,7 @@ import copy
 import os
 from contextlib import AbstractContextManager, nullcontext
 from contextvars import ContextVar
+from functools import partial
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -200,8 +201,8 @@ def savable(settings: GenerationConfig) -> GenerationConfig:
     return kept
 
 
-class _EngineMixin(GenerationMixin):
-    """The library's searches, run by the engine wherever it knows the model and everything asked for.
+class EngineGenerationMixin(GenerationMixin):
+    """The library's `generate`, run by the engine wherever it knows the model and everything asked for.
 
     Attributes:
         own_settings: Settings of `generate` that only this package has, with their defaults.
@@ -227,33 +228,39 @@ class _EngineMixin(GenerationMixin):
         Raises:
             ValueError: The quantization is not available here, or the package is not installed.
         """
-        if quantization is not None:
-            _need_engine(quantization)
+        _check_quantization(quantization)
         return nullcontext() if engine is None else engine.frozen(self, quantization)
 
-    def _generate(self, *args: Any, **kwargs: Any) -> Any:
-        """Calls the library's `generate`, and says whether it is going to search."""
-        others = kwargs.get("assistant_model"), kwargs.get("custom_generate"), *args[6:7]
+    @torch.no_grad()
+    def generate(  # type: ignore[override]
+        self,
+        inputs: torch.Tensor | None = None,
+        generation_config: GenerationConfig | None = None,
+        *args: Any,
+        **kwargs: Any,
+    ) -> ModelOutput | torch.LongTensor:
+        """Generates with the library's `generate`; see its documentation for all arguments.
+
+        Prompts of several lengths are padded on the left. The setting `quantization` is this package's own: None, or
+        "int8" to decode with 8-bit weights on a CPU.
+        """
+        return self._generate(_Asked(kwargs, generation_config, self), {}, inputs, *args)
+
+    def _generate(self, asked: _Asked, settings: dict[str, object], inputs: torch.Tensor | None, *args: Any) -> Any:
+        """Calls the library's `generate` with these settings in place of the call's own."""
+        _check_quantization(asked.effective("quantization"))
+        generation_config = copy.deepcopy(asked.given)
+        kwargs: dict[str, Any] = {**asked.kwargs, **settings}
+        if generation_config is not None:
+            kwargs = {name: value for name, value in asked.kwargs.items() if name not in settings}
+            # By now the object knows this package's own settings: the library refuses names it does not know.
+            generation_config.update(**settings, allow_custom_entries=True)
+        others = kwargs.get("assistant_model"), kwargs.get("custom_generate"), *args[4:5]
         token = _SEARCHES.set(all(other is None for other in others) and not _missing_searches())
         try:
-            return super().generate(*args, **kwargs)  # type: ignore[misc]
+            return super().generate(inputs, generation_config, *args, **kwargs)  # type: ignore[misc]
         finally:
             _SEARCHES.reset(token)
-
-    def _with_settings(
-        self, settings: dict[str, object], asked: _Asked
-    ) -> tuple[GenerationConfig | None, dict[str, object]]:
-        """Returns the call's configuration and arguments, with the given settings in place of its own."""
-        quantization = asked.effective("quantization")
-        if quantization is not None:
-            _need_engine(quantization)
-        if asked.given is None:
-            return None, {**asked.kwargs, **settings}
-        kwargs = {name: value for name, value in asked.kwargs.items() if name not in settings}
-        generation_config = copy.deepcopy(asked.given)
-        # By now the object knows this package's own settings: the library refuses names it does not know.
-        generation_config.update(**settings, allow_custom_entries=True)
-        return generation_config, kwargs
 
     def _beam_search(  # type: ignore[override]
         self, input_ids: Any, logits_processor: Any, stopping_criteria: Any, generation_config: Any, **kwargs: Any
@@ -294,39 +301,17 @@ def _missing_searches() -> list[str]:
     return [name for name in ("_beam_search", "_sample") if not hasattr(GenerationMixin, name)]
 
 
-def _need_engine(quantization: str) -> None:
+def _check_quantization(quantization: str | None) -> None:
     """Refuses 8-bit weights where the package is not installed."""
     missing = _missing_searches()
-    if engine is None or missing:
+    if quantization is not None and (engine is None or missing):
         raise ValueError(
             f"quantization={quantization!r} needs the engine of an installed vanilla_transformer, and a transformers "
             f"that it knows{': this one has no ' + ' and no '.join(missing) if missing else ''}."
         )
 
 
-class CausalGenerationMixin(_EngineMixin):
-    """`generate` of a decoder without a source, with one setting beyond the library's."""
-
-    @torch.no_grad()
-    def generate(  # type: ignore[override]
-        self,
-        inputs: torch.Tensor | None = None,
-        generation_config: GenerationConfig | None = None,
-        *args: Any,
-        **kwargs: Any,
-    ) -> ModelOutput | torch.LongTensor:
-        """Generates with the library's `generate`; see its documentation for all arguments.
-
-        Prompts of several lengths are padded on the left. The setting `quantization` is this package's own: None, or
-        "int8" to decode with 8-bit weights on a CPU.
-        """
-        asked = _Asked(kwargs, generation_config, self)
-        settings = {"quantization": asked.effective("quantization")}
-        generation_config, kwargs = self._with_settings(settings, asked)
-        return self._generate(inputs, generation_config, *args, **kwargs)
-
-
-class PaperGenerationMixin(_EngineMixin):
+class PaperGenerationMixin(EngineGenerationMixin):
     """`generate` with the defaults of section 6.1; everything else is the library's."""
 
     own_settings = {"quantization": None, "length_penalty_type": "huggingface", "max_length_beyond_source": None}
@@ -360,23 +345,21 @@ class PaperGenerationMixin(_EngineMixin):
             if getattr(self.config, "positional_encoding", None) == "learned":
                 # The last new token is never read, so it needs no position.
                 limits = limits.clamp(max=self.config.max_position_embeddings - prompt_length + 1)
-            stopping_criteria = StoppingCriteriaList(
-                [*(stopping_criteria or ()), SourceLengthLimit(limits, prompt_length)]
-            )
+            limit = SourceLengthLimit(limits, prompt_length)
+            stopping_criteria = StoppingCriteriaList([*(stopping_criteria or ()), limit])
             longest = int(limits.max())
             ends = asked.effective("forced_eos_token_id")
             suppressed = set(asked.effective("suppress_tokens") or ())
             # The library's own knows one length for all sentences; it refuses ends that are all suppressed.
             if ends is not None and not suppressed.issuperset(torch.as_tensor(ends).flatten().tolist()):
                 settings["forced_eos_token_id"] = None
-                forced = ForcedEndAtLimit(stopping_criteria[-1], ends)
+                forced = ForcedEndAtLimit(limit, ends)
                 logits_processor = LogitsProcessorList([*(logits_processor or ()), forced])
             if asked.effective("max_new_tokens") is None:
                 settings["max_length"] = longest + prompt_length
             else:
                 settings["max_new_tokens"] = longest
-        generation_config, kwargs = self._with_settings(settings, asked)
-        return self._generate(inputs, generation_config, logits_processor, stopping_criteria, *args, **kwargs)
+        return self._generate(asked, settings, inputs, logits_processor, stopping_criteria, *args)
 
     def _source_lengths(self, inputs: torch.Tensor | None, kwargs: dict[str, Any]) -> torch.Tensor:
         attention_mask = kwargs.get("attention_mask")
@@ -387,11 +370,10 @@ class PaperGenerationMixin(_EngineMixin):
             padding = self.config.pad_token_id
             return input_ids.ne(-1 if padding is None else padding).sum(-1)
         states = kwargs.get("inputs_embeds")
+        if states is None and kwargs.get("encoder_outputs") is not None:
+            states = kwargs["encoder_outputs"][0]
         if states is None:
-            encoder_outputs = kwargs.get("encoder_outputs")
-            if encoder_outputs is None:
-                return torch.ones(1, dtype=torch.long)  # The library's source is then a single `<s>`.
-            states = encoder_outputs[0]
+            return torch.ones(1, dtype=torch.long)  # The library's source is then a single `<s>`.
         return torch.full((states.shape[0],), states.shape[1])
 
     def _prompt_length(self, asked: _Asked, decoder_input_ids: torch.Tensor | None) -> int:
@@ -439,11 +421,8 @@ class PaperGenerationMixin(_EngineMixin):
         generation_config: GenerationConfig,
     ) -> dict[str, Any]:
         """Leaves the sources of a search unencoded until it is decided who searches."""
-
-        def by_library() -> dict[str, Any]:
-            arguments = inputs_tensor, model_kwargs, model_input_name, generation_config
-            return super(PaperGenerationMixin, self)._maybe_prepare_encoder_kwargs_for_generation(*arguments)  # type: ignore[misc]
-
+        arguments = inputs_tensor, model_kwargs, model_input_name, generation_config
+        by_library: Any = partial(super()._maybe_prepare_encoder_kwargs_for_generation, *arguments)  # type: ignore[misc]
         mode = generation_config.get_generation_mode()
         given, decodes_itself = model_kwargs.get("encoder_outputs") is not None, hasattr(self, "start_decoding")
         if engine is None or given or decodes_itself or not _SEARCHES.get() or mode not in _SEARCH_MODES:

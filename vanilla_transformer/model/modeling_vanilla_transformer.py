@@ -42,7 +42,7 @@ from .configuration_vanilla_transformer import (
     VanillaTransformerDecoderConfig,
     VanillaTransformerEncoderConfig,
 )
-from .generation_vanilla_transformer import CausalGenerationMixin, PaperGenerationMixin, paper_generation_config
+from .generation_vanilla_transformer import EngineGenerationMixin, PaperGenerationMixin, paper_generation_config
 from .pipeline_vanilla_transformer import CUSTOM_PIPELINES
 
 try:  # A saved model does not copy what is imported in a `try`: there the loss holds all logits.
@@ -1094,7 +1094,7 @@ class VanillaTransformerDecoderModel(Decoder):
 
 
 class VanillaTransformerDecoderForCausalLM(
-    LanguageModelHead, CausalGenerationMixin, VanillaTransformerPreTrainedModel
+    LanguageModelHead, EngineGenerationMixin, VanillaTransformerPreTrainedModel
 ):
     """A language model: the decoder, with the embedding of section 3.4 as its output projection."""
 
