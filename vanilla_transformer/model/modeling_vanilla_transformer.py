@@ -658,21 +658,25 @@ class LanguageModelHead(HubModel):
         **kwargs: Any,
     ) -> tuple[torch.Tensor | None, torch.Tensor | None]:
         """Returns logits (batch, target length, vocabulary) unless skipped, and the loss if there are labels."""
-        logits_BTV, loss = None, None
+        logits_BTV = None
         if not skip_logits:
             kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
             logits_BTV = self.lm_head(hidden_BTD[:, kept])
-        if labels is not None:
-            if logits_BTV is None and self._has_plain_loss():
-                loss = self._loss_without_logits(hidden_BTD, labels, num_items_in_batch, **kwargs)
-            else:
-                loss = self.loss_function(
-                    logits=self.lm_head(hidden_BTD) if logits_BTV is None else logits_BTV,
-                    labels=labels,
-                    vocab_size=self.config.vocab_size,
-                    num_items_in_batch=num_items_in_batch,
-                    **kwargs,
-                )
+        if labels is None:
+            return logits_BTV, None
+        is_adapted = self.loss_function != self.own_loss or not isinstance(self.lm_head, nn.Linear)
+        if skip_logits and not is_adapted and summed_cross_entropy is not None:
+            hidden_BTD, labels = self._aligned(hidden_BTD, labels, kwargs.get("shift_labels"))
+            weight, bias, smoothing = self.lm_head.weight, self.lm_head.bias, self._label_smoothing()
+            total = summed_cross_entropy(hidden_BTD.flatten(0, 1), weight, labels.flatten(), smoothing, bias)
+            return None, total / number_of_items(labels, num_items_in_batch)
+        loss = self.loss_function(
+            logits=self.lm_head(hidden_BTD) if logits_BTV is None else logits_BTV,
+            labels=labels,
+            vocab_size=self.config.vocab_size,
+            num_items_in_batch=num_items_in_batch,
+            **kwargs,
+        )
         return logits_BTV, loss
 
     def own_loss(
@@ -692,24 +696,6 @@ class LanguageModelHead(HubModel):
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Returns a model's outputs, each with the label that it predicts."""
         return outputs, labels
-
-    def _has_plain_loss(self) -> bool:
-        """Tells whether loss and projection are the paper's own, neither replaced nor adapted."""
-        is_own = self.loss_function == self.own_loss and isinstance(self.lm_head, nn.Linear)
-        return is_own and summed_cross_entropy is not None
-
-    def _loss_without_logits(
-        self,
-        hidden_BTD: torch.Tensor,
-        labels: torch.Tensor,
-        num_items_in_batch: torch.Tensor | int | None,
-        shift_labels: torch.Tensor | None = None,
-        **kwargs: object,
-    ) -> torch.Tensor:
-        hidden_BTD, labels = self._aligned(hidden_BTD, labels, shift_labels)
-        weight, bias = self.lm_head.weight, self.lm_head.bias
-        total = summed_cross_entropy(hidden_BTD.flatten(0, 1), weight, labels.flatten(), self._label_smoothing(), bias)
-        return total / number_of_items(labels, num_items_in_batch)
 
 
 class EncoderDecoderHead(LanguageModelHead):
