@@ -140,23 +140,19 @@ class MultiHeadAttention(nn.Module):
     def _keys_and_values(
         self, hidden_states: torch.Tensor, key_value_states: torch.Tensor | None, past_key_values: Cache | None
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        is_cross_attention = key_value_states is not None
+        states = hidden_states if key_value_states is None else key_value_states
         cache = past_key_values
         if isinstance(past_key_values, EncoderDecoderCache):
-            if is_cross_attention and past_key_values.is_updated.get(self.layer_idx):
-                layer: Any = past_key_values.cross_attention_cache.layers[self.layer_idx]
-                return layer.keys, layer.values
-            cache = (
-                past_key_values.cross_attention_cache if is_cross_attention else past_key_values.self_attention_cache
-            )
-        states = hidden_states if key_value_states is None else key_value_states
+            cache = past_key_values.self_attention_cache
+            if key_value_states is not None:
+                cache = past_key_values.cross_attention_cache
+                if past_key_values.is_updated.get(self.layer_idx):
+                    layer: Any = cache.layers[self.layer_idx]
+                    return layer.keys, layer.values
+                past_key_values.is_updated[self.layer_idx] = True
         k_BHLK = self._heads(self.k_proj(states), self.d_k)
         v_BHLK = self._heads(self.v_proj(states), self.d_v)
-        if cache is not None:
-            k_BHLK, v_BHLK = cache.update(k_BHLK, v_BHLK, self.layer_idx)
-            if is_cross_attention and isinstance(past_key_values, EncoderDecoderCache):
-                past_key_values.is_updated[self.layer_idx] = True
-        return k_BHLK, v_BHLK
+        return (k_BHLK, v_BHLK) if cache is None else cache.update(k_BHLK, v_BHLK, self.layer_idx)
 
 
 class PositionwiseFeedForward(nn.Module):
@@ -567,18 +563,13 @@ class Decoder(Stack):
             past_key_values = DynamicCache(config=self.config)
             if self.has_source:
                 past_key_values = EncoderDecoderCache(past_key_values, DynamicCache(config=self.config))
-        own_cache = (
-            past_key_values.self_attention_cache
-            if isinstance(past_key_values, EncoderDecoderCache)
-            else past_key_values
-        )
-        start = own_cache.get_seq_length() if own_cache is not None else 0
+        start = past_key_values.get_seq_length() if past_key_values is not None else 0
         x = self.embed(input_ids, inputs_embeds, attention_mask, start, position_ids)
         causal_mask = create_causal_mask(
             config=self.config,
             inputs_embeds=x,
             attention_mask=attention_mask,
-            past_key_values=own_cache,
+            past_key_values=past_key_values,
             position_ids=position_ids,
             allow_is_causal_skip=can_be_read(attention_mask),
         )
