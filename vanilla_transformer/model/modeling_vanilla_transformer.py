@@ -184,17 +184,13 @@ class PositionalEncoding(nn.Module):
     def __init__(self, config: VanillaTransformerBaseConfig) -> None:
         super().__init__()
         self.d_model = config.d_model
-        self.learned = (
-            nn.Embedding(config.max_position_embeddings, config.d_model)
-            if config.positional_encoding == "learned"
-            else None
-        )
+        self.learned: nn.Embedding | None = None
+        if config.positional_encoding == "learned":
+            self.learned = nn.Embedding(config.max_position_embeddings, config.d_model)
 
     def forward(self, length: int, start: int | torch.Tensor = 0, device: torch.device | None = None) -> torch.Tensor:
         """Returns the encodings of positions `start` to `start + length - 1`, (length, d_model)."""
-        if self.learned is not None and not torch.compiler.is_compiling():
-            # A compiled graph cannot read `start`, which a static cache holds in a tensor.
-            self._check_room(int(start + length))
+        self._check_room(start + length)
         return self._encode(torch.arange(length, device=device) + start)
 
     def at(self, positions: torch.Tensor) -> torch.Tensor:
@@ -202,8 +198,8 @@ class PositionalEncoding(nn.Module):
 
         Where there are fewer learned positions, an accelerator, which checking would stall, fails at the lookup.
         """
-        if self.learned is not None and positions.device.type == "cpu" and not torch.compiler.is_compiling():
-            self._check_room(int(positions.max()) + 1)
+        if self.learned is not None and positions.device.type == "cpu":
+            self._check_room(positions.max() + 1)
         return self._encode(positions)
 
     def _encode(self, positions: torch.Tensor) -> torch.Tensor:
@@ -213,12 +209,14 @@ class PositionalEncoding(nn.Module):
         angles = positions[..., None].float() * 10000.0**-exponents
         return torch.stack((angles.sin(), angles.cos()), dim=-1).flatten(-2)
 
-    def _check_room(self, length: int) -> None:
-        if self.learned is not None and length > self.learned.num_embeddings:
-            raise ValueError(
-                f"A sequence of {length} tokens is longer than the {self.learned.num_embeddings} learned positions "
-                "(max_position_embeddings): cut it, or use sinusoidal positions, which have no limit."
-            )
+    def _check_room(self, length: int | torch.Tensor) -> None:
+        # A compiled graph cannot read a length that a static cache holds in a tensor.
+        if self.learned is None or torch.compiler.is_compiling() or length <= self.learned.num_embeddings:
+            return
+        raise ValueError(
+            f"A sequence of {length} tokens is longer than the {self.learned.num_embeddings} learned positions "
+            "(max_position_embeddings): cut it, or use sinusoidal positions, which have no limit."
+        )
 
 
 class Dropout(nn.Dropout):
@@ -319,22 +317,15 @@ class HubModel(PreTrainedModel):
             self.config.custom_pipelines = CUSTOM_PIPELINES["AutoModelForSeq2SeqLM"]
         elif "ForTokenClassification" in type(self).__name__:
             self.config.custom_pipelines = CUSTOM_PIPELINES["AutoModelForTokenClassification"]
-        weights = self.state_dict() if kwargs.get("state_dict") is None else kwargs["state_dict"]
-        if not self._is_tied(weights):
+        if not self.config.tie_word_embeddings:
             # The library leaves out names that share a weight, even where it will not tie them again.
+            weights = self.state_dict() if kwargs.get("state_dict") is None else kwargs["state_dict"]
             kwargs["state_dict"] = {name: weight.clone() for name, weight in weights.items()}
         super().save_pretrained(save_directory, *args, **kwargs)
-        # safetensors writes files that only their owner may read, whatever the umask; give them the configuration's
-        # mode.
+        # Whatever the umask, safetensors' files can be read by their owner alone: give them the configuration's mode.
         config = os.path.join(save_directory, "config.json")
         for weights in Path(save_directory).glob("*.safetensors") if os.path.isfile(config) else ():
             shutil.copymode(config, weights)
-
-    def _is_tied(self, weights: Mapping[str, torch.Tensor]) -> bool:
-        """Tells whether all weights that loading ties together share their memory."""
-        pairs = [(weights.get(one), weights.get(other)) for one, other in (self._tied_weights_keys or {}).items()]
-        is_same = all(a is None or b is None or a.data_ptr() == b.data_ptr() for a, b in pairs)
-        return is_same and self.config.tie_word_embeddings
 
     @property
     def loss_function(self) -> Callable[..., torch.Tensor]:
@@ -404,7 +395,6 @@ class Stack(VanillaTransformerPreTrainedModel):
         self.positional_encoding = PositionalEncoding(config)
         self.dropout = Dropout(config.dropout)
         self.layers = nn.ModuleList(layers)
-        self.gradient_checkpointing = False
         self.post_init()
 
     @property
@@ -773,16 +763,12 @@ class _EncoderDecoder(VanillaTransformerPreTrainedModel):
     config: VanillaTransformerConfig
     _input_embed_layer = "shared"
 
-    def _resize_token_embeddings(
-        self, new_num_tokens: int, pad_to_multiple_of: int | None = None, mean_resizing: bool = True
-    ) -> nn.Module:
+    def _resize_token_embeddings(self, *args: Any, **kwargs: Any) -> nn.Module:
         """Resizes a separate target embedding too: the library knows only one embedding and the projection."""
-        resized = super()._resize_token_embeddings(new_num_tokens, pad_to_multiple_of, mean_resizing)
+        resized = super()._resize_token_embeddings(*args, **kwargs)
         decoder = self.get_decoder()
         if not decoder.shares_embedding:
-            decoder.embed_tokens = self._get_resized_embeddings(
-                decoder.embed_tokens, new_num_tokens, pad_to_multiple_of, mean_resizing
-            )
+            decoder.embed_tokens = self._get_resized_embeddings(decoder.embed_tokens, *args, **kwargs)
         return resized
 
 
@@ -1134,13 +1120,8 @@ class VanillaTransformerDecoderForCausalLM(
             shift_labels=shift_labels,
             **kwargs,
         )
-        return CausalLMOutputWithPast(
-            loss=loss,
-            logits=logits,
-            past_key_values=outputs.past_key_values,
-            hidden_states=outputs.hidden_states,
-            attentions=outputs.attentions,
-        )
+        others = {name: part for name, part in outputs.items() if name != "last_hidden_state"}
+        return CausalLMOutputWithPast(loss=loss, logits=logits, **others)
 
     def _aligned(
         self, outputs: torch.Tensor, labels: torch.Tensor, shift_labels: torch.Tensor | None
