@@ -20,7 +20,7 @@ from vanilla_transformer.errors import PushError
 from vanilla_transformer.evaluation.metrics import Score
 from vanilla_transformer.recipe.reading import load_recipe
 from vanilla_transformer.recipe.schema import Recipe
-from vanilla_transformer.tasks import Task, task_of_model
+from vanilla_transformer.tasks import Task, task_for, task_of_model
 from vanilla_transformer.training.summary import CURVES, SUMMARY, Summary, describe_weights, items_of_loss
 
 TEMPLATE = Path(__file__).with_name("model_card.md")
@@ -43,27 +43,32 @@ _USAGES = {
     "AutoModelForTokenClassification": Usage("token-classification", "predict"),
     "AutoModelForQuestionAnswering": Usage("question-answering"),
 }
+_Run = tuple[Task | None, Recipe | None, Summary | None]
 _CHECKSUM = "\n<!-- as vanilla_transformer wrote it: "
 _HUB_ID = r"[\w-][\w.-]*(/[\w.-]+)?"
 
 
-def write_model_card(directory: Path, summary: Summary | None = None, answers: Sequence[str] = ()) -> None:
+def write_model_card(
+    directory: Path, summary: Summary | None = None, answers: Sequence[str] = (), recipe: Recipe | None = None
+) -> None:
     """Writes the card of a model; an edited card is kept, and the new one is written as model_card.md.
 
     Args:
         summary: Of the run that has just ended, where it is not in the directory yet.
         answers: The model's outputs for the examples of the recipe.
+        recipe: Of the run that has just ended; by default that in the directory.
     """
     file = directory / CARD
     if file.exists() and not is_unmodified(_read(file)):
         file = directory / "model_card.md"
-    atomic_write_text(file, _rendered(directory, _metadata(directory, summary, answers), summary=summary))
+    run = _run(directory, summary, recipe)
+    atomic_write_text(file, _rendered(directory, _metadata(directory, run, answers), run))
 
 
 def card_for_hub(directory: Path, repo_id: str) -> str:
     """Returns the text of a directory's card, with the model's name on the Hub unless somebody has edited it."""
     text = _read(directory / CARD)
-    return _rendered(directory, _parsed(directory)[1], repo_id) if is_unmodified(text) else text
+    return _rendered(directory, _parsed(directory)[1], _run(directory), repo_id) if is_unmodified(text) else text
 
 
 def add_scores(directory: Path, corpus: CorpusSpec, scores: Sequence[Score], settings: Mapping[str, object]) -> None:
@@ -85,7 +90,7 @@ def add_scores(directory: Path, corpus: CorpusSpec, scores: Sequence[Score], set
     listed = [metadata.metrics] if isinstance(metadata.metrics, str) else list(metadata.metrics or [])
     metadata.metrics = listed + sorted({score.name for score in scores if score.name not in listed})
     # The text follows unless somebody has edited it.
-    atomic_write_text(directory / CARD, _rendered(directory, metadata) if unmodified else str(card))
+    atomic_write_text(directory / CARD, _rendered(directory, metadata, _run(directory)) if unmodified else str(card))
 
 
 def check_card(directory: Path) -> None:
@@ -121,9 +126,9 @@ def _parsed(directory: Path) -> tuple[ModelCard, ModelCardData]:
     return card, cast(ModelCardData, card.data)
 
 
-def _metadata(directory: Path, summary: Summary | None, answers: Sequence[str]) -> ModelCardData:
+def _metadata(directory: Path, run: _Run, answers: Sequence[str]) -> ModelCardData:
     """Returns the metadata of a run's card, or of a model of which only the files are known."""
-    task, recipe, summary = _run(directory, summary)
+    task, recipe, summary = run
     usage, facts, results = usage_for(task), dict[str, Any](), list[EvalResult]()
     if recipe and summary:
         asked = zip(recipe.evaluation.examples, answers, strict=False)
@@ -149,11 +154,9 @@ def _metadata(directory: Path, summary: Summary | None, answers: Sequence[str]) 
     )
 
 
-def _rendered(
-    directory: Path, metadata: ModelCardData, title: str | None = None, summary: Summary | None = None
-) -> str:
+def _rendered(directory: Path, metadata: ModelCardData, run: _Run, title: str | None = None) -> str:
     """Fills the template with the facts of a run and those in the model's files."""
-    task, recipe, summary = _run(directory, summary)
+    task, recipe, summary = run
     usage, facts, examples = usage_for(task), dict[str, Any](), tuple[str, ...]()
     if task and recipe and summary:
         examples, start = recipe.evaluation.examples, recipe.start.from_model
@@ -235,12 +238,13 @@ def _task(directory: Path) -> Task | None:
         return None
 
 
-def _run(directory: Path, summary: Summary | None) -> tuple[Task | None, Recipe | None, Summary | None]:
-    """Returns what the files of a run tell: the task alone where there is none, or it is not finished."""
-    task, summary = _task(directory), summary or Summary.read(directory / SUMMARY)
-    if not task or not summary or not (directory / "recipe.yaml").is_file():
+def _run(directory: Path, summary: Summary | None = None, recipe: Recipe | None = None) -> _Run:
+    """Returns what the files of a run tell, where it is not given: the task alone if there is none, or no end."""
+    task, file = task_for(recipe) if recipe else _task(directory), directory / "recipe.yaml"
+    summary = summary or Summary.read(directory / SUMMARY)
+    if not task or not summary or not (recipe or file.is_file()):
         return task, None, None
-    return task, load_recipe(directory / "recipe.yaml", lenient=True), summary
+    return task, recipe or load_recipe(file, lenient=True), summary
 
 
 def usage_for(task: Task | None) -> Usage | None:
