@@ -71,7 +71,8 @@ def start_run(recipe: Recipe) -> Iterator[RunContext]:
     """Opens a run's directory, prepares its tokens and forms the group of its processes, until the block ends."""
     begun = time.perf_counter()
     task = task_for(recipe)
-    check_names(recipe.evaluation.metrics or (), task.metrics)
+    if recipe.evaluation.metrics:
+        check_names(recipe.evaluation.metrics, task.metrics)
     recipe = recipe_of_start(recipe, task)
     check_sizes(recipe, task)
     if recipe.evaluation.patience is not None and not recipe.data.dev:
