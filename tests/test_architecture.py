@@ -17,13 +17,7 @@ PACKAGE = Path(vanilla_transformer.__file__).parent
 LAYERS = [
     *("cli", "demo", "explore", "inspection", "hub", "export"),
     *("training", "tasks", "evaluation", "translation", "recipe", "data"),
-    *(
-        "cost",
-        "tokenizer",
-        "atomic_files",
-        "options",
-        "machine",
-    ),
+    *("cost", "atomic_files", "options", "machine"),
     *("progress", "registration", "recurrent", "import_hooks"),
     *("model", "errors", "engine"),
 ]

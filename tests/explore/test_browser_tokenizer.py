@@ -13,7 +13,7 @@ from tokenizers import normalizers
 from vanilla_transformer import VanillaTransformerTokenizer
 from vanilla_transformer.errors import ModelError
 from vanilla_transformer.explore import browser_tokenizer
-from vanilla_transformer.tokenizer import ALGORITHMS
+from vanilla_transformer.model.tokenization_vanilla_transformer import ALGORITHMS
 
 TOKENIZERS_JS = Path(browser_tokenizer.__file__).parent / "web" / "vendor" / "tokenizers.min.mjs"
 TEXTS = ["the cat's 12 mats, and naïve Ærø", "die Katze auf der Matte </s> ist <b>alt</b>", "猫は マットの上 に"]

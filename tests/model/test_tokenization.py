@@ -15,8 +15,11 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from vanilla_transformer import VanillaTransformerConfig
 from vanilla_transformer.errors import VocabularyError
-from vanilla_transformer.model.tokenization_vanilla_transformer import VanillaTransformerTokenizer, plain_text
-from vanilla_transformer.tokenizer import ALGORITHMS
+from vanilla_transformer.model.tokenization_vanilla_transformer import (
+    ALGORITHMS,
+    VanillaTransformerTokenizer,
+    plain_text,
+)
 
 SPECIAL = ["<pad>", "<s>", "</s>", "<unk>"]
 TEXTS = [
@@ -115,7 +118,7 @@ def test_same_texts_give_the_same_vocabulary_in_another_process():
     script = (
         "import json, sys\n"
         "from vanilla_transformer import VanillaTransformerTokenizer\n"
-        "from vanilla_transformer.tokenizer import ALGORITHMS\n"
+        "from vanilla_transformer.model.tokenization_vanilla_transformer import ALGORITHMS\n"
         "texts = json.load(sys.stdin)\n"
         "trained = [VanillaTransformerTokenizer.train(texts, 270, algorithm) for algorithm in ALGORITHMS]\n"
         "json.dump([tokenizer.backend_tokenizer.to_str() for tokenizer in trained], sys.stdout)\n"

@@ -33,8 +33,7 @@ class Tokenizer:
 
     def run(self) -> None:
         """Trains and saves the tokenizer."""
-        from vanilla_transformer.model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
-        from vanilla_transformer.tokenizer import lowercased
+        from vanilla_transformer.model.tokenization_vanilla_transformer import VanillaTransformerTokenizer, lowercased
 
         if not self.files:
             raise RecipeError("Give at least one file to train on.")

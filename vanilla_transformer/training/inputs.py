@@ -22,11 +22,10 @@ from vanilla_transformer.data.preparation import (
 from vanilla_transformer.data.sources import BETWEEN_WORDS, refuse_pipes
 from vanilla_transformer.errors import CorpusError, RecipeError, VocabularyError
 from vanilla_transformer.model.configuration_vanilla_transformer import VanillaTransformerConfig
-from vanilla_transformer.model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
+from vanilla_transformer.model.tokenization_vanilla_transformer import VanillaTransformerTokenizer, lowercased
 from vanilla_transformer.recipe.defaults import choose_vocab_size
 from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.tasks import Batch, RowRandom, special_tokens, task_for, with_labels
-from vanilla_transformer.tokenizer import lowercased
 from vanilla_transformer.training.checkpoints import Progress, has_checkpoints
 from vanilla_transformer.training.processes import is_main_process
 from vanilla_transformer.training.run_directory import RunDirectory
