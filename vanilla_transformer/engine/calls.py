@@ -1,8 +1,7 @@
 """The engine's gate and the entry behind it: whether it runs a search that the library has prepared, and the run."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
-from functools import partial
 from itertools import chain
 from numbers import Integral
 from typing import Any, NamedTuple
@@ -61,14 +60,15 @@ _ARGUMENTS = words(
     "attention_mask encoder_outputs labels logits_to_keep output_attentions output_hidden_states past_key_values "
     "position_ids streamer synced_gpus use_cache"
 )
-# Processors that rule out the same tokens in all rows; the last one where its words have a single token.
-_SUPPRESSING = (
-    MinLengthLogitsProcessor,
-    MinNewTokensLengthLogitsProcessor,
-    SuppressTokensAtBeginLogitsProcessor,
-    SuppressTokensLogitsProcessor,
-    NoBadWordsLogitsProcessor,
-)
+# Processors that rule out the same tokens in all rows, with the lengths at which these change; the last one where its
+# words have a single token.
+_SUPPRESSING: dict[type, Callable[[Any], Collection[int]]] = {
+    MinLengthLogitsProcessor: lambda of: {of.min_length},
+    MinNewTokensLengthLogitsProcessor: lambda of: {of.prompt_length_to_skip + of.min_new_tokens},
+    SuppressTokensAtBeginLogitsProcessor: lambda of: {of.begin_index, of.begin_index + 1},
+    SuppressTokensLogitsProcessor: lambda of: (),
+    NoBadWordsLogitsProcessor: lambda of: (),
+}
 
 
 class Call(NamedTuple):
@@ -254,7 +254,7 @@ def _limits(call: Call, prompts_NP: torch.Tensor) -> Limits:
 
 def _processor(given: LogitsProcessorList) -> Processor | None:
     """Combines all processors into one that may change scores in place; None if there are none."""
-    parts = [partial(_suppressed, part) if _suppresses(part) else part for part in given]
+    parts = [_suppressed(part) if _suppresses(part) else part for part in given]
 
     def process(ids_RT: torch.Tensor, scores_RV: torch.Tensor) -> torch.Tensor:
         for part in parts:
@@ -270,9 +270,18 @@ def _suppresses(processor: LogitsProcessor) -> bool:
     return type(processor) in _SUPPRESSING and all(len(word) == 1 for word in words)
 
 
-def _suppressed(processor: LogitsProcessor, ids_RT: torch.Tensor, scores_RV: torch.Tensor) -> torch.Tensor:
-    """Rules tokens out in place, as the processor does in one row: it copies all scores."""
-    return scores_RV.add_(processor(ids_RT[:1], torch.zeros_like(scores_RV[:1])))
+def _suppressed(processor: LogitsProcessor) -> Processor:
+    """Rules tokens out in place, as the processor does in one row: it copies all scores, and finds its tokens anew."""
+    changes, biases = _SUPPRESSING[type(processor)](processor), dict[int, torch.Tensor]()
+
+    def process(ids_RT: torch.Tensor, scores_RV: torch.Tensor) -> torch.Tensor:
+        length = ids_RT.shape[1]
+        since = max((change for change in changes if change <= length), default=0)
+        if since not in biases:
+            biases[since] = processor(ids_RT[:1], torch.zeros_like(scores_RV[:1]))
+        return scores_RV.add_(biases[since])
+
+    return process
 
 
 def _beam_output(call: Call, prompts_NP: torch.Tensor, found: Hypotheses, padding: int) -> torch.Tensor | ModelOutput:
