@@ -65,6 +65,19 @@ def test_push_uploads_the_files_of_the_model_a_card_and_no_others(ann: HubServer
     assert 'pipeline("translation", model="ann/tiny", trust_remote_code=True)' in card
 
 
+def test_a_push_to_a_branch_makes_it_and_leaves_the_main_one_alone(ann: HubServer, directory: Path, capsys):
+    assert push(directory, "ann/tiny") == 0
+    repository = ann.repositories["ann/tiny"]
+    before, url = repository.files(), f"{ann.url}/ann/tiny/tree/trial"
+    (directory / "learning_curves.png").write_bytes(b"others")
+    capsys.readouterr()
+    for _ in range(2):
+        assert push(directory, "ann/tiny", "--revision", "trial") == 0
+        assert capsys.readouterr().out == f"{url}\n"
+    assert repository.files() == before
+    assert repository.files("trial") == before | {"learning_curves.png": b"others"}
+
+
 def test_a_private_push_makes_a_private_place_and_takes_no_public_one(ann: HubServer, directory: Path, capsys):
     assert push(directory, "ann/secret", "--private") == 0 and ann.repositories["ann/secret"].private
     assert push(directory, "ann/open") == 0 and not ann.repositories["ann/open"].private
