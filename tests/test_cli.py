@@ -31,6 +31,8 @@ from vanilla_transformer.translation import load_model, translate_lines
 
 COMMAND = [sys.executable, "-m", "vanilla_transformer"]
 SHORT = ["--max-length-beyond-source", "3", "--precision", "float32"]
+# Those of the package: examples that other tests run register more.
+TASKS = {task.name for task in _TASKS.values()}
 HELP_WITHOUT_TORCH = """
 import sys
 from vanilla_transformer.cli import main
@@ -76,7 +78,7 @@ def test_help_names_every_command(run):
     code, out, _ = run("--help")
     assert code == 0 and len(COMMANDS) <= 16
     assert re.findall(r"• ([a-z-]+)", out) == [*COMMANDS]
-    assert {task.name for task in _TASKS.values()} <= set(re.findall(r"[\w-]+", run("train", "--help")[1]))
+    assert set(re.findall(r"[\w-]+", run("train", "--help")[1])) >= TASKS
 
 
 def test_version(run):
