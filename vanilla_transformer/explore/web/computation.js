@@ -29,8 +29,8 @@ export function trace(model, { source, whatIf, tokens }) {
 }
 
 /** How probable each token of an answer is after those before it, or each label; and which other one is likeliest there. */
-export function chances(model, { source, whatIf, tokens }, encoder = writes(model) ? encoded(model, source, whatIf) : null) {
-  const { probabilities } = writes(model) ? read(model, source, encoder, tokens.slice(0, -1), whatIf) : labels(model, source, whatIf);
+export function chances(model, { source, whatIf, tokens }) {
+  const { probabilities } = writes(model) ? read(model, source, encoded(model, source, whatIf), tokens.slice(0, -1), whatIf) : labels(model, source, whatIf);
   return tokens.map((token, at) => {
     const row = probabilities.row(Math.max(0, probabilities.rows - tokens.length + at));
     const rival = row.reduce((best, share, id) => (id !== token && (best < 0 || share > row[best]) ? id : best), -1);
@@ -40,20 +40,23 @@ export function chances(model, { source, whatIf, tokens }, encoder = writes(mode
 
 /** The probability of an answer, now and with each head and each layer switched off by itself. It pauses after each. */
 export function* effects(model, { source, whatIf, tokens, switches }) {
-  const all = (one) => one.reduce((product, { p }) => product * p, 1), encoder = writes(model) ? encoded(model, source, whatIf) : null;
-  const without = {};
+  const all = (one) => one.reduce((product, { p }) => product * p, 1), without = {};
   for (const { kind, name } of switches) {
     const changed = { ...whatIf, [kind]: new Set([...whatIf[kind], name]) };
-    without[name] = all(chances(model, { source, whatIf: changed, tokens }, name.startsWith("encoder") ? undefined : encoder));
+    without[name] = all(chances(model, { source, whatIf: changed, tokens }));
     yield;
   }
-  return { now: all(chances(model, { source, whatIf, tokens }, encoder)), without };
+  return { now: all(chances(model, { source, whatIf, tokens })), without };
 }
 
-/** What a model with an encoder has read of a source. */
+let kept = {};
+/** What a model with an encoder has read of a source, kept until another is asked for: most questions are about the same. */
 function encoded(model, source, whatIf) {
-  if (model.family === "recurrent") return encode(model, source);
-  return model.family === "encoder-decoder" ? run(model, "encoder", source, whatIf) : null;
+  if (!["recurrent", "encoder-decoder"].includes(model.family)) return null;
+  const { heads, layers, positions, scale } = whatIf, off = [...heads, ...layers].filter((name) => name.startsWith("encoder"));
+  const key = JSON.stringify([source, off, positions, scale]);
+  if (kept.model !== model || kept.key !== key) kept = { model, key, encoder: model.family === "recurrent" ? encode(model, source) : run(model, "encoder", source, whatIf) };
+  return kept.encoder;
 }
 
 /** How a model goes on: `start(ids)` is the state after these, `step(states, tokens)` gives the next logits and states. */
