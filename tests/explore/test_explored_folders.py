@@ -1,6 +1,7 @@
 """The folder that `explore` writes: what is in it, what it replays, and what it declines."""
 
 import json
+import re
 from pathlib import Path
 
 from exploring import run_of
@@ -35,6 +36,13 @@ def test_the_command_writes_a_folder_that_names_no_other_host_and_has_each_weigh
         assert "http://" not in text and "https://" not in text, path.name
     assert about(output)["examples"] == ["a dog"] and about(output)["training"] is None
     assert (output / "model" / "weights.bin").stat().st_size == 4 * explored("plain").model.num_parameters()
+
+
+def test_the_page_asks_for_all_its_modules_and_for_the_model_at_once(explored):
+    folder = explored("plain").folder
+    asked = re.findall(r'<link rel="(?:module)?preload".* href="([^"]+)"', (folder / "index.html").read_text("utf-8"))
+    modules = [path.relative_to(folder).as_posix() for path in (*folder.glob("*.js"), *folder.glob("vendor/*js"))]
+    assert sorted(asked) == sorted([*modules, "model/model.json", "model/weights.bin"])
 
 
 def test_replay_takes_as_many_checkpoints_as_fit(explored, tmp_path, monkeypatch):

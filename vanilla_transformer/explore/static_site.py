@@ -85,14 +85,13 @@ def write_page(
     folder.mkdir()
     places, weights = pack(model.state_dict())
     (folder / "weights.bin").write_bytes(weights)
-    _write_json(folder / "tokenizer.json", parts)
-    _write_json(folder / "tokenizer_config.json", tokenizer_config(tokenizer, parts))
     about = {
         "name": name,
         "family": kind,
         "parameters": sum(weight.numel() for weight in model.parameters()),
         "config": fields(model.config),
         "search": _search(model, settings) if kind in WRITERS else None,
+        "tokenizer": [parts, tokenizer_config(tokenizer, parts)],
         "tokens": _tokens(tokenizer, model.config),
         "pieces": _pieces(tokenizer, model.config.vocab_size),
         "tensors": {key: list(place) for key, place in places.items()},
@@ -105,10 +104,6 @@ def write_page(
     head = {"title": name, "emoji": "🔎", "sdk": "static", "app_file": "index.html"}
     text = yaml.safe_dump(head, allow_unicode=True, sort_keys=False)
     (output / CARD).write_text(_README.format(head=text, name=name), encoding="utf-8")
-
-
-def _write_json(path: Path, content: Mapping[str, object]) -> None:
-    path.write_text(json.dumps(content, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
 
 
 def _some_text(tokenizer: PreTrainedTokenizerBase) -> str:

@@ -2,10 +2,11 @@
 import { addressOf, stateOf } from "./address.js";
 import { Answer } from "./answer.js";
 import { Computer } from "./computer.js";
-import { aliases, h, number, t } from "./dom.js";
+import { aliases, h, number, painted, t } from "./dom.js";
 import { Figure } from "./figure.js";
 import { Inspector } from "./inspector.js";
 import { Model } from "./model.js";
+import { readStyle } from "./picture.js";
 import { RecurrentAttentionPart, RecurrentPart } from "./recurrent_parts.js";
 import { EmbeddingPart, LayerPart, OutputPart } from "./sections.js";
 import { Switches } from "./switches.js";
@@ -22,16 +23,15 @@ const CHAPTERS = {
 };
 
 export class App {
-  constructor(model) {
-    this.model = model;
+  constructor(computer, model) {
+    Object.assign(this, { computer, model });
     this.now = model; // The one that computes: at another moment of its training, if the reader has gone there.
     this.generates = model.search !== null;
     this.ownSearch = this.generates ? { ...model.search, width: Math.min(8, model.search.width) } : null;
     // Among it `wanted`, the step of the training that the reader asked for last, which may still be loading; and
     // `step`, the token of the answer: null for one that tells something, Infinity for the last.
     Object.assign(this, stateOf(location.hash, this));
-    this.computer = new Computer();
-    this.run = this.drawn = 0;
+    this.run = 0;
     aliases["stack.only"] = model.family === "language-model" ? "stack.decoder" : "stack.encoder";
   }
 
@@ -60,12 +60,14 @@ export class App {
   /** Goes to the state of an address. */
   async follow(hash) {
     Object.assign(this, stateOf(hash, this));
+    this.now = this.wanted === null ? this.model : await this.model.at(this.wanted);
+    const computed = this.compute();
     this.dress();
     this.lectureButton.setAttribute("aria-pressed", String(this.lecture > 0));
     this.input.value = this.text;
-    this.now = await this.model.at(this.wanted);
-    await this.compute();
-    if (this.at) await this.figure.go(this.at);
+    await this.figure.go(this.at);
+    await computed;
+    await this.figure.go(this.at); // What is below the window has its height only now.
   }
 
   /** The address tells what is shown, so that it can be kept as a link. */
@@ -141,33 +143,29 @@ export class App {
     const number = ++this.run, started = performance.now(), { now, whatIf, settings, forced } = this;
     const { ids: source, cut } = this.ids(this.other.trim() || this.text);
     this.cut = cut;
-    if (!source.length) {
-      this.result = null;
-      this.show();
-      return;
-    }
     // Who was at the end stays at the end, of whatever length the answer is now.
     if (this.step !== null && this.result && this.step >= (this.result.tokens?.length ?? 0) - 1 && !forced.length) this.step = Infinity;
+    const asked = source.length ? this.computer.ask("answer", now, { source, whatIf, settings, forced, step: this.step }) : null;
+    if (!this.parts) this.build(); // The first answer is computed meanwhile.
     this.answer.element.setAttribute("aria-busy", "true");
-    const result = await this.computer.ask("answer", now, { source, whatIf, settings, forced, step: this.step });
-    if (!result || number !== this.run) return; // Something was typed in the meantime.
-    const before = this.disturbed && this.text.trim() ? await this.asItIs() : null;
+    const [result] = await Promise.all([asked, import("./vendor/d3.min.js")]);
+    if (number !== this.run || (asked && !result)) return; // Something was typed in the meantime.
+    const before = result && this.disturbed && this.text.trim() ? await this.asItIs() : null;
     if (number !== this.run) return;
-    Object.assign(this, { before, result: { ...result, model: now }, step: result.step ?? 0, took: performance.now() - started });
+    Object.assign(this, { before, result: result && { ...result, model: now } }, result && { step: result.step ?? 0, took: performance.now() - started });
     await this.compare();
     if (number === this.run) await this.show();
   }
 
   /** What the whole model computes where the disturbed one stands, and how probable both hold its answer. */
   async compare() {
-    const { before, result, model, whatIf } = this;
+    const { before, result, model, whatIf, computer } = this;
     this.plain = this.chances = null;
     if (!before) return;
     const source = this.ids(this.text).ids, usual = undisturbed(), tokens = this.generates ? before.tokens : this.likeliest(before);
-    const ask = (call, asked) => this.computer.ask(call, ...asked);
-    const plain = await ask("trace", [model, { source, whatIf: usual, tokens: result.tokens?.slice(0, this.step) }]);
-    const then = plain && await ask("chances", [model, { source, whatIf: usual, tokens }]);
-    const now = then && await ask("chances", [result.model, { source: result.source, whatIf, tokens }]);
+    const plain = await computer.ask("trace", model, { source, whatIf: usual, tokens: result.tokens?.slice(0, this.step) });
+    const then = plain && await computer.ask("chances", model, { source, whatIf: usual, tokens });
+    const now = then && await computer.ask("chances", result.model, { source: result.source, whatIf, tokens });
     if (now && result === this.result) Object.assign(this, { plain, chances: { then, now } });
   }
 
@@ -228,13 +226,14 @@ export class App {
     main.before(this.figure.element);
     // What sticks below the bar needs its height.
     new ResizeObserver(() => document.documentElement.style.setProperty("--bar", `${bar.offsetHeight}px`)).observe(bar);
+    document.getElementById("app").hidden = false;
     document.title = `${model.name} · ${t("title")}`;
   }
 
   lead() {
     const { config, parameters } = this.model, { encoder_layers, decoder_layers, num_layers } = config;
     const counts = num_layers ? [`${num_layers} recurrent`] : [encoder_layers && `${encoder_layers} encoder`, decoder_layers && `${decoder_layers} decoder`];
-    const sizes = { stacks: counts.filter(Boolean).join(" and "), d_model: config.d_model, heads: config.num_heads, parameters: parameters.toLocaleString("en") };
+    const sizes = { stacks: counts.filter(Boolean).join(" and "), d_model: config.d_model, heads: config.num_heads, parameters: String(parameters).replace(/\B(?=(\d{3})+$)/g, ",") };
     return t(num_layers ? "leadRecurrent" : "lead", sizes);
   }
 
@@ -253,26 +252,25 @@ export class App {
     return { ...before(), output: [output], tree: this.generates ? [new TreePart(this)] : [], switches: [this.switches], training: this.model.training ? [new TrainingPart(this)] : [] };
   }
 
-  /** Shows the answer at once, then the parts in view, and the rest piece by piece, so that a key is answered soon. */
+  /** Shows the answer with the stacks at once and the rest thereafter, so that a key is answered soon. */
   async show() {
-    const number = ++this.drawn, shown = this.result ? this.shown() : [];
-    const near = shown.filter(([{ element }]) => inView(element)), far = shown.filter((one) => !near.includes(one));
+    const [stacks, rest] = this.result ? this.shown() : [[], []];
+    readStyle();
     document.getElementById("notice").hidden = true;
-    this.answer.update();
-    this.figure.update();
+    this.figure.settle(() => {
+      this.answer.update();
+      this.figure.update();
+      document.getElementById("main").classList.toggle("empty", !this.result);
+      this.state.textContent = this.told();
+      for (const [part, ...values] of stacks) part.update(...values);
+    });
+    await painted();
     this.keepAddress();
-    document.getElementById("main").classList.toggle("empty", !this.result);
-    this.state.textContent = this.told();
-    await new Promise(requestAnimationFrame);
-    for (const parts of [near, ...far.map((one) => [one])]) {
-      await new Promise((resume) => setTimeout(resume));
-      if (number !== this.drawn) return;
-      for (const [part, ...values] of parts) part.update(...values);
-    }
+    for (const [part, ...values] of rest) part.update(...values);
     this.figure.follow();
   }
 
-  /** Each part of the page with what it has to show. */
+  /** Each part of the page with what it has to show: the stacks, and the rest. */
   shown() {
     const { result, parts, step } = this, { family } = this.model, source = this.names(result.source), { decoder } = result;
     const layers = (stack, found, plain, rest) => parts[stack].map((part, at) => [part, found.layers[at], { plain: plain?.layers[at], ...rest }]);
@@ -280,7 +278,7 @@ export class App {
     if (!this.generates) {
       const pooled = family === "classifier", row = pooled ? null : this.position;
       const output = pooled ? [t("text")] : source;
-      return [[parts.source[0], result.only, source, row], ...layers("only", result.only, plain?.only, { rows: source, current: row }), [parts.output[0], result, output, row ?? 0], ...others];
+      return [[[parts.source[0], result.only, source, row], ...layers("only", result.only, plain?.only, { rows: source, current: row }), [parts.output[0], result, output, row ?? 0]], others];
     }
     // A row of the decoder reads one token and writes the next: where it looks, it is named by the one that it writes.
     const rows = this.names(decoder.ids), current = rows.length - 1, written = this.names(result.tokens.slice(0, step + 1));
@@ -294,7 +292,7 @@ export class App {
       "language-model": () => [[parts.source[0], decoder, rows, current], ...layers("only", decoder, plain?.decoder, { rows, current })],
       recurrent: () => [[parts.encoder[0], result.encoder, source, null], [parts.decoder[0], decoder, rows, current], [parts.attention[0], decoder, written, source, current]],
     }[family]();
-    return [...middle, output, ...tree, ...others];
+    return [[...middle, output], [...tree, ...others]];
   }
 
   /** Of a model that gives every token a label: the token whose label is told. */
@@ -316,15 +314,6 @@ export class App {
     this.state.textContent = this.told();
   }
 
-  /** Answers the examples in silence: a browser compiles a program as it runs, so the first answers are the slowest. */
-  async warmUp() {
-    const { model, settings, run } = this;
-    for (const text of model.examples) {
-      if (run !== this.run) return; // The reader has begun.
-      await this.computer.ask("answer", model, { source: this.ids(text).ids, whatIf: undisturbed(), settings });
-    }
-  }
-
   async turnTheme() {
     this.theme = getComputedStyle(document.documentElement).colorScheme.includes("dark") ? "light" : "dark";
     this.dress();
@@ -343,20 +332,13 @@ export class App {
   }
 }
 
-function inView(element) {
-  const { top, bottom } = element.getBoundingClientRect();
-  return bottom > 0 && top < innerHeight;
-}
-
 export let app = null;
 
 async function open() {
   const notice = document.getElementById("notice");
   notice.textContent = t("loading");
   try {
-    app = new App(await Model.load());
-    app.build();
-    document.getElementById("app").hidden = false;
+    app = new App(new Computer(), await Model.load());
     await app.follow(location.hash || opening(app.model));
     addEventListener("hashchange", () => app.follow(location.hash));
     addEventListener("unhandledrejection", ({ reason }) => {
@@ -364,7 +346,6 @@ async function open() {
       notice.hidden = false;
     });
     await app.check();
-    app.warmUp();
     addEventListener("keydown", (event) => app.key(event));
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => app.show());
     document.documentElement.dataset.ready = "true";

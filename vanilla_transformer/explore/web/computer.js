@@ -15,12 +15,9 @@ export class Computer {
 
   /** What a function of computation.js gives for a model; null where the same has been asked anew before it was done. */
   ask(call, model, asked) {
-    if (!this.sent.has(model.step)) {
-      this.worker.postMessage({ step: model.step, about: model.about, weights: model.weights });
-      this.sent.add(model.step);
-    }
-    const number = ++this.number;
-    this.worker.postMessage({ number, call, step: model.step, asked });
+    const number = ++this.number, { step, about, weights } = model;
+    this.worker.postMessage({ number, call, step, asked, ...(this.sent.has(step) ? {} : { about, weights }) });
+    this.sent.add(step);
     return new Promise((resolve, reject) => this.waiting.set(number, { resolve, reject }));
   }
 }

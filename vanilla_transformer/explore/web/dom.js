@@ -36,4 +36,7 @@ export function number(value, digits = 4) {
 
 const superscript = (digits) => [...digits].map((digit) => "⁰¹²³⁴⁵⁶⁷⁸⁹"[digit]).join("");
 
+/** When the browser has drawn what was changed. */
+export const painted = () => new Promise((resume) => requestAnimationFrame(() => setTimeout(resume)));
+
 export const percent = (share) => (share > 0 && share < 0.001 ? `< ${number(0.1, 1)} %` : `${number(100 * share, 1)} %`);

@@ -1,5 +1,5 @@
 // Figure 1 of the paper as the map of the page: a click leads to a block, and the block where the reader is lights up.
-import { h, percent, t } from "./dom.js";
+import { h, painted, percent, t } from "./dom.js";
 
 const SUBLAYERS = { self_attention: "attention", cross_attention: "attention", feed_forward: "feed" };
 
@@ -41,10 +41,10 @@ export class Figure {
 
   /** Opens the layer of a block, and brings the block to the top of the page. */
   async go(id) {
-    const element = document.getElementById(id), { app } = this;
     if (!this.ids.includes(id)) return;
-    for (const { details } of Object.values(app.parts).flat()) if (details?.closest("section").contains(element)) details.open = true;
-    await app.show();
+    const element = document.getElementById(id), details = element.closest("section").querySelector("details");
+    if (details) details.open = true;
+    await painted(); // Only then its pictures have their size.
     element.scrollIntoView({ behavior: "instant", block: "start" });
     this.follow(id);
   }
@@ -52,8 +52,8 @@ export class Figure {
   /** Lights up where the reader is: the last block that begins in the upper part of the window. */
   follow(found = null) {
     const line = document.querySelector(".bar").getBoundingClientRect().bottom + 0.2 * innerHeight;
-    const above = this.ids.filter((id) => { const { top, height } = document.getElementById(id).getBoundingClientRect(); return height && top <= line; });
-    const here = found ?? above.at(-1) ?? null;
+    const begun = (block) => !block.closest("details:not([open])") && block.offsetHeight && block.getBoundingClientRect().top <= line;
+    const here = found ?? this.ids.findLast((id) => begun(document.getElementById(id))) ?? null;
     if (here === this.here) return;
     this.here = here;
     const [, stack, layer, kind] = here?.match(/^(\w+)-(\d+)(?:-(\w+))?$/) ?? [];
@@ -61,6 +61,14 @@ export class Figure {
     const lit = layer ? [`${stack}-${layer}`, `${stack}-${kind}`] : [here];
     this.links.forEach((link, name) => (lit.includes(name) ? link.setAttribute("aria-current", "location") : link.removeAttribute("aria-current")));
     this.app.keepAddress();
+  }
+
+  /** Lets parts change their heights, and keeps the block of the reader where it is below the bar. */
+  settle(change) {
+    const here = document.getElementById(this.here), bar = document.querySelector(".bar");
+    const below = () => (here?.offsetHeight ? here.getBoundingClientRect().top - bar.getBoundingClientRect().bottom : null), before = below();
+    change();
+    if (scrollY > 0 && before !== null && below() !== null) scrollBy({ top: below() - before, behavior: "instant" });
   }
 
   /** What goes in and what comes out at the moment that is shown. */

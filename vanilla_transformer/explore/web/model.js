@@ -1,16 +1,14 @@
 // A model as `explore` has written it: what is known of it, its weights, and those of earlier moments of its training.
-import { Tokenizer } from "./vendor/tokenizers.min.mjs";
 
 export class Model {
   /** Reads the folder `model` beside the page. */
   static async load(folder = "model") {
-    const [about, parts, settings, weights] = await Promise.all([
+    const [{ Tokenizer }, { tokenizer, ...about }, weights] = await Promise.all([
+      import("./vendor/tokenizers.min.mjs"), // Only here, because the worker reads no text.
       fetched(`${folder}/model.json`, "json"),
-      fetched(`${folder}/tokenizer.json`, "json"),
-      fetched(`${folder}/tokenizer_config.json`, "json"),
       fetched(`${folder}/weights.bin`, "arrayBuffer"),
     ]);
-    return Object.assign(new Model(about, new Float32Array(weights)), { about, folder, tokenizer: new Tokenizer(parts, settings) });
+    return Object.assign(new Model(about, new Float32Array(weights)), { about, folder, tokenizer: new Tokenizer(...tokenizer) });
   }
 
   /** `step` is null for the model itself, else that of its training whose weights these are. */

@@ -1,31 +1,49 @@
 // A matrix as a picture: colours on a canvas, each cell to be pointed at, reached by keys, and read as a table.
 import { h, number, t } from "./dom.js";
 
-const visible = new IntersectionObserver((entries) => {
-  for (const { target, isIntersecting } of entries) {
-    const picture = target.picture;
-    picture.inView = isIntersecting;
-    if (isIntersecting && picture.stale) picture.draw();
-  }
-}, { rootMargin: "300px" });
+/** Pixels around the window in which pictures are drawn, so that who scrolls sees them at once. */
+const AROUND = 300;
+/** Elements with new numbers, and how each is drawn; whether the next frame draws those near the window. */
+const stale = new Map();
+let asked = null;
 
+function drawNear() {
+  asked = null;
+  const near = [...stale].filter(([element]) => { const { top, bottom } = element.getBoundingClientRect(); return bottom > -AROUND && top < innerHeight + AROUND; });
+  for (const [element] of near) stale.delete(element);
+  for (const [, draw] of near) draw();
+}
+
+const scrolled = new IntersectionObserver(drawNear, { rootMargin: `${AROUND}px` });
+
+function drawSoon(element, draw) {
+  scrolled.observe(element);
+  stale.set(element, draw);
+  asked ||= requestAnimationFrame(drawNear);
+}
+
+// Widths come from here: who asks a box for its width between two changes has the browser lay out the page each time.
 const resized = new ResizeObserver((entries) => {
-  for (const { target } of entries) target.picture.invalidate();
+  for (const { target: { picture }, contentRect: { width } } of entries) if (width !== picture.width) picture.invalidate(width);
 });
 
-const tables = {};
-/** 256 colours from a scale's ends, as pixels; d3 blends them in a space that the eye finds even. */
-function colours(kind) {
+/** What pictures need of the style sheet, read once for all of them. */
+let look = {};
+export function readStyle() {
   const style = getComputedStyle(document.documentElement), read = (name) => style.getPropertyValue(name).trim();
-  const key = `${kind} ${read("--zero")}`;
-  if (tables[key]) return tables[key];
-  const stops = kind === "signed" ? [read("--least"), read("--less"), read("--zero"), read("--more"), read("--most")]
-    : [read("--zero"), read("--some"), read("--much")];
+  const font = `${Math.round(0.69 * parseFloat(style.fontSize))}px ${read("--mono")}`, ground = read("--ground");
+  if (look.font === font && look.ground === ground) return;
+  const signed = colours(["--least", "--less", "--zero", "--more", "--most"].map(read)), amounts = colours(["--zero", "--some", "--much"].map(read));
+  look = { font, ground, signed, amounts, ink: read("--ink"), accent: read("--accent") };
+}
+
+/** 256 colours between these, as pixels; d3 blends them in a space that the eye finds even. */
+function colours(stops) {
   const scale = d3.piecewise(d3.interpolateRgb.gamma(2.2), stops);
-  return (tables[key] = Uint32Array.from({ length: 256 }, (_, at) => {
+  return Uint32Array.from({ length: 256 }, (_, at) => {
     const { r, g, b } = d3.rgb(scale(at / 255));
     return pixel(r, g, b, 255);
-  }));
+  });
 }
 
 const pixel = (r, g, b, a) => (a << 24) | (b << 16) | (g << 8) | r;
@@ -40,12 +58,19 @@ function image({ data, cols, rows }, table, share) {
   return made;
 }
 
+/** Of another size a canvas is made anew, which takes long. */
+function size(canvas, width, height) {
+  if (canvas.width !== width || canvas.height !== height) Object.assign(canvas, { width, height });
+  return canvas.getContext("2d");
+}
+
 /** A head's weights, a pixel a cell, with the small ones brought out. */
 export function thumbnail(canvas, weights) {
-  canvas.width = weights.cols;
-  canvas.height = weights.rows;
-  canvas.getContext("2d").putImageData(image(weights, colours("amounts"), Math.sqrt), 0, 0);
+  drawSoon(canvas, () => size(canvas, weights.cols, weights.rows).putImageData(image(weights, look.amounts, Math.sqrt), 0, 0));
 }
+
+/** The cells of one picture, before they are drawn large. */
+const cells = new OffscreenCanvas(1, 1);
 
 export class Picture {
   /**
@@ -55,13 +80,13 @@ export class Picture {
    * inspector: is told of a cell that is pointed at, and that the numbers are new.
    */
   constructor({ title, kind = "signed", shape = "strip", inspector, columns = null }) {
-    Object.assign(this, { title, kind, shape, inspector, columns, stale: true, inView: false, cursor: null });
+    Object.assign(this, { title, kind, shape, inspector, columns, cursor: null });
     this.canvas = h("canvas", {
       tabIndex: 0, role: "img", "aria-roledescription": t("picture"),
       onpointermove: (event) => this.point(event, false), onpointerdown: (event) => this.point(event, true),
       onpointerleave: () => this.leave(), onkeydown: (event) => this.key(event), onblur: () => this.leave(),
     });
-    this.caption = h("span", { class: "caption" });
+    this.caption = h("span", { class: "caption" }, title);
     this.scale = h("span", { class: "scale", "aria-hidden": "true" });
     this.button = h("button", { class: "quiet", type: "button", "aria-expanded": "false", onclick: () => this.toggleTable() }, t("table"));
     this.sheet = h("div", { class: "sheet", hidden: true });
@@ -69,14 +94,12 @@ export class Picture {
     this.element = h("figure", { class: `picture ${shape}` },
       h("figcaption", {}, this.caption, this.scale, this.button), this.box, this.sheet);
     this.box.picture = this;
-    visible.observe(this.box);
     resized.observe(this.box);
   }
 
   /** Shows a value; rows and columns are the names of its tokens, `current` the row that is being computed. */
   update(value, rows, columns = null, { current = null, path = "" } = {}) {
     Object.assign(this, { value, rowNames: rows, columnNames: columns, current, path });
-    this.caption.textContent = this.title;
     this.canvas.setAttribute("aria-label", t("pictureLabel", { title: this.title, rows: value.rows, cols: value.cols }));
     if (this.cursor && (this.cursor.row >= value.rows || this.cursor.col >= value.cols)) this.cursor = null;
     if (!this.sheet.hidden) this.fillTable();
@@ -84,55 +107,50 @@ export class Picture {
     this.inspector.renew(this);
   }
 
-  invalidate() {
-    this.stale = true;
-    // What is above the window has its height before it is drawn, so that nothing moves when it is.
-    if (!this.inView && this.value && this.box.clientWidth) this.canvas.style.height = `${this.layout().height}px`;
-    if (this.inView && this.value) requestAnimationFrame(() => this.stale && this.draw());
+  /** Gives the picture its height, so that nothing moves when it is drawn, and has it drawn if it is near the window. */
+  invalidate(width = this.width) {
+    this.width = width;
+    if (!this.value || !width) return;
+    this.at = this.layout();
+    this.canvas.style.height = `${this.at.height}px`;
+    drawSoon(this.box, () => this.draw());
   }
 
   layout() {
-    const { value, shape } = this, width = Math.max(60, this.box.clientWidth), font = Math.round(0.69 * parseFloat(getComputedStyle(document.documentElement).fontSize));
-    const context = this.canvas.getContext("2d");
-    context.font = `${font}px ${getComputedStyle(document.body).getPropertyValue("--mono")}`;
+    const { value, shape } = this, width = Math.max(60, Math.round(this.width)), context = cells.getContext("2d");
+    context.font = look.font;
     const longest = (names) => Math.ceil(Math.max(0, ...names.slice(0, 200).map((name) => context.measureText(cut(name)).width)));
     const labelled = value.rows <= 60;
     const left = labelled && this.rowNames ? Math.min(76, longest(this.rowNames)) + 8 : 6;
     const room = width - left - 2;
-    let cellWidth = room / value.cols, cellHeight = value.rows <= 24 ? 17 : Math.max(2, Math.min(17, 420 / value.rows)), top = 2;
+    let cellWidth = room / value.cols, cellHeight = value.rows <= 24 ? 17 : Math.max(2, Math.min(17, 420 / value.rows)), top = 2, turned = [];
     if (shape === "grid") {
       cellWidth = Math.min(30, cellWidth);
       cellHeight = Math.max(2, Math.min(24, cellWidth * 0.8, 480 / value.rows));
       cellHeight = value.rows <= 24 ? Math.max(13, cellHeight) : cellHeight;
       this.names = this.columnNames && cellWidth >= 7;
-      this.fits = (name) => context.measureText(cut(name)).width + 2 <= cellWidth;
-      const turned = this.names ? this.columnNames.filter((name) => !this.fits(name)) : [];
+      turned = this.names ? this.columnNames.filter((name) => context.measureText(cut(name)).width + 2 > cellWidth) : [];
       top = this.names ? (turned.length ? Math.min(60, longest(turned)) + 6 : 16) : 2;
     }
-    return { width, left, top, cellWidth, cellHeight, height: Math.ceil(top + value.rows * cellHeight + 3), font, labelled };
+    return { width, left, top, cellWidth, cellHeight, height: Math.ceil(top + value.rows * cellHeight + 3), labelled, turned };
   }
 
   draw() {
-    this.stale = false;
-    const { value, kind } = this;
-    if (!value || !this.box.clientWidth) return;
-    const at = (this.at = this.layout()), ratio = devicePixelRatio || 1, context = this.canvas.getContext("2d");
-    this.canvas.width = Math.round(at.width * ratio);
-    this.canvas.height = Math.round(at.height * ratio);
-    this.canvas.style.height = `${at.height}px`;
-    context.scale(ratio, ratio);
-    const style = getComputedStyle(document.documentElement), ink = style.getPropertyValue("--ink");
+    const { value, kind, at } = this, ratio = devicePixelRatio || 1, { ink, accent } = look;
+    const context = size(this.canvas, Math.round(at.width * ratio), Math.round(at.height * ratio));
+    context.setTransform(ratio, 0, 0, ratio, 0, 0);
+    context.clearRect(0, 0, at.width, at.height);
     let most = 0;
     for (const number of value.data) if (Number.isFinite(number)) most = Math.max(most, Math.abs(number));
     if (kind === "weights") most = 1;
     this.drawCells(context, at, most);
-    context.font = `${at.font}px ${getComputedStyle(document.body).getPropertyValue("--mono")}`;
+    context.font = look.font;
     context.textBaseline = "middle";
     if (at.labelled && this.rowNames) {
       context.textAlign = "right";
       this.rowNames.forEach((name, row) => {
         if (at.cellHeight < 10 && row % Math.ceil(10 / at.cellHeight)) return;
-        context.fillStyle = row === this.current ? style.getPropertyValue("--accent") : ink;
+        context.fillStyle = row === this.current ? accent : ink;
         context.fillText(cut(name), at.left - 5, at.top + (row + 0.5) * at.cellHeight);
       });
     }
@@ -143,7 +161,7 @@ export class Picture {
         const x = at.left + (col + 0.5) * at.cellWidth;
         context.save();
         context.translate(x, at.top - 4);
-        const upright = this.fits(name);
+        const upright = !at.turned.includes(name);
         if (!upright) context.rotate(-Math.PI / 2);
         context.textAlign = upright ? "center" : "left";
         context.textBaseline = upright ? "bottom" : "middle";
@@ -151,21 +169,20 @@ export class Picture {
         context.restore();
       });
     }
-    if (this.current !== null && value.rows > 1) this.outline(context, at, this.current, 0, value.cols, style.getPropertyValue("--accent"), 1.2);
+    if (this.current !== null && value.rows > 1) this.outline(context, at, this.current, 0, value.cols, accent, 1.2);
     if (this.cursor) this.outline(context, at, this.cursor.row, this.cursor.col, 1, ink, 2);
     this.scale.textContent = kind === "weights" ? "0 … 1" : kind === "signed" ? `±${number(most, 2)}` : `0 … ${number(most, 2)}`;
   }
 
   drawCells(context, at, most) {
-    const { value, kind } = this, signed = kind === "signed";
+    const { value, kind } = this, { cols, rows } = value, signed = kind === "signed";
     const share = signed ? (number) => (most ? (number / most + 1) / 2 : 0.5) : (number) => (most ? Math.sqrt(number / most) : 0);
-    const small = new OffscreenCanvas(value.cols, value.rows), { cols, rows } = value;
     const data = this.order ? value.data.map((_, at) => value.data[at - (at % cols) + this.order[at % cols]]) : value.data;
-    small.getContext("2d").putImageData(image({ data, cols, rows }, colours(signed ? "signed" : "amounts"), share), 0, 0);
+    size(cells, cols, rows).putImageData(image({ data, cols, rows }, signed ? look.signed : look.amounts, share), 0, 0);
     context.imageSmoothingEnabled = false;
-    context.drawImage(small, at.left, at.top, value.cols * at.cellWidth, value.rows * at.cellHeight);
+    context.drawImage(cells, at.left, at.top, value.cols * at.cellWidth, value.rows * at.cellHeight);
     if (at.cellHeight >= 8) {
-      context.fillStyle = getComputedStyle(document.documentElement).getPropertyValue("--ground");
+      context.fillStyle = look.ground;
       const gap = this.shape === "grid" ? 1 : 1.5;
       for (let row = 1; row < value.rows; row++) context.fillRect(at.left, at.top + row * at.cellHeight - gap / 2, value.cols * at.cellWidth, gap);
       if (this.shape === "grid" && at.cellWidth >= 8) {

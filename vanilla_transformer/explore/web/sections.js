@@ -131,13 +131,10 @@ export class LayerPart {
     this.skip.setAttribute("aria-pressed", String(Boolean(layer.skipped)));
     this.skipped.hidden = !layer.skipped;
     this.content.hidden = Boolean(layer.skipped);
-    this.peek.replaceChildren();
-    if (layer.skipped) return;
-    for (const head of [...layer.self.heads, ...(layer.cross?.heads ?? [])].slice(0, 16)) {
-      const canvas = h("canvas", { class: "tiny" });
-      thumbnail(canvas, head.weights);
-      this.peek.append(canvas);
-    }
+    if (layer.skipped) return this.peek.replaceChildren();
+    const heads = [...layer.self.heads, ...(layer.cross?.heads ?? [])].slice(0, 16);
+    if (!this.peek.children.length) this.peek.append(...heads.map(() => h("canvas", { class: "tiny" })));
+    heads.forEach(({ weights }, at) => thumbnail(this.peek.children[at], weights));
     if (!this.details.open) return;
     this.self.update(layer.self, rows, rows, current, plain?.self);
     if (this.cross) this.cross.update(layer.cross, written, memoryRows, current, plain?.cross);

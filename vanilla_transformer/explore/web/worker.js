@@ -10,10 +10,7 @@ const models = new Map();
 const latest = {};
 
 onmessage = async ({ data: { number, step, call, asked, about, weights } }) => {
-  if (weights) {
-    models.set(step, new Model(about, weights, step));
-    return;
-  }
+  if (weights) models.set(step, new Model(about, weights, step));
   latest[call] = number;
   try {
     postMessage({ number, reply: await compute(number, call, models.get(step), asked) });
