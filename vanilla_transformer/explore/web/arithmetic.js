@@ -3,20 +3,22 @@
 /** y = x Wᵀ + b, as `nn.Linear`: x has `rows` rows of `ins` numbers, W `outs` rows of `ins`. */
 export function linear(x, rows, W, outs, ins, bias = null) {
   const y = new Float32Array(rows * outs);
-  for (let row = 0; row < rows; row++) {
-    const a = row * ins, at = row * outs;
+  // Two rows and four columns at a time: a number that was read is used several times. A last row is its own pair.
+  for (let row = 0; row < rows; row += 2) {
+    const next = Math.min(row + 1, rows - 1), a = row * ins, b = next * ins, at = row * outs, below = next * outs;
     let out = 0;
-    // Four columns at a time: a number of x that was read is used four times.
     for (; out + 3 < outs; out += 4) {
       const w = out * ins;
-      let s0 = 0, s1 = 0, s2 = 0, s3 = 0;
+      let s0 = 0, s1 = 0, s2 = 0, s3 = 0, t0 = 0, t1 = 0, t2 = 0, t3 = 0;
       for (let i = 0; i < ins; i++) {
-        const p = x[a + i];
-        s0 += p * W[w + i]; s1 += p * W[w + ins + i]; s2 += p * W[w + 2 * ins + i]; s3 += p * W[w + 3 * ins + i];
+        const p = x[a + i], q = x[b + i], w0 = W[w + i], w1 = W[w + ins + i], w2 = W[w + 2 * ins + i], w3 = W[w + 3 * ins + i];
+        s0 += p * w0; s1 += p * w1; s2 += p * w2; s3 += p * w3;
+        t0 += q * w0; t1 += q * w1; t2 += q * w2; t3 += q * w3;
       }
       y[at + out] = s0; y[at + out + 1] = s1; y[at + out + 2] = s2; y[at + out + 3] = s3;
+      y[below + out] = t0; y[below + out + 1] = t1; y[below + out + 2] = t2; y[below + out + 3] = t3;
     }
-    for (; out < outs; out++) y[at + out] = dot(x, a, W, out * ins, ins);
+    for (; out < outs; out++) for (const one of [row, next]) y[one * outs + out] = dot(x, one * ins, W, out * ins, ins);
   }
   if (bias) for (let at = 0; at < y.length; at++) y[at] += bias[at % outs];
   return y;

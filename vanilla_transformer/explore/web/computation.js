@@ -1,6 +1,7 @@
 // What the page asks of a model: answers, with all that led to them. It runs in worker.js, beside the page.
 import { decode, encode, recurrentSteps } from "./recurrent.js";
 import { beamSearch, limitOf } from "./search.js";
+import { ops } from "./tape.js";
 import { classify, project, run, undisturbed } from "./transformer.js";
 
 const writes = (model) => model.search !== null;
@@ -59,22 +60,32 @@ function encoded(model, source, whatIf) {
   return kept.encoder;
 }
 
-/** How a model goes on: `start(ids)` is the state after these, `step(states, tokens)` gives the next logits and states. */
+/**
+ * How a model goes on: `start(ids)` is the state after these, `step(states, tokens)` gives the next logits and states.
+ * Hypotheses go on together, over what any of them has read before; `rows` of a state are those that are its own.
+ */
 function decoding(model, whatIf, encoder) {
   if (model.family === "recurrent") return recurrentSteps(model, encoder);
-  const stack = encoder ? "decoder" : "only", memory = encoder?.output ?? null;
-  const after = ({ ids, layers }, more) => {
-    const all = [...ids, ...more];
-    // Without the mask a token changes what was computed before it: all is computed anew.
-    const past = whatIf.mask ? layers : null;
-    return { ...run(model, stack, past ? more : all, whatIf, { memory, causal: true, past, start: past ? ids.length : 0 }), ids: all };
+  const stack = encoder ? "decoder" : "only", settings = { memory: encoder?.output ?? null, causal: true };
+  let last = null, count = 0;
+  const goOn = (ids, asked) => {
+    count += ids.length;
+    last = run(model, stack, ids, whatIf, { ...settings, past: last?.layers, ...asked });
+    return last.output;
   };
+  // Without the mask a token changes what was computed before it: all is computed anew.
+  const anew = ({ ids }) => run(model, stack, ids, whatIf, settings).output.row(ids.length - 1);
   return {
-    start: (ids) => (ids.length ? after({ ids: [], layers: null }, ids) : { ids, layers: null }),
+    start(ids) {
+      if (ids.length && whatIf.mask) goOn(ids);
+      return { ids, rows: ids.map((_, row) => row) };
+    },
     step(states, tokens) {
-      const next = states.map((state, row) => after(state, [tokens[row]]));
-      const logits = next.map(({ output }) => project(model, { data: output.row(output.rows - 1), rows: 1, cols: output.cols }, whatIf).logits.data);
-      return { states: next.map(({ ids, layers }) => ({ ids, layers })), logits };
+      const next = states.map(({ ids, rows }, at) => ({ ids: [...ids, tokens[at]], rows: [...rows, count + at] }));
+      const own = next.map(({ rows }) => new Set(rows)), places = next.map(({ rows }) => rows.length - 1);
+      const output = whatIf.mask ? goOn(tokens, { places, sees: (query, row) => own[query].has(row) }) : ops.rows(next.map(anew), { op: "given" });
+      const { logits } = project(model, output, whatIf);
+      return { states: next, logits: next.map((_, row) => logits.row(row)) };
     },
   };
 }

@@ -17,13 +17,9 @@ export class Model {
     this.use(weights, step);
   }
 
-  /** The weights of a name, as {data, shape}. */
+  /** The weights of a name, as {data, shape}, where there are any. */
   weight(name) {
     return this.byName.get(name);
-  }
-
-  has(name) {
-    return this.byName.has(name);
   }
 
   use(weights, step) {

@@ -10,8 +10,7 @@ let asked = null;
 function drawNear() {
   asked = null;
   const near = [...stale].filter(([element]) => { const { top, bottom } = element.getBoundingClientRect(); return bottom > -AROUND && top < innerHeight + AROUND; });
-  for (const [element] of near) stale.delete(element);
-  for (const [, draw] of near) draw();
+  for (const [element, draw] of near) if (stale.delete(element)) draw();
 }
 
 const scrolled = new IntersectionObserver(drawNear, { rootMargin: `${AROUND}px` });

@@ -5,7 +5,7 @@ import { ops } from "./tape.js";
 /** One row times a matrix, plus the bias of the same name where there is one. */
 function times(model, name, x) {
   const { data, shape } = model.weight(name), bias = name.replace("weight", "bias");
-  return linear(x, 1, data, shape[0], shape[1], model.has(bias) ? model.weight(bias).data : null);
+  return linear(x, 1, data, shape[0], shape[1], model.weight(bias)?.data);
 }
 const proj = (model, name, x) => times(model, `${name}.weight`, x);
 const joined = (...parts) => Float32Array.from(parts.flatMap((part) => [...part]));

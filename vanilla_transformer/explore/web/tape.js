@@ -51,8 +51,8 @@ export const ops = {
   /** x Wᵀ + b by the rows of W from `start` to `end`, as those of one head. */
   linear(x, weight, bias = null, start = 0, end = weight.shape[0]) {
     const ins = weight.shape[1], part = weight.data.subarray(start * ins, end * ins);
-    const data = linear(x.data, x.rows, part, end - start, ins, bias && bias.data.subarray(start, end));
-    return new Value(data, x.rows, end - start, { op: "linear", x, weight: weight.name, bias: bias && bias.name, start });
+    const data = linear(x.data, x.rows, part, end - start, ins, bias?.data.subarray(start, end));
+    return new Value(data, x.rows, end - start, { op: "linear", x, weight: weight.name, bias: bias?.name, start });
   },
   scores(q, k, scale) {
     const data = linear(q.data, q.rows, k.data, k.rows, q.cols).map((value) => value * scale);

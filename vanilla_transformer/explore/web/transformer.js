@@ -9,20 +9,16 @@ export const undisturbed = () => ({
 // In each eight positions; so a permutation of any length.
 const SHUFFLED = [5, 2, 7, 0, 3, 6, 1, 4];
 
-export function positionsOf(length, whatIf, start = 0) {
-  const positions = Array.from({ length }, (_, place) => start + place);
-  return whatIf.positions === "shuffled" ? positions.map((p) => p - (p % 8) + SHUFFLED[p % 8]) : positions;
-}
+const shuffled = (place) => place - (place % 8) + SHUFFLED[place % 8];
 
 const stackOf = { encoder: "model.encoder", decoder: "model.decoder", only: "model" };
 
 /** Sections 3.4 and 3.5: embeddings times √d_model, plus positions. */
-export function embed(model, ids, stack, whatIf, start = 0) {
+function embed(model, ids, stack, whatIf, places) {
   const { d_model, positional_encoding } = model.config, prefix = stackOf[stack];
-  const name = [`${prefix}.embed_tokens.weight`, "model.shared.weight"].find((one) => model.has(one));
-  const embedding = ops.embedding(ids, model.weight(name));
+  const embedding = ops.embedding(ids, model.weight(`${prefix}.embed_tokens.weight`) ?? model.weight("model.shared.weight"));
   const scaled = ops.times(embedding, Math.sqrt(d_model));
-  const places = positionsOf(ids.length, whatIf, start);
+  if (whatIf.positions === "shuffled") places = places.map(shuffled);
   let positions;
   if (whatIf.positions === "none") positions = ops.none(ids.length, d_model);
   else if (positional_encoding === "learned") {
@@ -38,9 +34,7 @@ export function embed(model, ids, stack, whatIf, start = 0) {
  */
 function attention(model, name, x, memory, whatIf, place, { sees = null, past = null } = {}) {
   const { num_heads, d_k, d_v } = model.config;
-  const project = (kind, from, head, width) => ops.linear(
-    from, model.weight(`${name}.${kind}_proj.weight`), biasOf(model, `${name}.${kind}_proj`), head * width, (head + 1) * width,
-  );
+  const project = (kind, from, head, width) => linear(model, `${name}.${kind}_proj`, from, head * width, (head + 1) * width);
   const heads = Array.from({ length: num_heads }, (_, head) => {
     const made = (kind, width) => (past && memory ? past[head][kind] : ops.below(past?.[head][kind], project(kind, memory ?? x, head, width)));
     const q = project("q", x, head, d_k), k = made("k", d_k), v = made("v", d_v);
@@ -51,11 +45,11 @@ function attention(model, name, x, memory, whatIf, place, { sees = null, past = 
     return { q, k, v, scores, masked, weights, output: off ? ops.off(mixed) : mixed, off };
   });
   const concat = ops.concat(heads.map((head) => head.output));
-  return { name, place, heads, concat, output: out(model, name, concat) };
+  return { name, place, heads, concat, output: linear(model, `${name}.out_proj`, concat) };
 }
 
-const biasOf = (model, name) => (model.has(`${name}.bias`) ? model.weight(`${name}.bias`) : null);
-const out = (model, name, x) => ops.linear(x, model.weight(`${name}.out_proj.weight`), biasOf(model, `${name}.out_proj`));
+/** A layer of weights, or some rows of it, with its bias where there is one. */
+const linear = (model, name, x, ...rows) => ops.linear(x, model.weight(`${name}.weight`), model.weight(`${name}.bias`), ...rows);
 
 /** Section 3.1: LayerNorm(x + Sublayer(x)). */
 function addAndNorm(model, name, x, sublayer) {
@@ -66,16 +60,14 @@ function addAndNorm(model, name, x, sublayer) {
 
 /** Section 3.3, Eq. 2: max(0, xW₁ + b₁)W₂ + b₂. */
 function feedForward(model, name, x) {
-  const hidden = ops.linear(x, model.weight(`${name}.w_1.weight`), model.weight(`${name}.w_1.bias`));
-  const active = ops.map(hidden, model.config.activation_function);
-  return { hidden, active, output: ops.linear(active, model.weight(`${name}.w_2.weight`), model.weight(`${name}.w_2.bias`)) };
+  const hidden = linear(model, `${name}.w_1`, x), active = ops.map(hidden, model.config.activation_function);
+  return { hidden, active, output: linear(model, `${name}.w_2`, active) };
 }
 
 /** Section 3.1: one layer of either stack; with a memory there is cross-attention to it. */
-function layer(model, stack, number, x, memory, causal, whatIf, past) {
+function layer(model, stack, number, x, memory, whatIf, sees, past) {
   const place = `${stack}.${number + 1}`, name = `${stackOf[stack]}.layers.${number}`;
   if (whatIf.layers.has(place)) return { place, skipped: true, input: x, output: x };
-  const sees = causal && whatIf.mask && !past ? (query, key) => key <= query : null; // With a past there is only one query, the last.
   const self = attention(model, `${name}.self_attention`, x, null, whatIf, `${place}.self_attention`, { sees, past: past?.self.heads });
   const afterSelf = addAndNorm(model, `${name}.self_attention_norm`, x, self.output);
   let cross = null, afterCross = null;
@@ -90,15 +82,15 @@ function layer(model, stack, number, x, memory, causal, whatIf, past) {
 
 /**
  * A stack of layers over tokens: `encoder`, `decoder`, or the `only` one of a model of one stack. With the layers of
- * the tokens before, `past`, it goes on with one token.
+ * other tokens, `past`, it goes on; then `sees` says which of all these a token sees, and `places` where each stands.
  */
-export function run(model, stack, ids, whatIf, { memory = null, causal = stack === "decoder", past = null, start = 0 } = {}) {
-  const embedded = embed(model, ids, stack, whatIf, start), { config } = model;
+export function run(model, stack, ids, whatIf, { memory = null, causal = stack === "decoder", past = null, sees = (query, key) => key <= query, places = ids.map((_, place) => place) } = {}) {
+  const embedded = embed(model, ids, stack, whatIf, places), { config } = model;
   const count = (stack === "only" ? config.encoder_layers ?? config.decoder_layers : config[`${stack}_layers`]);
   const layers = [];
   let x = embedded.sum;
   for (let number = 0; number < count; number++) {
-    layers.push(layer(model, stack, number, x, memory, causal, whatIf, past?.[number]));
+    layers.push(layer(model, stack, number, x, memory, whatIf, causal && whatIf.mask ? sees : null, past?.[number]));
     x = layers.at(-1).output;
   }
   return { stack, ids, embedded, layers, causal, output: x };
@@ -106,14 +98,14 @@ export function run(model, stack, ids, whatIf, { memory = null, causal = stack =
 
 /** Section 3.4: the embedding is the output projection too; then the softmax. */
 export function project(model, x, whatIf) {
-  const logits = ops.linear(x, model.weight("lm_head.weight"), biasOf(model, "lm_head"));
+  const logits = linear(model, "lm_head", x);
   return { logits, probabilities: ops.softmax(logits, whatIf.temperature) };
 }
 
 /** A classifier's head, over each token or over one state of the whole text. */
 export function classify(model, x, whatIf) {
   const pooled = model.family === "classifier" ? ops.pool(x, model.config.classifier_pooling) : null;
-  const logits = ops.linear(pooled ?? x, model.weight("classifier.weight"), model.weight("classifier.bias"));
+  const logits = linear(model, "classifier", pooled ?? x);
   const several = model.config.problem_type === "multi_label_classification"; // Each label by itself.
   return { pooled, logits, probabilities: several ? ops.map(logits, "sigmoid") : ops.softmax(logits, whatIf.temperature) };
 }
