@@ -158,6 +158,17 @@ def test_the_map_lights_up_the_block_of_the_reader_and_nothing_covers_the_panel(
     assert page.locator("#inspector").evaluate(corners) == [True, True]
 
 
+def test_who_types_keeps_the_block_that_is_read_where_it_is(visit):
+    page = visit(hash="#at=decoder-2-cross_attention", viewport={"width": 1280, "height": 720})
+    top = "document.getElementById('decoder-2-cross_attention').getBoundingClientRect().top"
+    before, tokens = page.evaluate(top), page.locator("#encoder-embedding .chips li").count()
+    page.locator("#text").evaluate("input => { input.focus({ preventScroll: true }); input.setSelectionRange(9, 9); }")
+    page.keyboard.type(" runs in the park")
+    page.wait_for_function("n => document.querySelectorAll('#encoder-embedding .chips li').length > n + 3", arg=tokens)
+    page.evaluate("async () => { await (await import('/app.js')).app.show(); }")
+    assert page.evaluate(top) == pytest.approx(before, abs=2)
+
+
 def test_a_row_of_cross_attention_has_the_name_of_the_token_that_its_step_writes(visit):
     page = visit(hash="#at=decoder-2-cross_attention")
     weights = page.locator("#decoder-2-cross_attention figure", has_text="Softmax")
