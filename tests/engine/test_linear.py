@@ -11,7 +11,7 @@ EXACT, ROUNDED, EIGHT_BITS = 1e-5, 0.02, 0.02
 
 
 @pytest.mark.processor
-@pytest.mark.parametrize(("inputs", "outputs"), [(64, 24), (64, 4099), (512, 520), (2048, 512)])
+@pytest.mark.parametrize(("inputs", "outputs"), [(64, 24), (256, 512), (64, 4099), (512, 520), (2048, 512)])
 @pytest.mark.parametrize("with_bias", [True, False])
 @pytest.mark.parametrize(
     ("weights", "tolerance"),
