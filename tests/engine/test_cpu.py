@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import time
 import warnings
 from pathlib import Path
 
@@ -108,6 +109,15 @@ def test_threads_get_the_cores_that_no_other_program_uses(monkeypatch, tmp_path,
         (tmp_path / f"self/task/{number}/stat").write_text(f"{number} (a (b) c) {state} 1 2")
     assert cpu.free_threads(threads, tmp_path) == expected
     assert cpu.free_threads(threads, tmp_path / "elsewhere") == threads
+
+
+def test_a_core_that_is_free_a_moment_later_counts(monkeypatch, tmp_path):
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    (tmp_path / "self/task").mkdir(parents=True)
+    load = tmp_path / "loadavg"
+    load.write_text("9.00 9.00 9.00 2/80 7")
+    monkeypatch.setattr(time, "sleep", lambda pause: load.write_text("9.00 9.00 9.00 0/80 7") if pause else None)
+    assert cpu.free_threads(2, tmp_path) == 2
 
 
 @pytest.mark.parametrize(("small", "free", "expected"), [(cpu.SMALL, 2, 1), (0, 2, 2), (0, 1, 1)])

@@ -7,6 +7,7 @@ and `ONEDNN_MAX_CPU_ISA` and `FBGEMM_ENABLE_INSTRUCTIONS` restrict both.
 import os
 import platform
 import threading
+import time
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -83,16 +84,23 @@ def fitting_threads(model: torch.nn.Module, sentences: int) -> Iterator[None]:
 def free_threads(threads: int, system: Path = _PROC) -> int:
     """Returns how many of `threads` have a core that no other program uses now, at least one; all if that is unknown.
 
-    Where one of them shares its core with another program, the others wait for it at each product.
+    Where one of them shares its core with another program, the others wait for it at each product. Cores that are in
+    use are looked at again for a hundredth of a second: who has just answered or asked is often done by then.
     """
-    try:
-        running = int((system / "loadavg").read_text().split()[3].partition("/")[0])
-        # This program's own threads spin for a while after each product.
-        own = [task.read_text().rpartition(")")[2].split()[0] for task in (system / "self/task").glob("*/stat")]
-    except (OSError, ValueError, IndexError):
-        return threads
-    # Those of the whole machine are counted, so its cores are, too.
-    return max(1, min(threads, (os.cpu_count() or 1) - running + own.count("R")))
+    free = 1
+    for pause in (0.0, 0.002, 0.004, 0.004):
+        time.sleep(pause)
+        try:
+            running = int((system / "loadavg").read_text().split()[3].partition("/")[0])
+            # This program's own threads spin for a while after each product.
+            own = [task.read_text().rpartition(")")[2].split()[0] for task in (system / "self/task").glob("*/stat")]
+        except (OSError, ValueError, IndexError):
+            return threads
+        # Those of the whole machine are counted, so its cores are, too.
+        free = max(free, min(threads, (os.cpu_count() or 1) - running + own.count("R")))
+        if free == threads:
+            break
+    return free
 
 
 @contextmanager
