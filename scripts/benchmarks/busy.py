@@ -53,6 +53,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--workloads", nargs="+", choices=WORKLOADS, default=WORKLOADS)
     parser.add_argument("--neighbours", nargs="+", type=int, default=[0, 1, 2, 5])
+    parser.add_argument("--contestants", nargs="+", choices=DECODERS, default=DECODERS, help="of decoding")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=60, help="of each measurement of training, after its start")
     arguments = parser.parse_args(argv)
@@ -68,7 +69,7 @@ def main(argv: Sequence[str] | None = None) -> None:
                 with neighbours(count):
                     if model is not None:
                         print(f"## {workload}, {count} neighbours")
-                        print(decode(model, folder / "text.a", rounds), flush=True)
+                        print(decode(model, folder / "text.a", rounds, arguments.contestants), flush=True)
                         continue
                     found: dict[str, list[float]] = {variant: [] for variant in VARIANTS}
                     for _ in range(rounds):
@@ -109,9 +110,9 @@ def environment(variables: dict[str, str]) -> dict[str, str]:
     return {**kept, "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path]), **variables}
 
 
-def decode(model: Path, text: Path, rounds: int) -> str:
+def decode(model: Path, text: Path, rounds: int, contestants: Sequence[str]) -> str:
     """Returns a table of one sentence at a time by this package and by CTranslate2, each in a process of its own."""
-    words = [sys.executable, "-m", "scripts.benchmarks.decode", str(model), str(text), "--contestants", *DECODERS]
+    words = [sys.executable, "-m", "scripts.benchmarks.decode", str(model), str(text), "--contestants", *contestants]
     words += ["--case", "1 sentence", "real stopping", "--singles", "4", "--repeats", str(rounds)]
     return subprocess.run(words, check=True, stdout=subprocess.PIPE, text=True, env=environment({}), cwd=ROOT).stdout
 
