@@ -120,6 +120,14 @@ def test_a_core_that_is_free_a_moment_later_counts(monkeypatch, tmp_path):
     assert cpu.free_threads(2, tmp_path) == 2
 
 
+def test_a_few_cores_in_use_are_not_waited_for(monkeypatch, tmp_path):
+    monkeypatch.setattr(os, "cpu_count", lambda: 16)
+    (tmp_path / "self/task").mkdir(parents=True)
+    (tmp_path / "loadavg").write_text("9.00 9.00 9.00 1/80 7")
+    monkeypatch.setattr(time, "sleep", lambda pause: pytest.fail("it waits") if pause else None)
+    assert cpu.free_threads(16, tmp_path) == 15
+
+
 @pytest.mark.parametrize(("small", "free", "expected"), [(cpu.SMALL, 2, 1), (0, 2, 2), (0, 1, 1)])
 def test_a_call_has_the_threads_that_it_can_use_and_gives_them_back(monkeypatch, small: int, free: int, expected: int):
     model, seen = sharp(0), []

@@ -84,8 +84,8 @@ def fitting_threads(model: torch.nn.Module, sentences: int) -> Iterator[None]:
 def free_threads(threads: int, system: Path = _PROC) -> int:
     """Returns how many of `threads` have a core that no other program uses now, at least one; all if that is unknown.
 
-    Where one of them shares its core with another program, the others wait for it at each product. Cores that are in
-    use are looked at again for a hundredth of a second: who has just answered or asked is often done by then.
+    Where one of them shares its core with another program, the others wait for it at each product. If more than a
+    quarter is missing, it looks again for a hundredth of a second: who has just asked or answered is often done then.
     """
     free = 1
     for pause in (0.0, 0.002, 0.004, 0.004):
@@ -98,7 +98,7 @@ def free_threads(threads: int, system: Path = _PROC) -> int:
             return threads
         # Those of the whole machine are counted, so its cores are, too.
         free = max(free, min(threads, (os.cpu_count() or 1) - running + own.count("R")))
-        if free == threads:
+        if 4 * free >= 3 * threads:
             break
     return free
 

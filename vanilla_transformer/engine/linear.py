@@ -124,14 +124,14 @@ def _float_linear(weight: torch.Tensor, bias: torch.Tensor | None, relu: bool, p
 
     if weight.dtype != torch.float32 or weight.numel() > LARGE_WEIGHT:
         return by_onednn
-    # For few rows, a weight that is wider than high is read faster in the other order.
-    transposed = weight.mT.contiguous() if pack and weight.shape[0] >= weight.shape[1] else None
+    for_few_rows = plain
+    if pack and weight.shape[0] >= weight.shape[1]:
+        # Few rows read a weight that is wider than high faster in the other order.
+        transposed = weight.mT.contiguous()
 
-    def for_few_rows(x: torch.Tensor) -> torch.Tensor:
-        if transposed is None:
-            return plain(x)
-        outputs = x.mm(transposed) if bias is None else torch.addmm(bias, x, transposed)
-        return outputs.relu_() if relu else outputs
+        def for_few_rows(x: torch.Tensor) -> torch.Tensor:
+            outputs = x.mm(transposed) if bias is None else torch.addmm(bias, x, transposed)
+            return outputs.relu_() if relu else outputs
 
     least = -(-PACKED_FROM // weight.numel())
     return lambda x: for_few_rows(x) if x.shape[0] < least else by_onednn(x)
