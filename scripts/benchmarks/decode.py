@@ -108,6 +108,7 @@ def take_turns(contests: list[Contest], chosen: list[Case], repeats: int) -> dic
         turns: dict[str, list[Turn]] = {contest.name: [] for contest in contests}
         for turn in range(repeats + 1):
             for contest in contests:
+                time.sleep(0.05)  # The threads of the one before spin for a while.
                 found = succeeded(contest, contest.ask(case))
                 if turn or not repeats:
                     turns[contest.name].append(found)
