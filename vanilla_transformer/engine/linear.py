@@ -5,7 +5,6 @@ from dataclasses import dataclass
 
 import torch
 from torch import nn
-from torch.nn import functional as F
 
 from .cpu import has_bfloat16_products, saturates, without_deprecation
 
@@ -15,8 +14,8 @@ PACKED_FROM = 3 << 18
 LARGE_WEIGHT = 1 << 18
 
 Linear = Callable[[torch.Tensor], torch.Tensor]
-Projections = Callable[[torch.Tensor], tuple[torch.Tensor, ...]]
-ResidualLinear = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+# Maps x, and a residual that may be overwritten, to the residual + xWᵀ + b.
+ResidualLinear = Callable[[torch.Tensor, torch.Tensor | None], torch.Tensor]
 
 
 @dataclass(frozen=True)
@@ -39,31 +38,33 @@ class Weights:
         """Type of the inputs and outputs of the linear layers."""
         return torch.float32 if self.quantization else self.dtype
 
-    def projections(self, *modules: nn.Linear, scaled: float = 1.0) -> Projections:
-        """Maps x to the outputs of several linear layers, the first one's `scaled`: one product if they are packed."""
+    def projections(self, *modules: nn.Linear, heads: int, scaled: float = 1.0) -> Linear:
+        """Maps x to the outputs of several linear layers side by side in each head, the first one's `scaled`.
+
+        One product if they are packed.
+        """
         if not self.packed:
-            first, *others = [self._linear(module.weight, module.bias) for module in modules]
-            return lambda x: (first(x) * scaled, *(linear(x) for linear in others))
-        factors, widths = [scaled] + [1.0] * (len(modules) - 1), [len(module.weight) for module in modules]
-        parts = list(zip(modules, factors, widths, strict=True))
-        weight, bias = torch.cat([module.weight * factor for module, factor, _ in parts]), None
+            first, *others = map(self.linear, modules)
+            return lambda x: _side_by_side([first(x) * scaled, *(linear(x) for linear in others)], heads, 1)
+        parts, bias = list(zip(modules, [scaled] + [1.0] * (len(modules) - 1), strict=True)), None
+        weight = _side_by_side([module.weight * factor for module, factor in parts], heads, 0)
         if any(module.bias is not None for module in modules):
-            none = weight.new_zeros(max(widths))
-            biases = [none[:width] if module.bias is None else module.bias * by for module, by, width in parts]
-            bias = torch.cat(biases)
-        linear = self._linear(weight, bias)
-        return lambda x: linear(x).split_with_sizes(widths, 1)
+            biases = [module.weight[:, 0] * 0 if module.bias is None else module.bias * by for module, by in parts]
+            bias = _side_by_side(biases, heads, 0)
+        multiply = self._linear(weight, bias)
+        return lambda x: multiply(x, None)
 
     def linear(self, module: nn.Linear, activation: nn.Module | None = None) -> Linear:
         """Maps x to xWᵀ + b, (rows, in) to (rows, out), followed by the activation."""
         relu = type(activation) is nn.ReLU
-        linear = self._linear(module.weight, module.bias, relu)
-        return linear if relu or activation is None else lambda x: activation(linear(x))
+        multiply = self._linear(module.weight, module.bias, relu)
+        if relu or activation is None:
+            return lambda x: multiply(x, None)
+        return lambda x: activation(multiply(x, None))
 
     def residual_linear(self, module: nn.Linear) -> ResidualLinear:
-        """Maps x and residual r to r + xWᵀ + b."""
-        linear = self._linear(module.weight, module.bias)
-        return lambda x, residual: linear(x).add_(residual)
+        """Maps x and residual r to r + xWᵀ + b; may overwrite r."""
+        return self._linear(module.weight, module.bias)
 
     def norm(self, module: nn.LayerNorm) -> Linear:
         """Returns a layer normalisation in the type of the activations."""
@@ -71,7 +72,7 @@ class Weights:
         shape, eps = module.normalized_shape, module.eps
         return lambda x: torch.layer_norm(x, shape, weight, bias, eps)
 
-    def _linear(self, weight: torch.Tensor, bias: torch.Tensor | None, relu: bool = False) -> Linear:
+    def _linear(self, weight: torch.Tensor, bias: torch.Tensor | None, relu: bool = False) -> ResidualLinear:
         if self.quantization == "int8":
             return _int8_linear(weight, bias, relu)
         return _float_linear(weight.to(self.dtype), None if bias is None else bias.to(self.dtype), relu, self.packed)
@@ -104,40 +105,49 @@ def _can_pack(device: torch.device, dtype: torch.dtype) -> bool:
     return has_product and (dtype == torch.float32 or (dtype == torch.bfloat16 and has_bfloat16_products()))
 
 
-def _float_linear(weight: torch.Tensor, bias: torch.Tensor | None, relu: bool, pack: bool) -> Linear:
-    """Multiplies by oneDNN where that is fastest: `F.linear` uses a slower library.
+def _side_by_side(parts: list[torch.Tensor], heads: int, dim: int) -> torch.Tensor:
+    """Joins tensors whose dimension `dim` is one of heads, head by head."""
+    if len(parts) == 1:
+        return parts[0]
+    return torch.cat([part.unflatten(dim, (heads, -1)) for part in parts], dim + 1).flatten(dim, dim + 1)
+
+
+def _float_linear(weight: torch.Tensor, bias: torch.Tensor | None, relu: bool, pack: bool) -> ResidualLinear:
+    """Multiplies by oneDNN where that is fastest: torch's own products use a slower library.
 
     A weight that is not packed is as fast with one row, and nearly with many.
     """
-
-    def plain(x: torch.Tensor) -> torch.Tensor:
-        outputs = F.linear(x, weight, bias)
-        return outputs.relu_() if relu else outputs
-
     if not (_can_pack(weight.device, weight.dtype) and weight.is_contiguous()):
-        return plain
+        return _plain(weight.mT, bias, relu)
     packed = torch.ops.mkldnn._reorder_linear_weight(weight, None) if pack else weight
     then = "relu" if relu else "none"
 
-    def by_onednn(x: torch.Tensor) -> torch.Tensor:
-        return torch.ops.mkldnn._linear_pointwise(x, packed, bias, then, [], "")
+    def by_onednn(x: torch.Tensor, residual: torch.Tensor | None) -> torch.Tensor:
+        outputs = torch.ops.mkldnn._linear_pointwise(x, packed, bias, then, [], "")
+        return outputs if residual is None else outputs.add_(residual)
 
     if weight.dtype != torch.float32 or weight.numel() > LARGE_WEIGHT:
         return by_onednn
-    for_few_rows = plain
-    if pack and weight.shape[0] >= weight.shape[1]:
-        # Few rows read a weight that is wider than high faster in the other order.
-        transposed = weight.mT.contiguous()
-
-        def for_few_rows(x: torch.Tensor) -> torch.Tensor:
-            outputs = x.mm(transposed) if bias is None else torch.addmm(bias, x, transposed)
-            return outputs.relu_() if relu else outputs
-
+    # Few rows read a weight that is wider than high faster in the other order.
+    is_wide = pack and weight.shape[0] >= weight.shape[1]
+    for_few_rows = _plain(weight.mT.contiguous() if is_wide else weight.mT, bias, relu)
     least = -(-PACKED_FROM // weight.numel())
-    return lambda x: for_few_rows(x) if x.shape[0] < least else by_onednn(x)
+    return lambda x, residual: (for_few_rows if x.shape[0] < least else by_onednn)(x, residual)
 
 
-def _int8_linear(weight: torch.Tensor, bias: torch.Tensor | None, relu: bool) -> Linear:
+def _plain(transposed: torch.Tensor, bias: torch.Tensor | None, relu: bool) -> ResidualLinear:
+    def multiply(x: torch.Tensor, residual: torch.Tensor | None) -> torch.Tensor:
+        if residual is not None and bias is None:
+            return residual.addmm_(x, transposed)
+        outputs = x.mm(transposed) if bias is None else torch.addmm(bias, x, transposed)
+        if residual is not None:
+            return outputs.add_(residual)
+        return outputs.relu_() if relu else outputs
+
+    return multiply
+
+
+def _int8_linear(weight: torch.Tensor, bias: torch.Tensor | None, relu: bool) -> ResidualLinear:
     """Multiplies 8-bit numbers: the weight has a scale per output, the activations one per call.
 
     The weight has 7 bits where sums of 8-bit products would saturate.
@@ -148,4 +158,4 @@ def _int8_linear(weight: torch.Tensor, bias: torch.Tensor | None, relu: bool) ->
     with without_deprecation():
         rounded = torch.quantize_per_channel(weight, scales, torch.zeros(len(weight)).long(), 0, torch.qint8)
         packed = torch.ops.quantized.linear_prepack(rounded, bias)
-    return lambda x: multiply(x, packed)
+    return lambda x, residual: multiply(x, packed) if residual is None else multiply(x, packed).add_(residual)

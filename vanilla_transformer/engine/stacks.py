@@ -5,7 +5,7 @@ time: the source's keys and values are computed once per sentence instead of onc
 hypotheses share one cache. Reordering hypotheses moves no keys or values: a mask lets each attend to its ancestors.
 
 Shapes in names: N sentences · W hypotheses of a sentence · R rows, N·W or N·S · S source · L slots of the cache ·
-D d_model · H heads, Nh = N·H · K d_k (keys) or d_v (values) · V vocabulary.
+D d_model · H heads, Nh = N·H · K d_k (keys) or d_v (values), E both · V vocabulary.
 """
 
 from typing import Any
@@ -51,12 +51,13 @@ class Layer:
 
     def __init__(self, layer: Any, weights: Weights) -> None:
         own, feed_forward = layer.self_attention, layer.feed_forward
-        self.project = weights.projections(own.q_proj, own.k_proj, own.v_proj, scaled=own.d_k**-0.5)
+        heads = len(own.q_proj.weight) // own.d_k
+        self.project = weights.projections(own.q_proj, own.k_proj, own.v_proj, heads=heads, scaled=own.d_k**-0.5)
         self.self_out = weights.residual_linear(own.out_proj)
         self.self_norm, self.feed_norm = map(weights.norm, (layer.self_attention_norm, layer.feed_forward_norm))
         if hasattr(layer, "cross_attention"):
             cross = layer.cross_attention
-            self.source_query = weights.projections(cross.q_proj, scaled=cross.d_k**-0.5)
+            self.source_query = weights.projections(cross.q_proj, heads=heads, scaled=cross.d_k**-0.5)
             self.cross_out = weights.residual_linear(cross.out_proj)
             self.cross_norm = weights.norm(layer.cross_attention_norm)
         self.first = weights.linear(feed_forward.w_1, feed_forward.activation)
@@ -70,6 +71,7 @@ class Encoder:
         encoder = model.model.encoder
         attention = encoder.layers[0].self_attention
         self.dtype, self.num_heads = weights.activations, len(attention.q_proj.weight) // attention.d_k
+        self.widths = [attention.d_k, attention.d_k, attention.d_v]
         self.embedding, self.scale = encoder.embed_tokens.weight, encoder.config.d_model**0.5
         self.positions = PositionTable(encoder.positional_encoding)
         self.layers = [Layer(layer, weights) for layer in encoder.layers]
@@ -92,17 +94,13 @@ class Encoder:
         x_NSD = (states * self.scale + encodings.to(states.dtype)).to(self.dtype)
         x = x_NSD.flatten(0, 1)
         for layer in self.layers:
-            q_NHSK, k_NHSK, v_NHSK = (self._heads(part, len(x_NSD)) for part in layer.project(x))
+            by_head = layer.project(x).view(*x_NSD.shape[:2], self.num_heads, -1).transpose(1, 2)
+            q_NHSK, k_NHSK, v_NHSK = by_head.split_with_sizes(self.widths, 3)
             # The queries' weights include 1 / √d_k.
             attended = F.scaled_dot_product_attention(q_NHSK, k_NHSK, v_NHSK, may_attend, scale=1.0)
             x = layer.self_norm(layer.self_out(attended.transpose(1, 2).reshape(x.shape[0], -1), x))
             x = layer.feed_norm(layer.second(layer.first(x), x))
         return x.view_as(x_NSD)
-
-    def _heads(self, projected_RD: torch.Tensor, sentences: int) -> torch.Tensor:
-        """Reshapes (N·S, H·K) to (N, H, S, K)."""
-        width = projected_RD.shape[1] // self.num_heads
-        return projected_RD.view(sentences, -1, self.num_heads, width).transpose(1, 2)
 
 
 class Decoder:
@@ -122,7 +120,7 @@ class Decoder:
         self.embedding, self.positions = decoder.embed_tokens.weight, PositionTable(decoder.positional_encoding)
         self.layers = [Layer(layer, weights) for layer in decoder.layers]
         self.source_projections = [
-            weights.projections(layer.cross_attention.k_proj, layer.cross_attention.v_proj)
+            weights.projections(layer.cross_attention.k_proj, layer.cross_attention.v_proj, heads=self.num_heads)
             for layer in decoder.layers
             if hasattr(layer, "cross_attention")
         ]
@@ -134,10 +132,9 @@ class Decoder:
         sentences, rows_D = len(encoded_NSD), encoded_NSD.flatten(0, 1)
         sources = []
         for project in self.source_projections:
-            keys, values = project(rows_D)
-            sources.append(
-                (self._cached(keys, sentences, self.d_k).mT.contiguous(), self._cached(values, sentences, self.d_v))
-            )
+            both = self._by_head(project(rows_D), sentences).to(self.cache_dtype)
+            keys, values = (part.flatten(0, -3) for part in both.split_with_sizes([self.d_k, self.d_v], -1))
+            sources.append((keys.mT.contiguous(), values.contiguous()))
         mask = None
         if source_mask_NS is not None and not source_mask_NS.all():
             may_attend = source_mask_NS[:, None, None, :].bool()
@@ -162,53 +159,42 @@ class Decoder:
         embedded = F.embedding(tokens_NW.reshape(-1), self.embedding).to(self.dtype)
         x = embedded * self.scale + encodings.to(self.dtype)
         for number, layer in enumerate(self.layers):
-            q, k, v = layer.project(x)
-            keys, values = cache.update(number, k, v)
+            q, keys, values = cache.update(number, self._by_head(layer.project(x), cache.sentences))
             x = layer.self_norm(layer.self_out(self._attend(q, keys.mT, values, bias), x))
             if cache.sources:
                 keys, values = cache.sources[number]
-                (query,) = layer.source_query(x)
-                attended = self._attend(query, keys, values, cache.source_bias)
-                x = layer.cross_norm(layer.cross_out(attended, x))
+                q = self._by_head(layer.source_query(x), cache.sentences)
+                x = layer.cross_norm(layer.cross_out(self._attend(q, keys, values, cache.source_bias), x))
             x = layer.feed_norm(layer.second(layer.first(x), x))
         return x
 
-    def _cached(self, projected_RD: torch.Tensor, sentences: int, width: int) -> torch.Tensor:
-        """Reshapes (N·S, H·K) to a contiguous (N·H, S, K) in the cache's type."""
-        split = projected_RD.view(sentences, -1, self.num_heads, width).transpose(1, 2)
-        return split.to(self.cache_dtype).contiguous().flatten(0, 1)
+    def _by_head(self, projected: torch.Tensor, sentences: int) -> torch.Tensor:
+        """Returns (N·W, H·E) as (N·H, W, E) where that is a view, otherwise as (N, H, W, E)."""
+        rows = len(projected)
+        if rows == sentences:
+            return projected.view(rows * self.num_heads, 1, -1)
+        if sentences == 1:
+            return projected.view(rows, self.num_heads, -1).transpose(0, 1)
+        return projected.view(sentences, rows // sentences, self.num_heads, -1).transpose(1, 2)
 
     def _attend(
-        self, q_RD: torch.Tensor, keys_NhKL: torch.Tensor, values_NhLK: torch.Tensor, bias: torch.Tensor | None
+        self, q: torch.Tensor, keys_NhKL: torch.Tensor, values_NhLK: torch.Tensor, bias: torch.Tensor | None
     ) -> torch.Tensor:
         """Section 3.2.1 for all heads: a sentence's hypotheses are the queries; their weights include 1 / √d_k."""
-        heads, all_heads = self.num_heads, keys_NhKL.shape[0]
-        rows, sentences = q_RD.shape[0], all_heads // heads
-        if q_RD.dtype != self.cache_dtype:
-            q_RD = q_RD.to(self.cache_dtype)
-        # With one hypothesis or one sentence the heads are a view.
-        if rows == sentences:
-            q_NhWK = q_RD.reshape(all_heads, 1, self.d_k)
-        elif sentences == 1:
-            q_NhWK = q_RD.view(rows, heads, self.d_k).transpose(0, 1)
-        else:
-            split = q_RD.view(sentences, -1, heads, self.d_k).transpose(1, 2)
-            q_NhWK = split.reshape(all_heads, -1, self.d_k)
+        if q.dtype != self.cache_dtype:
+            q = q.to(self.cache_dtype)
+        q_NhWK = q if q.dim() == 3 else q.flatten(0, 1)
+        heads, (all_heads, width, _) = self.num_heads, q_NhWK.shape
         scores = torch.bmm(q_NhWK, keys_NhKL)
         if bias is not None:
-            scores.view(sentences, heads, scores.shape[1], -1).add_(bias)
-        # The library's attention also takes the softmax of bfloat16 in float32.
-        weights = torch.softmax(scores, -1, dtype=torch.promote_types(scores.dtype, torch.float32))
-        if weights.dtype != self.cache_dtype:
-            weights = weights.to(self.cache_dtype)
-        attended = torch.bmm(weights, values_NhLK)
-        if rows == sentences:
-            attended = attended.view(rows, heads * self.d_v)
-        elif sentences == 1:
-            attended = attended.transpose(0, 1).reshape(rows, heads * self.d_v)
+            scores.view(-1, heads, width, scores.shape[2]).add_(bias)
+        attended = torch.bmm(torch.softmax(scores, -1), values_NhLK)
+        if width == 1:
+            attended = attended.view(-1, heads * self.d_v)
+        elif all_heads == heads:
+            attended = attended.transpose(0, 1).reshape(width, -1)
         else:
-            split = attended.view(sentences, heads, -1, self.d_v).transpose(1, 2)
-            attended = split.reshape(rows, heads * self.d_v)
+            attended = attended.view(-1, heads, width, self.d_v).transpose(1, 2).reshape(-1, heads * self.d_v)
         return attended if attended.dtype == self.dtype else attended.to(self.dtype)
 
 
@@ -221,8 +207,7 @@ class DecoderCache:
 
     Attributes:
         sources: Each layer's keys (N·H, K, S) and values (N·H, S, K) of the source; none without a source.
-        keys: Each layer's keys of the hypotheses' tokens, (N·H, capacity, K), `used` of them.
-        values: The values for these keys.
+        own: Each layer's keys and, beside them, values of the hypotheses' tokens, (N·H, capacity, E), `used` of them.
         padding: Number of positions before the first token of each prompt, (N,); None where there are none.
     """
 
@@ -239,11 +224,9 @@ class DecoderCache:
         self.position = self.used = self.capacity = 0
         self.padding: torch.Tensor | None = None
         # One tensor per layer: the system maps and unmaps very large tensors page by page.
-        heads, layers = sentences * decoder.num_heads, range(len(decoder.layers))
-        self.keys, self.values = (
-            [torch.empty(heads, 0, width, dtype=decoder.cache_dtype, device=device) for _ in layers]
-            for width in (decoder.d_k, decoder.d_v)
-        )
+        self.widths = [decoder.d_k, decoder.d_v]
+        shape = (sentences * decoder.num_heads, 0, sum(self.widths))
+        self.own = [torch.empty(shape, dtype=decoder.cache_dtype, device=device) for _ in decoder.layers]
         self.ancestor_bias: torch.Tensor | None = None
         self._slots = (0, 0)
 
@@ -316,19 +299,14 @@ class DecoderCache:
         shape = (self.sentences, 1, width, self.capacity)
         return torch.full(shape, -torch.inf, dtype=self.decoder.cache_dtype, device=self.device)
 
-    def update(self, layer: int, keys_RD: torch.Tensor, values_RD: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Writes a layer's keys and values of the newest tokens into their slots; returns all of the layer's."""
-        return self._written(self.keys[layer], keys_RD), self._written(self.values[layer], values_RD)
-
-    def _written(self, cached_NhLK: torch.Tensor, new_RD: torch.Tensor) -> torch.Tensor:
-        heads, (first, width) = self.decoder.num_heads, self._slots
-        slots = cached_NhLK.narrow(1, first, width)
-        if self.sentences == 1:
-            slots.copy_(new_RD.view(width, heads, -1).transpose(0, 1))
-        else:
-            new_NWHK = new_RD.view(self.sentences, width, heads, -1)
-            slots.view(self.sentences, heads, width, -1).copy_(new_NWHK.transpose(1, 2))
-        return cached_NhLK.narrow(1, 0, self.used)
+    def update(self, layer: int, by_head: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Writes a layer's newest keys and values into their slots; returns the queries, and all keys and values."""
+        (first, width), (d_k, d_v) = self._slots, self.widths
+        queries, new = by_head.split_with_sizes([d_k, d_k + d_v], -1)
+        slots = self.own[layer].narrow(1, first, width)
+        (slots if new.dim() == 3 else slots.view(new.shape)).copy_(new)
+        keys, values = self.own[layer].narrow(1, 0, self.used).split_with_sizes(self.widths, 2)
+        return queries, keys, values
 
     def reorder(self, parents_NW: torch.Tensor) -> None:
         """Makes each hypothesis the child of another one of its sentence, whose ancestors it inherits."""
@@ -345,9 +323,8 @@ class DecoderCache:
         heads = torch.arange(self.decoder.num_heads, device=self.device)
         rows = (sentences[:, None] * self.decoder.num_heads + heads).flatten()
         self.sources = [(keys[rows], values[rows]) for keys, values in self.sources]
-        for parts in (self.keys, self.values):
-            for layer, part in enumerate(parts):
-                parts[layer] = part[rows]
+        for layer, part in enumerate(self.own):
+            self.own[layer] = part[rows]
         self.source_bias = None if self.source_bias is None else self.source_bias[sentences]
         self.padding = None if self.padding is None else self.padding[sentences]
         self.ancestor_bias = None if self.ancestor_bias is None else self.ancestor_bias[sentences]
@@ -373,10 +350,9 @@ class DecoderCache:
         used = kept_NL.shape[1]
         heads = torch.arange(self.sentences * self.decoder.num_heads, device=self.device)
         rows = heads.view(self.sentences, -1, 1) * self.capacity + kept_NL[:, None]
-        for parts in (self.keys, self.values):
-            for layer, part in enumerate(parts):
-                # One layer at a time, each replaced at once: the cache is the largest object in a search.
-                parts[layer] = _copied(part, rows.flatten(0, 1), capacity)
+        for layer, part in enumerate(self.own):
+            # One layer at a time, each replaced at once: the cache is the largest object in a search.
+            self.own[layer] = _copied(part, rows.flatten(0, 1), capacity)
         self.used, self.capacity = used, capacity
 
 
