@@ -328,7 +328,8 @@ def _choose_batches(
     batches = device.processes * math.ceil(max(MIN_BATCHES, batch_tokens / most) / device.processes)
     batches = min(batches, batch_tokens)
     count = recipe.optimization.batches_per_step or batches
-    sentence = f"Step: up to {batch_tokens:,} tokens a side; batches in a step: {count}."
+    joined = ", or one where the memory suffices" if device.kind != "cpu" and count > 1 else ""
+    sentence = f"Step: up to {batch_tokens:,} tokens a side; batches in a step: {count}{joined}."
     return {"batch_tokens": batch_tokens, "batches_per_step": batches}, sentence
 
 
