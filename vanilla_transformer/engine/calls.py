@@ -32,7 +32,7 @@ from .cpu import computing_dtype, fitting_threads
 from .frozen import Frozen, opened, refusal
 from .known import unknown, words
 from .linear import Weights, unsupported_quantization
-from .search import BeamSearch, Decoding, Hypotheses, Limits, Processor, greedy_search, likeliest, sampled
+from .search import BeamSearch, Decoding, Hypotheses, Limits, Processor, greedy_search, likeliest, penalty, sampled
 from .stacks import Decoder, Encoder
 
 logger = logging.get_logger(__name__)
@@ -241,13 +241,15 @@ def _limits(call: Call, prompts_NP: torch.Tensor) -> Limits:
     known_ends: Any = settings._eos_token_tensor
     # If scores never rise, the returned hypotheses are certain before all W have ended.
     certain = settings.early_stopping == "never" and all(map(_suppresses, call.logits_processor))
+    exponent = 1.0 if settings.length_penalty is None else settings.length_penalty
+    horizon = lengths if certain else torch.full_like(lengths, longest)
     return Limits(
         end_tokens=torch.cat(end_tokens),
         candidates=max(2, 1 + len(known_ends)) * settings.num_beams,
         lengths=lengths,
-        horizon=lengths if certain else torch.full_like(lengths, longest),
+        last_penalty=penalty(horizon.float(), exponent),
         counted=settings.num_return_sequences if certain else settings.num_beams,
-        length_penalty=1.0 if settings.length_penalty is None else settings.length_penalty,
+        length_penalty=exponent,
         early_stopping=settings.early_stopping,
     )
 

@@ -100,6 +100,15 @@ class Hypotheses(NamedTuple):
         return Hypotheses(*(part[sentences] for part in self))
 
 
+def penalty(length: Length, exponent: float) -> Length:
+    """Returns ((offset + length) / divisor)^exponent of one or several lengths, which divides a log-probability.
+
+    Attributes of the exponent give offset and divisor (Google's: 5 and 6); without them it is length^exponent.
+    """
+    offset, divisor = getattr(exponent, "offset", 0.0), getattr(exponent, "divisor", 1.0)
+    return ((offset + length) / divisor) ** float(exponent)
+
+
 class Limits(NamedTuple):
     """Limits that end hypotheses, and the search of a sentence.
 
@@ -107,30 +116,24 @@ class Limits(NamedTuple):
         end_tokens: Tokens that end a hypothesis, (ends,).
         candidates: Continuations of a sentence that a step ranks.
         lengths: New tokens allowed per hypothesis, (N,).
-        horizon: Length whose penalty is used to compare running hypotheses with ended ones, (N,).
+        last_penalty: Penalty of the longest length, by which running hypotheses are compared with ended ones, (N,).
         counted: Hypotheses of a sentence that must have ended, and that no running one may overtake, before its search
             stops.
-        length_penalty: Exponent of the penalty ((offset + length) / divisor)^exponent that divides a log-probability:
-            attributes of the number give offset and divisor (Google's: 5 and 6); without them it is length^exponent.
+        length_penalty: Exponent of the penalty.
         early_stopping: As in `GenerationConfig`.
     """
 
     end_tokens: torch.Tensor
     candidates: int
     lengths: torch.Tensor
-    horizon: torch.Tensor
+    last_penalty: torch.Tensor
     counted: int
     length_penalty: float
     early_stopping: bool | str
 
-    def penalty(self, length: Length) -> Length:
-        """Returns the penalty of a length, or of a tensor of lengths."""
-        offset, divisor = getattr(self.length_penalty, "offset", 0.0), getattr(self.length_penalty, "divisor", 1.0)
-        return ((offset + length) / divisor) ** float(self.length_penalty)
-
     def select(self, sentences: torch.Tensor) -> "Limits":
         """Keeps the given sentences."""
-        return self._replace(lengths=self.lengths[sentences], horizon=self.horizon[sentences])
+        return self._replace(lengths=self.lengths[sentences], last_penalty=self.last_penalty[sentences])
 
 
 def ends(candidates: Candidates, length: int, limits: Limits) -> torch.Tensor:
@@ -146,7 +149,7 @@ def update_finished(
 
     `ending` may end, (N, W), and continue `running`; `ended` marks those that do.
     """
-    scores = (ending.scores / limits.penalty(float(length))).masked_fill(~ended, IMPOSSIBLE)
+    scores = (ending.scores / penalty(float(length), limits.length_penalty)).masked_fill(~ended, IMPOSSIBLE)
     scores, chosen = torch.cat((finished.scores, scores), 1).topk(finished.scores.shape[1])
     paths = torch.cat((finished.paths, _extended(running.paths, ending, length)), 1)
     lengths = torch.cat((finished.lengths, length * ended), 1)
@@ -166,8 +169,8 @@ def may_improve(running: Hypotheses, finished: Hypotheses, length: int, limits: 
     if limits.early_stopping is True:
         return goes_on & (last <= IMPOSSIBLE)
     is_exact = limits.early_stopping == "never" and limits.length_penalty > 0
-    penalty = limits.penalty(limits.horizon.float()) if is_exact else limits.penalty(float(length))
-    return goes_on & (best / penalty > last)
+    divisor = limits.last_penalty if is_exact else penalty(float(length), limits.length_penalty)
+    return goes_on & (best / divisor > last)
 
 
 def _extended(paths: torch.Tensor, chosen: Candidates, length: int) -> torch.Tensor:
@@ -226,7 +229,7 @@ class BeamSearch:
         if ended_NW.device.type != "cpu" or ended_NW.any():
             self.finished = update_finished(self.finished, self.running, ending, ended_NW, self.length, self.limits)
         paths = _extended(self.running.paths, chosen, self.length)
-        self.running = Hypotheses(chosen.scores, paths, torch.full_like(chosen.parents, self.length))
+        self.running = self.running._replace(scores=chosen.scores, paths=paths)  # All have `self.length` tokens.
         self.tokens_NW = chosen.tokens
         self.decoding.reorder(chosen.parents)
         self.searching &= may_improve(self.running, self.finished, self.length, self.limits)
@@ -235,8 +238,7 @@ class BeamSearch:
         """Returns W candidates of each sentence that continue, W that may end, and a mask of those that do, (N, W)."""
         candidates = best_continuations(log_p_NWV, self.running.scores, self.limits.candidates)
         ended_NC = ends(candidates, self.length, self.limits)
-        going_on = torch.where(ended_NC, candidates.scores + IMPOSSIBLE, candidates.scores)
-        scores, chosen = going_on.topk(self.width)
+        scores, chosen = candidates.scores.add(ended_NC, alpha=IMPOSSIBLE).topk(self.width)
         running = Candidates(scores, candidates.parents.gather(1, chosen), candidates.tokens.gather(1, chosen))
         # Only the best W of a step may end.
         ending = Candidates(*(part[:, : self.width] for part in candidates))
