@@ -25,13 +25,14 @@ AS_ON_AVX2 = {
     "CT2_FORCE_CPU_ISA": "AVX2",
 }
 HELD_BACK = AS_ON_AVX2.items() <= os.environ.items()
-FLAGS = set(Path("/proc/cpuinfo").read_text().split()) if sys.platform == "linux" else {"unknown"}
+FLAGS = set(Path("/proc/cpuinfo").read_text().split()) if sys.platform == "linux" else set()
+AVX2_ALONE = "avx2" in FLAGS and not FLAGS & {"avx512f", "avx_vnni"}
 ENGINES = [name for name in torch.backends.quantized.supported_engines if name != "none"]
 
 
 @pytest.mark.skipif(HELD_BACK, reason="This is the second run.")
 @pytest.mark.skipif("AVX" not in torch.backends.cpu.get_cpu_capability(), reason="There is no AVX2 to do as on.")
-@pytest.mark.skipif(not FLAGS & {"avx512f", "avx_vnni", "unknown"}, reason="The first run was as on such a processor.")
+@pytest.mark.skipif(AVX2_ALONE, reason="The first run is one on such a processor.")
 def test_marked_tests_pass_as_on_a_processor_without_avx512():
     marked = [str(path) for path in sorted(TESTS.rglob("test_*.py")) if "pytest.mark.processor" in path.read_text()]
     command = [sys.executable, "-m", "pytest", "-n", "0", "-p", "no:cacheprovider", "-m", "processor", *marked]
@@ -40,7 +41,7 @@ def test_marked_tests_pass_as_on_a_processor_without_avx512():
 
 
 @pytest.mark.processor
-@pytest.mark.skipif(not HELD_BACK, reason="The libraries may do all that the processor can.")
+@pytest.mark.skipif(not (HELD_BACK or AVX2_ALONE), reason="The libraries may do all that the processor can.")
 def test_the_libraries_are_held_back(monkeypatch):
     assert torch.backends.cpu.get_cpu_capability() == "AVX2"
     assert not cpu.has_bfloat16_products()

@@ -36,3 +36,8 @@ def test_a_linear_layer_multiplies_by_its_weight(inputs, outputs, with_bias, wei
                 expected += 0 if linear.bias is None else linear.bias.float()
                 wanted = expected if activation is None else activation(expected)
             assert (found - wanted).abs().max() <= tolerance * expected.abs().max()
+            if activation is None:
+                residual = torch.randn(rows, outputs, dtype=weights.activations)
+                with torch.no_grad():
+                    added = weights.residual_linear(linear)(x, residual.clone()).float() - residual.float()
+                assert (added - expected).abs().max() <= tolerance * (expected + residual).abs().max()

@@ -210,3 +210,7 @@ def test_a_step_is_one_batch_on_an_accelerator_that_has_the_memory():
     # What attention over a long source keeps is not in the estimate, so more memory changes nothing.
     assert tokens_in_one_batch(lstm, small) == tokens_in_one_batch(lstm, GPU) < a_step
     assert tokens_in_one_batch(base, LAPTOP) == 0
+    recipe, sentences = chosen(29_000, GPU)
+    most = tokens_in_one_batch(TASK.config(recipe), GPU)
+    assert any(sentence.endswith(f", or one of up to {most:,} tokens with padding.") for sentence in sentences)
+    assert not any("or one of" in sentence for sentence in chosen(29_000, LAPTOP)[1])

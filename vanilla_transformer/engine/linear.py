@@ -8,7 +8,7 @@ from torch import nn
 
 from .cpu import has_bfloat16_products, saturates, without_deprecation
 
-# Multiplications from which oneDNN's packed linear is faster in float32 than `F.linear`, and the weight size above
+# Multiplications from which oneDNN's packed linear is faster in float32 than torch's own, and the weight size above
 # which it always is: below, its fixed cost per call exceeds the multiplication.
 PACKED_FROM = 3 << 18
 LARGE_WEIGHT = 1 << 18
@@ -49,7 +49,7 @@ class Weights:
         parts, bias = list(zip(modules, [scaled] + [1.0] * (len(modules) - 1), strict=True)), None
         weight = _side_by_side([module.weight * factor for module, factor in parts], heads, 0)
         if any(module.bias is not None for module in modules):
-            biases = [module.weight[:, 0] * 0 if module.bias is None else module.bias * by for module, by in parts]
+            biases = [torch.zeros_like(m.weight[:, 0]) if m.bias is None else m.bias * factor for m, factor in parts]
             bias = _side_by_side(biases, heads, 0)
         multiply = self._linear(weight, bias)
         return lambda x: multiply(x, None)

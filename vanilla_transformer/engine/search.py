@@ -143,27 +143,29 @@ def ends(candidates: Candidates, length: int, limits: Limits) -> torch.Tensor:
 
 
 def update_finished(
-    finished: Hypotheses, running: Hypotheses, ending: Candidates, ended: torch.Tensor, length: int, limits: Limits
+    finished: Hypotheses, paths: torch.Tensor, ending: Candidates, ended: torch.Tensor, length: int, limits: Limits
 ) -> Hypotheses:
     """Returns the best W of those that had finished and of the candidates with `length` new tokens that end now.
 
-    `ending` may end, (N, W), and continue `running`; `ended` marks those that do.
+    `ending` may end, (N, W), and continue running hypotheses, whose `paths` these are; `ended` marks those that do.
     """
     scores = (ending.scores / penalty(float(length), limits.length_penalty)).masked_fill(~ended, IMPOSSIBLE)
     scores, chosen = torch.cat((finished.scores, scores), 1).topk(finished.scores.shape[1])
-    paths = torch.cat((finished.paths, _extended(running.paths, ending, length)), 1)
+    paths = torch.cat((finished.paths, _extended(paths, ending, length)), 1)
     lengths = torch.cat((finished.lengths, length * ended), 1)
     return Hypotheses(scores, paths.gather(1, _like_paths(chosen, paths)), lengths.gather(1, chosen))
 
 
-def may_improve(running: Hypotheses, finished: Hypotheses, length: int, limits: Limits) -> torch.Tensor:
-    """Marks the sentences whose running hypotheses of `length` new tokens may still change the result, (N,).
+def may_improve(scores_NW: torch.Tensor, finished: Hypotheses, length: int, limits: Limits) -> torch.Tensor:
+    """Marks the sentences whose running hypotheses may still change the result, (N,).
+
+    They have `length` new tokens and these log-probabilities, best first.
 
     Section 6.1 stops as soon as none can ("never"): a hypothesis gets no likelier by continuing, so the best running
     one, under the penalty of the longest length allowed, bounds everything to come. The library's other rules stop
     earlier: True once W have ended, False by the bound of a hypothesis of the current length.
     """
-    best, last = running.scores[:, 0], finished.scores[:, limits.counted - 1]
+    best, last = scores_NW[:, 0], finished.scores[:, limits.counted - 1]
     # Processors may lift scores so high that impossible ones seem possible.
     goes_on = (best > IMPOSSIBLE / 2) & (length < limits.lengths)
     if limits.early_stopping is True:
@@ -200,9 +202,9 @@ class BeamSearch:
         self.limits, self.process, self.length = limits, process, 0
         sentences, longest, device = len(prompts_NP), int(limits.lengths.max()), prompts_NP.device
         self.longest, self.steps_per_question = longest, 1 if device.type == "cpu" else STEPS_PER_QUESTION
-        self.running = _no_hypotheses(sentences, 1, longest, device)._replace(
-            scores=torch.zeros(sentences, 1, dtype=torch.float32, device=device)
-        )
+        # Of the running hypotheses: log-probabilities, (N, W), and paths, (N, W, 2, T), as of `Hypotheses`.
+        self.scores_NW = torch.zeros(sentences, 1, dtype=torch.float32, device=device)
+        self.paths = torch.zeros(sentences, 1, 2, longest, dtype=torch.long, device=device)
         self.finished = _no_hypotheses(sentences, width, longest, device)
         self.found = _no_hypotheses(sentences, width, longest, device)
         self.numbers = torch.arange(sentences, device=device)
@@ -227,16 +229,15 @@ class BeamSearch:
         chosen, ending, ended_NW = self.continuations(log_p_RV.view(sentences, width, -1))
         ended_NW &= self.searching[:, None]
         if ended_NW.device.type != "cpu" or ended_NW.any():
-            self.finished = update_finished(self.finished, self.running, ending, ended_NW, self.length, self.limits)
-        paths = _extended(self.running.paths, chosen, self.length)
-        self.running = self.running._replace(scores=chosen.scores, paths=paths)  # All have `self.length` tokens.
-        self.tokens_NW = chosen.tokens
+            self.finished = update_finished(self.finished, self.paths, ending, ended_NW, self.length, self.limits)
+        self.paths = _extended(self.paths, chosen, self.length)
+        self.scores_NW, self.tokens_NW = chosen.scores, chosen.tokens
         self.decoding.reorder(chosen.parents)
-        self.searching &= may_improve(self.running, self.finished, self.length, self.limits)
+        self.searching &= may_improve(self.scores_NW, self.finished, self.length, self.limits)
 
     def continuations(self, log_p_NWV: torch.Tensor) -> tuple[Candidates, Candidates, torch.Tensor]:
         """Returns W candidates of each sentence that continue, W that may end, and a mask of those that do, (N, W)."""
-        candidates = best_continuations(log_p_NWV, self.running.scores, self.limits.candidates)
+        candidates = best_continuations(log_p_NWV, self.scores_NW, self.limits.candidates)
         ended_NC = ends(candidates, self.length, self.limits)
         scores, chosen = candidates.scores.add(ended_NC, alpha=IMPOSSIBLE).topk(self.width)
         running = Candidates(scores, candidates.parents.gather(1, chosen), candidates.tokens.gather(1, chosen))
@@ -256,7 +257,8 @@ class BeamSearch:
     def select(self, sentences: torch.Tensor) -> None:
         """Continues with the given sentences only, as indices in the batch."""
         self.numbers, self.searching = self.numbers[sentences], self.searching[sentences]
-        self.running, self.finished = self.running.select(sentences), self.finished.select(sentences)
+        self.scores_NW, self.paths = self.scores_NW[sentences], self.paths[sentences]
+        self.finished = self.finished.select(sentences)
         self.limits = self.limits.select(sentences)
         self.tokens_NW, self.prompts_NP = self.tokens_NW[sentences], self.prompts_NP[sentences]
         self.decoding.select(sentences)
@@ -265,7 +267,7 @@ class BeamSearch:
         """Returns all tokens of the running hypotheses, (rows, length)."""
         sentences, width = self.tokens_NW.shape
         prompts = self.prompts_NP[:, None].expand(-1, width, -1)
-        return torch.cat((prompts, self.running.paths[..., 0, : self.length]), -1).flatten(0, 1)
+        return torch.cat((prompts, self.paths[..., 0, : self.length]), -1).flatten(0, 1)
 
 
 def likeliest(scores_RV: torch.Tensor) -> torch.Tensor:

@@ -51,7 +51,7 @@ class Layer:
 
     def __init__(self, layer: Any, weights: Weights) -> None:
         own, feed_forward = layer.self_attention, layer.feed_forward
-        heads = len(own.q_proj.weight) // own.d_k
+        heads = self.num_heads = len(own.q_proj.weight) // own.d_k
         self.project = weights.projections(own.q_proj, own.k_proj, own.v_proj, heads=heads, scaled=own.d_k**-0.5)
         self.self_out = weights.residual_linear(own.out_proj)
         self.self_norm, self.feed_norm = map(weights.norm, (layer.self_attention_norm, layer.feed_forward_norm))
@@ -70,11 +70,11 @@ class Encoder:
     def __init__(self, model: PreTrainedModel, weights: Weights) -> None:
         encoder = model.model.encoder
         attention = encoder.layers[0].self_attention
-        self.dtype, self.num_heads = weights.activations, len(attention.q_proj.weight) // attention.d_k
-        self.widths = [attention.d_k, attention.d_k, attention.d_v]
+        self.dtype, self.widths = weights.activations, [attention.d_k, attention.d_k, attention.d_v]
         self.embedding, self.scale = encoder.embed_tokens.weight, encoder.config.d_model**0.5
         self.positions = PositionTable(encoder.positional_encoding)
         self.layers = [Layer(layer, weights) for layer in encoder.layers]
+        self.num_heads = self.layers[0].num_heads
 
     def __call__(
         self,
@@ -115,10 +115,10 @@ class Decoder:
         on_cpu = model.lm_head.weight.device.type == "cpu"
         self.cache_dtype = torch.float32 if on_cpu and self.dtype == torch.bfloat16 else self.dtype
         self.d_k, self.d_v = attention.d_k, attention.d_v
-        self.num_heads = len(attention.q_proj.weight) // self.d_k
         self.scale = decoder.config.d_model**0.5
         self.embedding, self.positions = decoder.embed_tokens.weight, PositionTable(decoder.positional_encoding)
         self.layers = [Layer(layer, weights) for layer in decoder.layers]
+        self.num_heads = self.layers[0].num_heads
         self.source_projections = [
             weights.projections(layer.cross_attention.k_proj, layer.cross_attention.v_proj, heads=self.num_heads)
             for layer in decoder.layers

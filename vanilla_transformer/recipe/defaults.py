@@ -328,8 +328,9 @@ def _choose_batches(
     batches = device.processes * math.ceil(max(MIN_BATCHES, batch_tokens / most) / device.processes)
     batches = min(batches, batch_tokens)
     count = recipe.optimization.batches_per_step or batches
-    joined = ", or one where the memory suffices" if device.kind != "cpu" and count > 1 else ""
-    sentence = f"Step: up to {batch_tokens:,} tokens a side; batches in a step: {count}{joined}."
+    joined = tokens_in_one_batch(task.config(recipe), device)
+    one = f", or one of up to {joined:,} tokens with padding" if joined and count > 1 else ""
+    sentence = f"Step: up to {batch_tokens:,} tokens a side; batches in a step: {count}{one}."
     return {"batch_tokens": batch_tokens, "batches_per_step": batches}, sentence
 
 
