@@ -15,8 +15,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from vanilla_transformer import translate_lines
-from vanilla_transformer.translation import load_model
+from vanilla_transformer import Translator
+from vanilla_transformer.translation.loading import load_model
 from vanilla_transformer.translation.translator import Translation
 
 LENGTH_RATIO, COPIED_WORDS = 3, 0.5
@@ -58,7 +58,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         options.sources.open("x", encoding="utf-8") as sources,
         options.targets.open("x", encoding="utf-8") as targets,
     ):
-        for line, translation in zip(lines, translate_lines(model, tokenizer, lines, **search), strict=True):
+        for line, translation in zip(lines, Translator(model, tokenizer, **search)(lines), strict=True):
             reason = fault(line, translation)
             if reason is not None:
                 dropped[reason] += 1

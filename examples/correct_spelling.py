@@ -13,8 +13,8 @@ import random
 from collections.abc import Sequence
 from pathlib import Path
 
-from vanilla_transformer import Recipe, train, translate_lines
-from vanilla_transformer.translation import load_model
+from vanilla_transformer import Recipe, Translator, train
+from vanilla_transformer.translation.loading import load_model
 
 ROWS = "qwertyuiop", "asdfghjkl", "zxcvbnm"
 BESIDE = {row[i]: row[max(0, i - 1) : i] + row[i + 1 : i + 2] for row in ROWS for i in range(len(row))}
@@ -72,7 +72,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         metrics=("chrf", "wer"),
     )
     model, tokenizer = load_model(train(recipe))
-    for translation in translate_lines(model, tokenizer, options.correct):
+    for translation in Translator(model, tokenizer)(options.correct):
         print(translation.text)
 
 

@@ -13,8 +13,8 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-from vanilla_transformer import translate_lines
-from vanilla_transformer.translation import load_model
+from vanilla_transformer import Translator
+from vanilla_transformer.translation.loading import load_model
 from vanilla_transformer.translation.translator import Translation
 
 LENGTH_RATIO = 3
@@ -49,7 +49,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         options.targets.open("x", encoding="utf-8") as targets,
     ):
         # The search of the model's own generation config: the student learns what the teacher would answer.
-        for line, translation in zip(lines, translate_lines(model, tokenizer, lines), strict=True):
+        for line, translation in zip(lines, Translator(model, tokenizer)(lines), strict=True):
             reason = fault(translation)
             if reason is not None:
                 dropped[reason] += 1

@@ -18,8 +18,8 @@ from pathlib import Path
 import dill
 from datatrove.executor import LocalPipelineExecutor, SlurmPipelineExecutor
 
-from vanilla_transformer import translate_lines
-from vanilla_transformer.translation import load_model
+from vanilla_transformer import Translator
+from vanilla_transformer.translation.loading import load_model
 
 
 def lines_of(text: Path, rank: int, tasks: int) -> Iterator[str]:
@@ -52,7 +52,7 @@ class TranslatePart:
         if part.exists():
             return
         model, tokenizer = load_model(self.model)
-        translations = translate_lines(model, tokenizer, lines_of(self.text, rank, world_size))
+        translations = Translator(model, tokenizer)(lines_of(self.text, rank, world_size))
         unfinished = part.with_suffix(".unfinished")
         with open(unfinished, "w", encoding="utf-8") as file:
             file.writelines(f"{translation.text}\n" for translation in translations)

@@ -13,8 +13,8 @@ import unicodedata
 from collections.abc import Sequence
 from pathlib import Path
 
-from vanilla_transformer import Recipe, train, translate_lines
-from vanilla_transformer.translation import load_model
+from vanilla_transformer import Recipe, Translator, train
+from vanilla_transformer.translation.loading import load_model
 
 
 def split(lexicon: str, directory: Path) -> tuple[Path, Path]:
@@ -59,7 +59,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         metrics=("wer", "per"),
     )
     model, tokenizer = load_model(train(recipe))
-    for translation in translate_lines(model, tokenizer, options.pronounce):
+    for translation in Translator(model, tokenizer)(options.pronounce):
         print(translation.text)
 
 

@@ -16,8 +16,8 @@ from contextlib import suppress
 from contextvars import copy_context
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
-from vanilla_transformer import translate_lines
-from vanilla_transformer.translation import load_model
+from vanilla_transformer import Translator
+from vanilla_transformer.translation.loading import load_model
 
 
 class Gathering:
@@ -90,7 +90,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     model, tokenizer = load_model(options.model)
 
     def translate(lines: list[str]) -> list[str]:
-        return [line.text for line in translate_lines(model, tokenizer, lines, num_beams=options.num_beams)]
+        return [line.text for line in Translator(model, tokenizer, num_beams=options.num_beams)(lines)]
 
     with model.frozen(), server(Gathering(translate), options.port) as serving:
         print(f"http://localhost:{serving.server_port}", flush=True)

@@ -9,8 +9,8 @@ number of steps are chosen from the amount of text and the device, and printed. 
 import argparse
 from collections.abc import Sequence
 
-from vanilla_transformer import Recipe, train, translate_lines
-from vanilla_transformer.translation import load_model
+from vanilla_transformer import Recipe, Translator, train
+from vanilla_transformer.translation.loading import load_model
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -33,7 +33,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     run = train(recipe)  # Its directory is a Hugging Face model: `AutoModelForSeq2SeqLM.from_pretrained` loads it.
 
     model, tokenizer = load_model(run)
-    for translation in translate_lines(model, tokenizer, options.translate):
+    for translation in Translator(model, tokenizer)(options.translate):
         print(translation.text)
 
 

@@ -19,7 +19,7 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 from safetensors.torch import load_file
 from small_models import save_translator, small_recipe
 
-from vanilla_transformer import __version__
+from vanilla_transformer import Translator, __version__
 from vanilla_transformer.cli import program
 from vanilla_transformer.cli.info import Info
 from vanilla_transformer.cli.program import COMMANDS
@@ -27,7 +27,7 @@ from vanilla_transformer.data import text_lines
 from vanilla_transformer.tasks import evaluate
 from vanilla_transformer.tasks.registry import _TASKS
 from vanilla_transformer.training.loop import train
-from vanilla_transformer.translation import load_model, translate_lines
+from vanilla_transformer.translation.loading import load_model
 
 COMMAND = [sys.executable, "-m", "vanilla_transformer"]
 SHORT = ["--max-length-beyond-source", "3", "--precision", "float32"]
@@ -102,7 +102,7 @@ def test_translate_does_what_the_library_does_with_the_same_settings(run, model,
     lines = ["a b", "", "c"]
     (tmp_path / "in").write_text("a b\n\nc", encoding="utf-8")
     loaded = load_model(model, device="cpu")
-    expected = translate_lines(*loaded, lines, num_beams=2, length_penalty=0.0, max_length_beyond_source=3)
+    expected = Translator(*loaded, num_beams=2, length_penalty=0.0, max_length_beyond_source=3)(lines)
     options = ["--num-beams", 2, "--length-penalty", 0.0, *SHORT, "--batch-tokens", 10]
     code, out, err = run("translate", model, tmp_path / "in", "--output", tmp_path / "out", *options)
     assert (code, out, err) == (0, "", "")

@@ -23,18 +23,18 @@ from safetensors.torch import load_file
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 from vanilla_transformer import (
+    Translator,
     VanillaTransformerConfig,
     VanillaTransformerDecoderConfig,
     VanillaTransformerDecoderForCausalLM,
     VanillaTransformerForConditionalGeneration,
     evaluate,
-    translate_lines,
 )
 from vanilla_transformer.cli import main
 from vanilla_transformer.evaluation.metrics import METRICS
 from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.training.loop import train
-from vanilla_transformer.translation import load_model
+from vanilla_transformer.translation.loading import load_model
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 DIGITS = {"one": "1", "two": "2", "three": "3", "four": "4"}
@@ -107,7 +107,7 @@ def test_a_model_is_fine_tuned_with_lora_and_the_output_is_a_plain_model(text, t
     changed = {name for name in before if not torch.equal(before[name], after[name])}
     assert after.keys() == before.keys()
     assert changed == {name for name in before if name.endswith((".q_proj.weight", ".v_proj.weight"))}
-    assert len(list(translate_lines(*load_model(tmp_path / "tuned"), ["one two"]))) == 1
+    assert len(list(Translator(*load_model(tmp_path / "tuned"))(["one two"]))) == 1
 
 
 def test_requests_that_arrive_together_are_translated_together_over_http(text, capsys, monkeypatch):
@@ -175,7 +175,7 @@ def test_a_text_is_translated_in_parts_by_two_processes_of_which_one_is_killed(t
     program.main(words)
     program.main([*words, "--join", str(tmp_path / "joined")])
     assert before == {path: path.stat().st_mtime_ns for path in before}
-    whole = translate_lines(*load_model(text / "model"), (text / "text.words").read_text().splitlines())
+    whole = Translator(*load_model(text / "model"))((text / "text.words").read_text().splitlines())
     assert (tmp_path / "joined").read_text().splitlines() == [translation.text for translation in whole]
 
 

@@ -6,10 +6,11 @@
     run = vt.train(train=("corpus.en", "corpus.de"), dev=("dev.en", "dev.de"), output="my-model")
     print(run.scores["dev"])
 
-    translate = pipeline("translation", model="my-model")
-    print(translate("A dog runs."))
+    translator = vt.Translator("my-model")
+    print(translator("A dog runs.").text)
 
     print(vt.evaluate("my-model", ("test.en", "test.de")).scores)
+    translate = pipeline("translation", model="my-model")
     vt.inspection.attention(translate.model, translate.tokenizer, "A dog runs.")
 
 Importing the package registers its classes with transformers, so that `from_pretrained`, the Auto classes and
@@ -55,7 +56,7 @@ if TYPE_CHECKING:
     )
     from .tasks import evaluate as evaluate
     from .training.loop import train as train
-    from .translation import translate_lines as translate_lines
+    from .translation import Translator as Translator
 
 __version__ = "0.1.0"
 
@@ -77,11 +78,11 @@ _HOMES = {
     "VanillaTransformerTokenizer": ".model.tokenization_vanilla_transformer",
     "VanillaTransformerTranslationPipeline": ".model.pipeline_vanilla_transformer",
     "Recipe": ".recipe.schema",
+    "Translator": ".translation",
     "evaluate": ".tasks",
     "load_recipe": ".recipe.reading",
     "prepare_corpus": ".data.preparation",
     "train": ".training.loop",
-    "translate_lines": ".translation",
 }
 __all__ = sorted(_HOMES)
 _PACKAGES = sorted(module.name for module in pkgutil.iter_modules(__path__) if module.ispkg)

@@ -3,6 +3,7 @@
 import ctypes
 import math
 import os
+import sys
 from contextlib import suppress
 from pathlib import Path
 
@@ -57,6 +58,14 @@ def usable_cores(root: Path = _ROOT) -> int:
                 quota, period = map(int, (around / "cpu.max").read_text().split())
                 cores = min(cores, math.ceil(quota / period))
     return max(1, cores)
+
+
+def has_accelerator(root: Path = _ROOT) -> bool:
+    """Tells whether torch might find an accelerator, without loading it: a driver's device, or a Mac."""
+    if sys.platform == "darwin":
+        return True
+    hidden = os.environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1")
+    return (root / "dev/kfd").exists() or (not hidden and (root / "dev/nvidiactl").exists())
 
 
 def keep_freed_memory() -> None:

@@ -14,10 +14,10 @@ from torch import nn
 from transformers import AutoConfig, AutoModelForSeq2SeqLM
 
 from vanilla_transformer import (
+    Translator,
     VanillaTransformerConfig,
     VanillaTransformerForConditionalGeneration,
     VanillaTransformerTokenizer,
-    translate_lines,
 )
 from vanilla_transformer.engine.known import unknown
 from vanilla_transformer.model.modeling_vanilla_transformer import MultiHeadAttention
@@ -88,7 +88,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
     loaded = AutoModelForSeq2SeqLM.from_pretrained(arguments.output).eval()
     print(f"loss {loss.item():.3f}; decoded by forward: {unknown(loaded)}")
-    for translation in translate_lines(loaded, tokenizer, [*PAIRS]):
+    for translation in Translator(loaded, tokenizer)([*PAIRS]):
         print(translation.text)
 
 

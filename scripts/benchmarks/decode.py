@@ -78,7 +78,7 @@ def export(model_directory: str, work: Path, with_ctranslate2: bool = True) -> N
     """
     from vanilla_transformer.export.conversion import as_marian
     from vanilla_transformer.export.to_ctranslate2 import export_ctranslate2
-    from vanilla_transformer.translation import load_model
+    from vanilla_transformer.translation.loading import load_model
 
     if json.loads(Path(model_directory, "config.json").read_text(encoding="utf-8"))["model_type"] == "marian":
         (work / "marian").symlink_to(Path(model_directory).resolve())
@@ -218,7 +218,7 @@ class OurEngine(_TorchEngine):
     def __init__(self, model: str, work: Path, precision: str, device: str, threads: int) -> None:
         import torch
 
-        from vanilla_transformer.translation import load_model
+        from vanilla_transformer.translation.loading import load_model
 
         dtype = torch.float32 if precision == "int8" else getattr(torch, precision)
         self.model, self.tokenizer = load_model(model, device=device, dtype=dtype)
@@ -244,10 +244,10 @@ class OurEngine(_TorchEngine):
 
     def translate(self, lines: list[str]) -> int:
         """Translates all lines; returns the number of tokens of the translations."""
-        from vanilla_transformer.translation import translate_lines
+        from vanilla_transformer import Translator
 
         self._check_way()
-        found = translate_lines(self.model, self.tokenizer, lines, batch_tokens=FILE_BATCH_TOKENS, **self.settings)
+        found = Translator(self.model, self.tokenizer, batch_tokens=FILE_BATCH_TOKENS, **self.settings)(lines)
         return sum(len(translation.hypotheses[0].ids) for translation in found)
 
 

@@ -6,10 +6,10 @@ import torch
 from small_models import write_reversed
 
 import vanilla_transformer
+from vanilla_transformer import Translator
 from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.training.loop import TrainingLoop
 from vanilla_transformer.translation.loading import load_model
-from vanilla_transformer.translation.translator import translate_lines
 
 STEPS = {"max_steps": 12, "warmup_steps": 4, "save_steps": 6, "eval_steps": 6}
 
@@ -61,8 +61,8 @@ def test_a_run_trains_without_waits_and_its_model_loads_on_the_processor(
         on_device, tokenizer = load_model(str(run), device=device)
         assert on_device.device.type == device
         lines = ["one two", "three"]
-        found = [line.text for line in translate_lines(on_device, tokenizer, lines)]
-        assert found == [line.text for line in translate_lines(on_device, tokenizer, lines, device="cpu")]
+        found = [line.text for line in Translator(on_device, tokenizer)(lines)]
+        assert found == [line.text for line in Translator(on_device, tokenizer, device="cpu")(lines)]
         data = recipe.data.dev[0].parts
         there, here = (vanilla_transformer.evaluate(str(run), data, device=place) for place in (device, "cpu"))
         assert there.predictions == here.predictions

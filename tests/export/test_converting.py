@@ -7,9 +7,9 @@ import torch
 from opus_models import GERMAN, opus, random_marian, write_opus
 from transformers import AutoConfig, AutoModelForSeq2SeqLM, AutoTokenizer, MarianMTModel, MarianTokenizer
 
-from vanilla_transformer import VanillaTransformerForConditionalGeneration
+from vanilla_transformer import Translator, VanillaTransformerForConditionalGeneration
 from vanilla_transformer.cli import main
-from vanilla_transformer.translation import load_model, translate_lines
+from vanilla_transformer.translation.loading import load_model
 
 NEW = ["the dog sat", "two cats walk in the park", "ein Hund?", "  spaces   and ﬁne ligatures ", "unknown 漢字", ""]
 
@@ -84,7 +84,7 @@ def test_our_model_loads_as_a_marian_model_with_its_tokenizer(spelled_backwards,
         logits = [model(**inputs, decoder_input_ids=expected).logits for model in (ours, theirs)]
     torch.testing.assert_close(logits[1], logits[0], atol=1e-5, rtol=1e-5)
     for model in (ours, theirs):
-        lines = translate_lines(model, tokenizer, words[:3], scores=True, num_beams=2, num_return_sequences=2)
+        lines = Translator(model, tokenizer, num_beams=2, num_return_sequences=2)(words[:3])
         scores = [hypothesis.score for line in lines for hypothesis in line.hypotheses]
         assert len(scores) == 6 and all(score < 0 for score in scores)
 

@@ -8,9 +8,10 @@ import torch
 from guide_clients import guide_client, run_client
 from tokenizers import Tokenizer
 
+from vanilla_transformer import Translator
 from vanilla_transformer.cli import main
 from vanilla_transformer.export import to_ctranslate2
-from vanilla_transformer.translation import load_model, translate_lines
+from vanilla_transformer.translation.loading import load_model
 
 
 @pytest.fixture(scope="module", params=["float32", "int8"])
@@ -52,7 +53,7 @@ def test_ten_lines_of_python_translate(spelled_backwards: Path, tmp_path: Path, 
             assert old in client
             client = client.replace(old, new)
     search = {"num_beams": 4, "length_penalty": 0.0, "length_penalty_type": "huggingface"}
-    (expected,) = translate_lines(model, tokenizer, [words[0]], **search)
+    (expected,) = Translator(model, tokenizer, **search)([words[0]])
     assert run_client(client, tmp_path) == f"{expected.text}\n"
 
 

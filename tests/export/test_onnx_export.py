@@ -10,11 +10,11 @@ import torch
 from guide_clients import guide_client, run_client
 from refusals import refused
 
-from vanilla_transformer import VanillaTransformerConfig, VanillaTransformerForConditionalGeneration
+from vanilla_transformer import Translator, VanillaTransformerConfig, VanillaTransformerForConditionalGeneration
 from vanilla_transformer.cli import main
 from vanilla_transformer.errors import ModelError
 from vanilla_transformer.export.to_onnx import export_onnx
-from vanilla_transformer.translation import load_model, translate_lines
+from vanilla_transformer.translation.loading import load_model
 
 
 class Client:
@@ -116,7 +116,7 @@ def test_ten_lines_of_python_translate(onnx_export, spelled_backwards, words):
     model, tokenizer = load_model(spelled_backwards, device="cpu")
     client = guide_client("onnxruntime")
     assert client in (onnx_export / "README.md").read_text(encoding="utf-8")
-    (expected,) = translate_lines(model, tokenizer, [words[0]], scores=True)
+    (expected,) = Translator(model, tokenizer)([words[0]])
     text, score = run_client(client.replace("A dog runs.", words[0]), onnx_export).rsplit(maxsplit=1)
     assert (text, float(score)) == (expected.text, pytest.approx(expected.score, abs=1e-4))
 

@@ -11,6 +11,7 @@ from small_models import small_recipe
 from tokenizers import Tokenizer, models, processors
 from transformers import PreTrainedTokenizerFast
 
+from vanilla_transformer import Translator
 from vanilla_transformer.errors import CorpusError, RecipeError, RunError
 from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.tasks import get_task
@@ -18,7 +19,7 @@ from vanilla_transformer.training.checkpoints import Progress
 from vanilla_transformer.training.inputs import gather_inputs, local_steps, make_plan
 from vanilla_transformer.training.loop import train
 from vanilla_transformer.training.run_directory import RunDirectory
-from vanilla_transformer.translation import load_model, translate_lines
+from vanilla_transformer.translation.loading import load_model
 
 TASK = get_task("translation")
 NEWS = [(f"news {number}", f"Neues {number}") for number in range(12)]
@@ -199,7 +200,7 @@ def test_with_tokenizer_lowercase_a_word_is_read_alike_in_any_case_and_targets_k
     recipe = recipe.with_options(tokenizer_lowercase=True, output=str(tmp_path / "model"))
     run = train(recipe)
     model, tokenizer = load_model(run)
-    first, second, third = translate_lines(model, tokenizer, ["hello", "Hello", "HELLO"])
+    first, second, third = Translator(model, tokenizer)(["hello", "Hello", "HELLO"])
     assert first.source_ids == second.source_ids == third.source_ids and first.text == third.text
     # Text that is lower-cased already, or not at all, teaches the same, to the last bit.
     for changes in ({"tokenizer_lowercase": False}, {"train": (str(tmp_path / "large.tsv"),)}):

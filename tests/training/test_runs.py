@@ -37,7 +37,7 @@ from vanilla_transformer.training.checkpoints import latest_checkpoint
 from vanilla_transformer.training.inputs import make_plan
 from vanilla_transformer.training.loop import TrainingLoop, train
 from vanilla_transformer.training.run_directory import RunDirectory
-from vanilla_transformer.translation import load_model
+from vanilla_transformer.translation.loading import load_model
 
 TASK = get_task("translation")
 

@@ -13,13 +13,13 @@ from transformers import pipeline
 from vanilla_transformer import (
     RecurrentEncoderDecoderConfig,
     RecurrentEncoderDecoderForConditionalGeneration,
+    Translator,
     VanillaTransformerConfig,
     VanillaTransformerForConditionalGeneration,
     VanillaTransformerTokenizer,
-    translate_lines,
 )
-from vanilla_transformer.translation import load_model
 from vanilla_transformer.translation.ensemble import EnsembleForConditionalGeneration
+from vanilla_transformer.translation.loading import load_model
 from vanilla_transformer.translation.minimum_bayes_risk import best_hypotheses
 
 SEARCHES = [
@@ -134,7 +134,7 @@ def test_pipeline_translates_with_an_ensemble():
     translate = pipeline("translation", model=EnsembleForConditionalGeneration(models), tokenizer=tokenizer)
     lines = ["a b", "b", ""]
     texts = [record["translation_text"] for record in translate(lines)]
-    expected = translate_lines(EnsembleForConditionalGeneration(models), tokenizer, lines)
+    expected = Translator(EnsembleForConditionalGeneration(models), tokenizer)(lines)
     assert texts == [translation.text for translation in expected] and texts[2] == ""
     for model in models:
         alone = pipeline("translation", model=model, tokenizer=tokenizer)(lines)
@@ -171,7 +171,7 @@ def test_translate_and_evaluate_take_several_models(run, directories, tmp_path):
     models = [load_model(name)[0] for name in ("one", "two")]
     tokenizer = load_model("one")[1]
     lines = (directories / "in").read_text().splitlines()
-    expected = [one.text for one in translate_lines(EnsembleForConditionalGeneration(models), tokenizer, lines)]
+    expected = [one.text for one in Translator(EnsembleForConditionalGeneration(models), tokenizer)(lines)]
     code, out, err = run("translate", "one", "two", "in", *FLOAT32)
     assert (code, out.splitlines()) == (0, expected), err
     code, out, err = run("evaluate", "one", "two", "--data", "in", "out", "--json", "--output", "found")
@@ -182,7 +182,7 @@ def test_translate_and_evaluate_take_several_models(run, directories, tmp_path):
 def test_minimum_bayes_risk_chooses_among_the_beam(run, directories):
     model, tokenizer = load_model("one")
     lines = (directories / "in").read_text().splitlines()
-    found = list(translate_lines(model, tokenizer, lines, num_return_sequences=6, num_beams=6, scores=True))
+    found = list(Translator(model, tokenizer, num_return_sequences=6, num_beams=6)(lines))
     expected = [[one.text for one in best_hypotheses(each.hypotheses, "bleu")[:2]] for each in found]
     assert any(texts[0] != translation.text for texts, translation in zip(expected, found, strict=True))
     options = ["--num-beams", 6, "--mbr", "bleu", *FLOAT32]

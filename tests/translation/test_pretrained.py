@@ -9,11 +9,11 @@ from opus_models import ENGLISH, GERMAN, write_opus
 from safetensors.torch import load_file
 from transformers import GenerationMixin, MarianMTModel, MarianTokenizer
 
-from vanilla_transformer import VanillaTransformerForConditionalGeneration, evaluate
+from vanilla_transformer import Translator, VanillaTransformerForConditionalGeneration, evaluate
 from vanilla_transformer.cli import main
 from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.training.loop import train
-from vanilla_transformer.translation import load_model, translate_lines
+from vanilla_transformer.translation.loading import load_model
 
 KINDS = {"two": {"separate": True}, "languages": {"languages": (">>deu<<", ">>nld<<")}}
 LINES = ["the dog sat", "two cats walk in the park", "ein Hund?", "  spaces   and ﬁne ligatures ", "unknown 漢字"]
@@ -95,7 +95,7 @@ def test_a_run_from_it_keeps_tokenizer_and_search_and_learns(opus, tuned, pairs)
     records = map(json.loads, (tuned / "metrics.jsonl").read_text().splitlines())
     losses = [record["dev_loss"] for record in records if "dev_loss" in record]
     assert len(losses) == 4 and losses[-1] < losses[0]
-    assert len(list(translate_lines(model, tokenizer, LINES))) == len(LINES)
+    assert len(list(Translator(model, tokenizer)(LINES))) == len(LINES)
     assert evaluate(str(tuned), pairs, metrics=("chrf",)).scores
 
 

@@ -12,7 +12,7 @@ from small_models import SIZES, CopyingModel
 from vanilla_transformer.model.configuration_vanilla_transformer import VanillaTransformerConfig
 from vanilla_transformer.model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
 from vanilla_transformer.model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
-from vanilla_transformer.translation import translate_lines, with_pauses
+from vanilla_transformer.translation import Translator, with_pauses
 
 LINES = ["a b c", "", "the longest line of them all", "  ", "d", "e f", "e f"]
 
@@ -45,16 +45,14 @@ def texts(translations):
 )
 def test_each_line_gets_one_line_in_order(tokenizer, lines, chunk_lines, batch_tokens):
     model = CopyingModel()
-    translated = texts(translate_lines(model, tokenizer, lines, chunk_lines=chunk_lines, batch_tokens=batch_tokens))
+    translated = texts(Translator(model, tokenizer, batch_tokens=batch_tokens)(lines))
     assert translated == [" ".join(line.splitlines()) if line.strip() else "" for line in lines]
     assert all(len(text.splitlines()) <= 1 for text in translated)
 
 
 def test_endless_input_is_read_no_further_than_a_chunk_ahead(tokenizer, copying):
     read = itertools.count()
-    translations = translate_lines(
-        copying, tokenizer, (str(next(read)) for _ in itertools.repeat(None)), chunk_lines=5
-    )
+    translations = Translator(copying, tokenizer)(str(next(read)) for _ in itertools.repeat(None))
     assert texts(itertools.islice(translations, 12)) == [str(number) for number in range(12)]
     assert next(read) == 15
 
@@ -68,7 +66,7 @@ def test_a_pause_asks_for_what_came_before_it(tokenizer, copying):
             yield None
             asked.append(line)
 
-    translations = translate_lines(copying, tokenizer, conversation(), chunk_lines=100)
+    translations = Translator(copying, tokenizer)(conversation())
     assert next(translations).text == "first"
     assert asked == []
     assert texts(translations) == ["second"]
@@ -96,13 +94,13 @@ def test_lines_before_an_unreadable_one_are_translated_before_the_error(tokenize
     for source in (lines(), with_pauses(lines(), patience=10)):
         translated = []
         with refused(ValueError, "line 3"):
-            for translation in translate_lines(copying, tokenizer, source):
+            for translation in Translator(copying, tokenizer)(source):
                 translated.append(translation.text)
         assert translated == ["a", "b"]
 
 
 def test_a_line_that_is_too_long_is_cut_translated_and_flagged(tokenizer, copying):
-    long, short = list(translate_lines(copying, tokenizer, ["xyz" * 20, "xyz"], max_source_length=9))
+    long, short = list(Translator(copying, tokenizer, max_source_length=9)(["xyz" * 20, "xyz"]))
     assert long.truncated and not short.truncated
     assert "xyzxyzxyzx".startswith(long.text) and len(long.text) >= 7
     longest = copying.batches[0][0]
@@ -111,7 +109,7 @@ def test_a_line_that_is_too_long_is_cut_translated_and_flagged(tokenizer, copyin
 
 def test_translations_and_scores_are_those_of_generate(tokenizer, model):
     sentences = [line for line in LINES if line.strip()]
-    translations = list(translate_lines(model, tokenizer, sentences, batch_tokens=30, scores=True))
+    translations = list(Translator(model, tokenizer, batch_tokens=30)(sentences))
     for sentence, translation in zip(sentences, translations, strict=True):
         inputs = tokenizer(sentence, return_tensors="pt")
         output = model.generate(**inputs, return_dict_in_generate=True, output_scores=True)
@@ -120,14 +118,14 @@ def test_translations_and_scores_are_those_of_generate(tokenizer, model):
         assert translation.score == pytest.approx(output.sequences_scores.item(), abs=1e-5)
         assert len(translation.hypotheses[0].ids) == output.sequences.shape[1] - 1
     for search in ({"num_beams": 1}, {"do_sample": True}):  # Without a beam there are no scores.
-        assert next(translate_lines(model, tokenizer, ["a b"], scores=True, **search)).score is None
+        assert next(Translator(model, tokenizer, **search)(["a b"])).score is None
 
 
 def test_wrong_settings_and_what_is_no_text_are_refused(copying, tokenizer):
     for setting, value in (("num_beams", 1.5), ("length_penalty", float("nan")), ("batch_tokens", 0)):
         with refused(ValueError, setting):
-            translate_lines(copying, tokenizer, ["a"], **{setting: value})
+            Translator(copying, tokenizer, **{setting: value})(["a"])
     with refused(ValueError, "lines", "['A dog.']"):
-        translate_lines(copying, tokenizer, "A dog.")
+        Translator(copying, tokenizer)("A dog.")
     with refused(ValueError, "Line 2", "None"):
-        translate_lines(copying, tokenizer, ["a", None, "b"])
+        Translator(copying, tokenizer)(["a", None, "b"])

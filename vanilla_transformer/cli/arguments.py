@@ -17,7 +17,7 @@ from vanilla_transformer.options import HINT, OptionalCount, OptionalText, numbe
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-    from vanilla_transformer.translation import LineTranslator
+    from vanilla_transformer.translation import Translator
 
 Model = Annotated[str, Positional, arg(metavar="MODEL")]
 Flag = Annotated[bool, FlagCreatePairsOff, arg(help_behavior_hint="")]
@@ -93,10 +93,8 @@ class Computing:
 
     def precision_of(self, model: "PreTrainedModel") -> str:
         """Returns the precision in which a loaded model computes on this processor, as scores name it."""
-        from vanilla_transformer.engine.cpu import computing_dtype, saturates
+        from vanilla_transformer.engine.cpu import computing_dtype
 
-        if self.precision == "int8":
-            return "int8 with weights of 7 bits" if saturates() else "int8"
         if computing_dtype(model.dtype, model.device) != model.dtype:
             return "bfloat16 multiplied in float32"
         return str(model.dtype).removeprefix("torch.")
@@ -120,9 +118,13 @@ class Decoding(BatchedComputing):
     length_penalty: Annotated[float | None, number(float, -10, 10), HINT] = None
     #: Maximum tokens a translation may have beyond its source (default: the model's; section 6.1: 50).
     max_length_beyond_source: Annotated[int | None, number(int, 0, 1_000_001), HINT] = None
-    #: Type of parameters and arithmetic; int8 is for CPUs only. auto uses bfloat16 on CPUs that are faster with it,
-    #: and otherwise float32.
-    precision: Literal["auto", "float32", "bfloat16", "int8"] = "auto"  # type: ignore[assignment]
+    precision: Annotated[
+        Literal["auto", "float32", "bfloat16", "int8"],
+        arg(
+            help="Type of matrices and arithmetic; int8 is for CPUs only. auto uses it there for one Transformer, and "
+            "elsewhere bfloat16 on CPUs that are faster with it, or else float32."
+        ),
+    ] = "auto"  # type: ignore[assignment]
     #: Minimum Bayes risk: write the hypothesis that agrees most with all others of the beam, by sacreBLEU's sentence
     #: chrF or BLEU. --num-beams is the number of hypotheses (default: 32). --nbest then sorts by their mean agreement
     #: and writes it.
@@ -134,34 +136,32 @@ class Decoding(BatchedComputing):
         names = "num_beams", "length_penalty", "max_length_beyond_source"
         return {name: getattr(self, name) for name in names if getattr(self, name) is not None}
 
-    def arguments(self, model: "PreTrainedModel", nbest: int | None = None) -> dict[str, Any]:
-        """Returns the arguments of `translate_lines`: for one translation of a line, or the `nbest` with scores."""
-        arguments = self.search
-        if self.batch_tokens is not None:
-            arguments["batch_tokens"] = self.batch_tokens
-        if self.precision == "int8":
-            arguments["quantization"] = "int8"
-        if self.mbr is None and nbest is None:
-            return arguments
-        own = MBR_BEAMS if self.mbr else model.generation_config.num_beams or 1
-        beams, least = self.num_beams or own, max(nbest or 1, 2)  # Greedy search gives no scores.
-        if beams < least:
+    def settings(self, nbest: int | None = None) -> dict[str, Any]:
+        """Returns the arguments of `Translator`: for one translation of a line, or the `nbest` with scores."""
+        beams = self.num_beams or MBR_BEAMS if self.mbr else self.num_beams
+        chosen = {"num_beams": beams, "num_return_sequences": beams if self.mbr else nbest}
+        given = self.search | {name: value for name, value in chosen.items() if value is not None}
+        return given | {"precision": self.precision, "batch_tokens": self.batch_tokens}
+
+    def translator(self, models: Sequence[str], nbest: int | None = None) -> "Translator":
+        """Loads a model, or the ensemble of several, and returns its translator.
+
+        A precision that was not asked for is reported on standard error.
+        """
+        from vanilla_transformer.translation import Translator
+
+        with loading_libraries():
+            translator = Translator(models, device=self.device, **self.settings(nbest))
+        least = max(nbest or 1, 2)  # Greedy search has one translation.
+        if (self.mbr or nbest is not None) and translator.num_beams < least:
             raise RecipeError(f"{'--mbr' if self.mbr else f'--nbest {nbest}'} needs --num-beams {least} or more.")
-        if self.mbr:
-            arguments["num_beams"] = nbest = beams
-        return arguments | {"num_return_sequences": nbest, "scores": True}
+        if translator.precision not in (self.precision, "float32"):
+            print(f"Precision: {translator.precision}.", file=sys.stderr)
+        return translator
 
-    def choosing(self, translator: "LineTranslator") -> "LineTranslator":
-        """Returns a translator that sorts another's hypotheses by --mbr; without it, the other itself."""
-        if self.mbr is None:
-            return translator
-        from vanilla_transformer.translation.minimum_bayes_risk import MinimumBayesRiskTranslator
-
-        return MinimumBayesRiskTranslator(**vars(translator), utility=self.mbr)
-
-    def settings(self, model: "PreTrainedModel") -> dict[str, object]:
+    def scored_settings(self, precision: str) -> dict[str, object]:
         """Returns settings that affect translations but are not in the model: search, and precision if not float32."""
-        others = {"mbr": self.mbr, "precision": self.precision_of(model)}
+        others = {"mbr": self.mbr, "precision": precision}
         return self.search | {name: value for name, value in others.items() if value not in (None, "float32")}
 
 

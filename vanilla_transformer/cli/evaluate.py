@@ -2,9 +2,9 @@
 
 import dataclasses
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from tyro.conf import Positional, arg
 
@@ -66,18 +66,22 @@ class Evaluate:
             raise RecipeError(f"--mbr and ensembles are for models that translate, which {self.model} does not.")
         metrics = choose_metrics(self.model, task, self.metrics or None)
         corpus = read_corpus(with_columns_of_model(spec, self.model, task.form), form=task.form)
-        model, tokenizer = load_models((self.model, *self.models), self.decoding, translates=False)
-        settings = self.decoding.arguments(model)
-        if self.decoding.mbr:
-            settings["chosen"] = self.decoding.choosing
+        settings: dict[str, Any] = {"batch_tokens": self.decoding.batch_tokens}
+        computing = self.decoding
+        if translates:
+            settings = {**self.decoding.settings(), "mbr": self.decoding.mbr}
+            if self.decoding.precision != "bfloat16":  # The weights that a translator makes its own from.
+                computing = replace(computing, precision="float32")
+        model, tokenizer = load_models((self.model, *self.models), computing, translates=False)
         with progress_bar("sources" if translates else task.form.unit, total=count_texts(corpus, task.form)) as bar:
             evaluation = task.evaluate(model, tokenizer, corpus, metrics, progress=bar.update, **settings)
         evaluation.figures.update(count_empty_rows(corpus, task.form))
-        self._report(evaluation, self.decoding.settings(model))
+        scored = self.decoding.scored_settings(evaluation.precision or self.decoding.precision_of(model))
+        self._report(evaluation, scored)
         if self.card:
             from vanilla_transformer.training.model_card import add_scores
 
-            add_scores(Path(self.model), spec, list(evaluation.scores.values()), self.decoding.settings(model))
+            add_scores(Path(self.model), spec, list(evaluation.scores.values()), scored)
 
     def _check_card(self) -> None:
         """Finds out whether scores can be added to the model card, before they are computed."""

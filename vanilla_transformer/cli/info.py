@@ -69,16 +69,17 @@ class Info:
         """Returns the processor's abilities, and the precision that `translate` chooses for this model."""
         import torch
 
-        from vanilla_transformer.engine.cpu import fastest_dtype, has_bfloat16_products, saturates
+        from vanilla_transformer.engine.cpu import fastest_dtype, has_bfloat16_products
+        from vanilla_transformer.graph.known import activations
 
-        fastest = fastest_dtype(config.d_model, torch.device("cpu"))
-        has_int8 = torch.backends.quantized.engine != "none"
+        takes = str(fastest_dtype(config.d_model, torch.device("cpu"))).removeprefix("torch.")
+        if getattr(config, "activation_function", None) in activations("onnx"):
+            takes = "int8"
         return {
             "instructions": torch.backends.cpu.get_cpu_capability(),
             "threads": torch.get_num_threads(),
             "bfloat16_products": has_bfloat16_products(),
-            "int8_weight_bits": (7 if saturates() else 8) if has_int8 else None,
-            "translate_takes": str(fastest).removeprefix("torch.") if config.is_encoder_decoder else None,
+            "translate_takes": takes if config.is_encoder_decoder else None,
         }
 
     def _training(self, config: "OwnConfig") -> dict[str, object]:

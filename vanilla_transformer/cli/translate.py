@@ -1,19 +1,31 @@
 """`vanilla-transformer translate`: one line out for each line in."""
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
 from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from tyro.conf import Positional, arg
 
-from vanilla_transformer.cli.arguments import Decoding, Flag, Model, OptionalPath, Resume, load_models
+from vanilla_transformer.cli.arguments import (
+    Decoding,
+    Flag,
+    Model,
+    OptionalPath,
+    Resume,
+    load_models,
+    loading_libraries,
+)
 from vanilla_transformer.cli.files import answer_lines, check_files
 from vanilla_transformer.errors import RecipeError
 from vanilla_transformer.options import OptionalCount
 
 if TYPE_CHECKING:
-    from vanilla_transformer.translation import LineTranslator, Translation
+    from vanilla_transformer.translation import Translation
+
+    Work = Callable[[list[str], Callable[[int], object]], list[Translation]]
 
 
 @dataclass(frozen=True)
@@ -50,13 +62,13 @@ class Translate:
             raise RecipeError("--alignment reads the attention of one model, without --mbr.")
         input = Path(self.files[0]) if self.files else None
         check_files(input, self.output, self.models, resume=self.resume)
-        translator = self.translator()
+        work, chunk_lines = self.translating()
         answer_lines(
             input,
             self.output,
-            translator.translate,
+            work,
             self.format,
-            chunk_lines=translator.chunk_lines,
+            chunk_lines=chunk_lines,
             answer_lines=self.nbest or 1,
             resume=self.resume,
         )
@@ -71,18 +83,29 @@ class Translate:
         """The files to read; empty for standard input."""
         return self.inputs[len(self.models) - 1 :]
 
-    def translator(self) -> "LineTranslator":
-        """Loads the models, and returns a translator with these options."""
-        model, tokenizer = load_models(self.models, self.decoding)
-        # Not before, so that all libraries are loaded as `loading_libraries` says.
-        from vanilla_transformer.translation import LineTranslator
-
-        translator = LineTranslator.from_model(model, tokenizer, **self.decoding.arguments(model, self.nbest))
+    def translating(self) -> "tuple[Work, int]":
+        """Loads the models; returns what translates lines with these options, and the number of lines at a time."""
         if self.alignment:
-            from vanilla_transformer.inspection.alignment import AligningTranslator
+            return self._aligning()
+        translator = self.decoding.translator(self.models, self.nbest)
+        if self.decoding.mbr is None:
+            return translator.translate, translator.chunk_lines
+        from vanilla_transformer.translation.minimum_bayes_risk import by_minimum_bayes_risk
 
-            return AligningTranslator.from_translator(translator)
-        return self.decoding.choosing(translator)
+        choose = partial(by_minimum_bayes_risk, utility=self.decoding.mbr)
+        return lambda lines, progress: list(map(choose, translator.translate(lines, progress))), translator.chunk_lines
+
+    def _aligning(self) -> "tuple[Work, int]":
+        """Translates, and reads the attention of the model itself afterwards."""
+        with loading_libraries():
+            from vanilla_transformer.inspection.alignment import Aligner, AlignmentHeads, aligned
+            from vanilla_transformer.translation import Translator
+
+        model, tokenizer = load_models(self.models, replace(self.decoding, precision="float32"))
+        translator = Translator(model, tokenizer, **self.decoding.settings(self.nbest))
+        aligner, heads = Aligner(model, tokenizer), AlignmentHeads.from_model(model)
+        work = translator.translate
+        return lambda lines, progress: aligned(aligner, heads, lines, work(lines, progress)), translator.chunk_lines
 
     def format(self, number: int, translation: "Translation") -> str:
         """Returns the lines of output for a translation."""

@@ -28,10 +28,11 @@ from transformers.generation import GenerateBeamDecoderOnlyOutput, GenerateBeamE
 from transformers.modeling_outputs import BaseModelOutput
 from transformers.utils import ModelOutput, logging
 
+from vanilla_transformer.graph.known import words
+
 from .cpu import computing_dtype, fitting_threads
-from .frozen import Frozen, opened, refusal
-from .known import unknown, words
-from .linear import Weights, unsupported_quantization
+from .known import unknown
+from .linear import Weights
 from .search import BeamSearch, Decoding, Hypotheses, Limits, Processor, greedy_search, likeliest, penalty, sampled
 from .stacks import Decoder, Encoder
 
@@ -84,12 +85,6 @@ class Call(NamedTuple):
     settings: GenerationConfig
     kwargs: dict[str, Any]
 
-    @property
-    def quantization(self) -> str | None:
-        """None, or "int8"."""
-        frozen = opened(self.model)
-        return (frozen and frozen.quantization) or getattr(self.settings, "quantization", None)
-
 
 def declined(call: Call) -> str | None:
     """Returns the first thing that the engine does not know in a model or a call, or None: the engine runs it."""
@@ -131,14 +126,9 @@ def decode(call: Call) -> torch.Tensor | ModelOutput | None:
 
     `sequences_scores` are always returned, and no `past_key_values`: the library's belong to hypotheses that were
     still running.
-
-    Raises:
-        ValueError: 8-bit weights are requested together with something that the engine declines.
     """
     reason = declined(call)
     if reason is not None:
-        if call.quantization is not None:
-            raise refusal(call.quantization, reason)
         logger.info_once(f"The library's own search is used, as the engine does not know {reason}.")
         return None
     width, sample = call.settings.num_beams or 1, call.settings.do_sample
@@ -162,21 +152,18 @@ def decode(call: Call) -> torch.Tensor | ModelOutput | None:
     return _beam_output(call, prompts_NP, hypotheses, int(padding)) if width > 1 else tokens.clone()
 
 
-def encode(
-    model: Any, inputs: dict[str, Any], quantization: str | None, by_library: Callable[[], ModelOutput]
-) -> ModelOutput:
+def encode(model: Any, inputs: dict[str, Any], by_library: Callable[[], ModelOutput]) -> ModelOutput:
     """Returns the encoder's output of `input_ids` or `inputs_embeds`, and `attention_mask`.
 
-    Outside a block the model itself encodes where weights would be converted for this alone.
+    The model itself encodes where weights would be converted for this alone.
     """
-    frozen, device = opened(model), model.device.type
+    device = model.device.type
     autocast = torch.is_autocast_enabled(device)
     dtype = torch.get_autocast_dtype(device) if autocast else model.dtype
-    if decodes_itself(model) or (frozen is None and (autocast or computing_dtype(dtype, model.device) != dtype)):
+    if decodes_itself(model) or autocast or computing_dtype(dtype, model.device) != dtype:
         return by_library()
-    with torch.autocast(device, enabled=False), torch.no_grad():
-        encoder = Encoder(model, Weights(dtype)) if frozen is None else frozen.part(Encoder, dtype, quantization)
-        return BaseModelOutput(last_hidden_state=encoder(**inputs).to(dtype))
+    with torch.no_grad():
+        return BaseModelOutput(last_hidden_state=Encoder(model, Weights(dtype))(**inputs))
 
 
 def decodes_itself(model: PreTrainedModel) -> bool:
@@ -184,13 +171,11 @@ def decodes_itself(model: PreTrainedModel) -> bool:
     return hasattr(model, "start_decoding")
 
 
-def start_decoding(
-    model: Any, encoder_outputs: Any, mask_NS: torch.Tensor | None, quantization: str | None
-) -> Decoding:
+def start_decoding(model: Any, encoder_outputs: Any, mask_NS: torch.Tensor | None) -> Decoding:
     """Returns the decoding before the first token, from the encoder's output for the sources."""
     if decodes_itself(model):
-        return model.start_decoding(encoder_outputs, mask_NS, quantization)
-    return _decoder(model, quantization).start(encoder_outputs[0], mask_NS)
+        return model.start_decoding(encoder_outputs, mask_NS)
+    return _decoder(model).start(encoder_outputs[0], mask_NS)
 
 
 def _start(call: Call, width: int) -> Decoding:
@@ -200,23 +185,19 @@ def _start(call: Call, width: int) -> Decoding:
     if isinstance(sources, Unencoded):
         samples = len(call.prompts) // width // len(sources.once)
         inputs = {sources.name: sources.once, "attention_mask": None if mask_NS is None else mask_NS[::samples]}
-        once = encode(model, inputs, call.quantization, sources.by_library)
+        once = encode(model, inputs, sources.by_library)
         once = BaseModelOutput(last_hidden_state=once[0].repeat_interleave(samples, 0))
     elif sources is not None:
         once = type(sources)(**{name: part[::width] for name, part in sources.items()})
     with torch.autocast(model.device.type, enabled=False):
         if sources is None:
-            return _decoder(model, call.quantization).start_without_source(len(call.prompts) // width, mask_NS)
-        return start_decoding(model, once, mask_NS, call.quantization)
+            return _decoder(model).start_without_source(len(call.prompts) // width, mask_NS)
+        return start_decoding(model, once, mask_NS)
 
 
-def _decoder(model: PreTrainedModel, quantization: str | None) -> Decoder:
+def _decoder(model: PreTrainedModel) -> Decoder:
     """Returns the decoder for one call, in the type in which the library's search would compute."""
-    frozen = opened(model)
-    dtype = computing_dtype(model.dtype, model.device)
-    if frozen is None and (quantization is not None or dtype != model.dtype):
-        frozen = Frozen(model, quantization)  # Held for this call only.
-    return Decoder(model, Weights(dtype)) if frozen is None else frozen.part(Decoder, dtype, quantization)
+    return Decoder(model, Weights(computing_dtype(model.dtype, model.device)))
 
 
 def _limits(call: Call, prompts_NP: torch.Tensor) -> Limits:
@@ -304,12 +285,9 @@ def _beam_output(call: Call, prompts_NP: torch.Tensor, found: Hypotheses, paddin
 
 
 def _of_model(call: Call) -> Iterator[str | None]:
-    """Asks each model that decodes; inside a block it was asked at the beginning."""
+    """Asks each model that decodes."""
     for model in getattr(call.model, "members", (call.model,)):
-        yield unknown(model) if opened(model) is None or model.training else None
-        if call.quantization is not None and decodes_itself(model):
-            yield f"a {type(model).__name__}, which has no 8-bit weights"
-    yield unsupported_quantization(call.quantization, call.model.device)
+        yield unknown(model)
 
 
 def _of_settings(call: Call) -> Iterator[str]:

@@ -8,7 +8,6 @@ import os
 import platform
 import threading
 import time
-import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -48,17 +47,6 @@ def has_bfloat16_products() -> bool:
     # oneDNN reports support wherever there is AVX-512, with or without such products.
     emulated = platform.machine() in ("x86_64", "AMD64") and not torch.cpu._is_avx512_bf16_supported()
     return not emulated and torch.ops.mkldnn._is_mkldnn_bf16_supported()
-
-
-def saturates() -> bool:
-    """Tells whether torch's library for 8-bit products adds pairs of them in 16 bits.
-
-    x86 without VNNI has no other instruction. The sum 2 · 255 · 127 does not fit; 2 · 255 · 64 does.
-    """
-    ones = torch.ones(16, 64, dtype=torch.float32)
-    with without_deprecation():
-        packed = torch.ops.quantized.linear_prepack(torch.quantize_per_tensor(ones, 1 / 127, 0, torch.qint8), None)
-    return bool(torch.ops.quantized.linear_dynamic(ones[:1], packed).min() < 60)
 
 
 @contextmanager
@@ -101,11 +89,3 @@ def free_threads(threads: int, system: Path = _PROC) -> int:
         if 4 * free >= 3 * threads:
             break
     return free
-
-
-@contextmanager
-def without_deprecation() -> Iterator[None]:
-    """Silences torch's notice that it will drop 8 bits for torchao, which has no such product for processors yet."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="torch.quantize_per_tensor", category=UserWarning)
-        yield

@@ -1,4 +1,4 @@
-"""Everything that is computed without a model's `forward`, by the engine, the exports and the page, in one place.
+"""Which live models are computed without their `forward`: by the engine, the graph, the exports and the page.
 
 A model is known if it is what its class builds of its configuration, module for module, by this package's own code,
 and if class, configuration fields, activation and settings of `generate` are on these lists. Anything else is declined
@@ -11,9 +11,9 @@ import copy
 import functools
 import inspect
 import sys
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 import transformers
@@ -23,11 +23,7 @@ from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-
-def words(text: str) -> frozenset[str]:
-    """Splits a list of names."""
-    return frozenset(text.split())
-
+from vanilla_transformer.graph.known import FIELDS, words
 
 _OURS = "vanilla_transformer."
 _CLASSES = frozenset(
@@ -40,16 +36,6 @@ _CLASSES = frozenset(
     }.items()
     for kind in words(kinds)
 )
-# Configuration fields: a model is built by them, or they change nothing in it. So are those with an underscore.
-FIELDS = words(
-    "vocab_size d_model d_ff num_heads d_k d_v encoder_layers decoder_layers dropout attention_dropout "
-    "activation_dropout label_smoothing positional_encoding max_position_embeddings layer_norm_eps attention_bias "
-    "output_bias activation_function tie_word_embeddings documents num_layers cell attention classifier_pooling "
-    "input_feeding attention_window bidirectional initializer_range use_cache pad_token_id bos_token_id "
-    "eos_token_id decoder_start_token_id is_encoder_decoder transformers_version architectures output_hidden_states "
-    "return_dict dtype problem_type id2label label2id name_or_path auto_map custom_pipelines model_type "
-    "tokenizer_class torch_dtype chunk_size_feed_forward"
-)
 # Attributes of modules that change nothing without dropout.
 _WITHOUT_EFFECT = words(
     "training p attention_dropout gradient_checkpointing name_or_path kernel_config loss_type padding_idx norm_type "
@@ -59,50 +45,6 @@ _WITHOUT_EFFECT = words(
 _ATTENTIONS = ("eager", "sdpa", "flash_attention_2", "flash_attention_3", "flex_attention", None)
 
 
-class Activation(NamedTuple):
-    """What computes an activation where the model's own module does not; None where nothing does."""
-
-    onnx: tuple[str, dict[str, Any]] | None = None
-    ctranslate2: str | None = None
-    page: bool = False
-
-
-_SILU = Activation(("QuickGelu", {"alpha": 1.0, "domain": "com.microsoft"}), "SWISH", page=True)
-_TANH = {"approximate": "tanh"}
-_ACTIVATIONS = {
-    "relu": Activation(("Relu", {}), "RELU", page=True),
-    "gelu": Activation(("Gelu", {}), "GELU", page=True),
-    "gelu_new": Activation(("Gelu", _TANH), "GELUTanh", page=True),
-    "gelu_pytorch_tanh": Activation(("Gelu", _TANH), page=True),
-    "leaky_relu": Activation(("LeakyRelu", {"alpha": 0.01})),
-    "mish": Activation(("Mish", {})),
-    "quick_gelu": Activation(ctranslate2="GELUSigmoid"),
-    "sigmoid": Activation(("Sigmoid", {}), page=True),
-    "silu": _SILU,
-    "swish": _SILU,
-    "tanh": Activation(("Tanh", {}), page=True),
-}
-# Settings of `generate` that change the result of a search, with the values that do not.
-NEUTRAL_SETTINGS: dict[str, tuple[Any, ...]] = {
-    "bad_words_ids": (None, []),
-    "begin_suppress_tokens": (None, []),
-    "do_sample": (None, False),
-    "encoder_no_repeat_ngram_size": (None, 0),
-    "encoder_repetition_penalty": (None, 1.0),
-    "exponential_decay_length_penalty": (None,),
-    "forced_bos_token_id": (None,),
-    "forced_eos_token_id": (None,),
-    "guidance_scale": (None, 1.0),
-    "min_length": (None, 0),
-    "min_new_tokens": (None, 0),
-    "no_repeat_ngram_size": (None, 0),
-    "num_beam_groups": (None, 1),
-    "penalty_alpha": (None,),
-    "quantization": (None,),
-    "repetition_penalty": (None, 1.0),
-    "sequence_bias": (None, {}, []),
-    "suppress_tokens": (None, []),
-}
 # Methods involved in calling a module, besides those of its own class.
 _CALLS = ("__call__", "_wrapped_call_impl", "_call_impl", "forward", "__getattr__")
 # Hooks that transformers leaves on a model once attentions were requested; they act only when requested again.
@@ -114,30 +56,6 @@ _DECORATORS = tuple(
 # The last models that were built to compare others with; they have no weights.
 _BUILT: dict[Any, nn.Module] = {}
 _KEPT = 8
-
-
-def activations(by: str) -> dict[str, Any]:
-    """Returns the activations that `onnx`, `ctranslate2` or `page` computes, and by what."""
-    found = {name: getattr(activation, by) for name, activation in _ACTIVATIONS.items()}
-    return {name: operator for name, operator in found.items() if operator}
-
-
-def changed_settings(settings: Mapping[str, object], followed: Collection[str] = ()) -> list[str]:
-    """Returns the settings of `generate` with an effect, except those that a search follows."""
-    return [
-        name
-        for name, neutral in NEUTRAL_SETTINGS.items()
-        if name not in followed and settings.get(name) not in neutral
-    ]
-
-
-def max_new_tokens(settings: Mapping[str, Any]) -> int | None:
-    """Returns the limit of new tokens among a translator's settings; None where its source alone sets one."""
-    limit, length, beyond = map(settings.get, ("max_new_tokens", "max_length", "max_length_beyond_source"))
-    if limit is not None or (beyond is not None and length in (None, 20)):
-        return limit  # Trainers write a length of 20 beside other limits, unasked.
-    # The library's default is 20 new tokens; a length counts the token that the decoder starts with.
-    return 20 if length is None else length - 1
 
 
 def unknown_to_export(model: PreTrainedModel, activations: Collection[str]) -> str | None:

@@ -70,7 +70,7 @@ class Encoder:
     def __init__(self, model: PreTrainedModel, weights: Weights) -> None:
         encoder = model.model.encoder
         attention = encoder.layers[0].self_attention
-        self.dtype, self.widths = weights.activations, [attention.d_k, attention.d_k, attention.d_v]
+        self.dtype, self.widths = weights.dtype, [attention.d_k, attention.d_k, attention.d_v]
         self.embedding, self.scale = encoder.embed_tokens.weight, encoder.config.d_model**0.5
         self.positions = PositionTable(encoder.positional_encoding)
         self.layers = [Layer(layer, weights) for layer in encoder.layers]
@@ -109,7 +109,7 @@ class Decoder:
     def __init__(self, model: PreTrainedModel, weights: Weights) -> None:
         decoder = getattr(model.model, "decoder", model.model)  # A decoder-only model is one.
         attention = decoder.layers[0].self_attention
-        self.dtype = weights.activations
+        self.dtype = weights.dtype
         # Processors multiply small float32 matrices as fast as bfloat16 ones, and the softmax then needs no
         # conversion.
         on_cpu = model.lm_head.weight.device.type == "cpu"

@@ -10,7 +10,9 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from vanilla_transformer.errors import CorpusError
 from vanilla_transformer.evaluation.metrics import METRICS, Score, check_names, score
 from vanilla_transformer.model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
-from vanilla_transformer.translation import LineTranslator
+from vanilla_transformer.translation import Translator
+from vanilla_transformer.translation.minimum_bayes_risk import Utility, by_minimum_bayes_risk
+from vanilla_transformer.translation.translator import Precision
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -27,12 +29,14 @@ class Evaluation:
         predictions: A line for each row.
         references: What is right for each row.
         figures: What is shown beside the scores, by name.
+        precision: The type in which a translator computed; None for other models.
     """
 
     scores: dict[str, Score]
     predictions: list[str]
     references: list[str]
     figures: dict[str, float]
+    precision: str | None = None
 
 
 def evaluate_translation(
@@ -43,8 +47,9 @@ def evaluate_translation(
     *,
     batch_tokens: int | None = None,
     progress: Callable[[int], object] = lambda count: None,
-    chosen: Callable[[LineTranslator], LineTranslator] = lambda translator: translator,
-    **generate_kwargs: Any,
+    precision: Precision = "float32",
+    mbr: Utility | None = None,
+    **settings: Any,
 ) -> Evaluation:
     """Translates each distinct `source` of the corpus once and scores the translations against the `target`s.
 
@@ -56,8 +61,9 @@ def evaluate_translation(
         metrics: Names from `METRICS`.
         batch_tokens: Source tokens in a batch, padding included.
         progress: Called after each batch with the number of distinct sources done since the last call.
-        chosen: Wraps the translator in one that chooses among several of its translations.
-        generate_kwargs: For `model.generate`; its own settings apply otherwise.
+        precision: As in `Translator`.
+        mbr: Utility by which one of several translations is chosen.
+        settings: Of the search, as in `Translator`; the model's own apply otherwise.
     """
     check_names(metrics)
     sources, references = list(corpus["source"]), list(corpus["target"])
@@ -66,9 +72,11 @@ def evaluate_translation(
     if isinstance(tokenizer, VanillaTransformerTokenizer):
         references = list(map(tokenizer.detokenize, references))
     distinct = list(dict.fromkeys(sources))
-    translator = chosen(LineTranslator.from_model(model, tokenizer, batch_tokens=batch_tokens, **generate_kwargs))
+    translator = Translator(model, tokenizer, precision=precision, batch_tokens=batch_tokens, **settings)
     start = time.perf_counter()
     translations = in_chunks(translator.translate, distinct, translator.chunk_lines, progress)
+    if mbr is not None:
+        translations = [by_minimum_bayes_risk(translation, mbr) for translation in translations]
     seconds = time.perf_counter() - start
     translated = {source: translation.text for source, translation in zip(distinct, translations, strict=True)}
     tokens = sum(len(translation.hypotheses[0].ids) for translation in translations)
@@ -84,6 +92,7 @@ def evaluate_translation(
             "sentences_per_second": len(distinct) / seconds,
             "target_tokens_per_second": tokens / seconds,
         },
+        translator.precision,
     )
 
 

@@ -4,8 +4,9 @@ from typing import Any
 
 from transformers import PreTrainedConfig, PreTrainedModel
 
-from vanilla_transformer.engine.known import activations, unknown_to_export
+from vanilla_transformer.engine.known import unknown_to_export
 from vanilla_transformer.errors import ModelError
+from vanilla_transformer.graph.known import activations
 from vanilla_transformer.model.modeling_vanilla_transformer import (
     VanillaTransformerDecoderForCausalLM,
     VanillaTransformerEncoderForMaskedLM,

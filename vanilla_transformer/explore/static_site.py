@@ -11,7 +11,6 @@ import torch
 import yaml
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
-from vanilla_transformer.engine.known import changed_settings, max_new_tokens
 from vanilla_transformer.explore.browser_tokenizer import tokenizer_config, tokenizer_parts
 from vanilla_transformer.explore.computable import WRITERS, family, fields
 from vanilla_transformer.explore.packing import (
@@ -24,6 +23,7 @@ from vanilla_transformer.explore.packing import (
     size_in_8_bits,
     weights_of,
 )
+from vanilla_transformer.graph.known import changed_settings, max_new_tokens
 from vanilla_transformer.model.tokenization_vanilla_transformer import plain_text
 from vanilla_transformer.training.model_card import CARD
 

@@ -4,8 +4,9 @@ from collections.abc import Collection
 
 from transformers import PreTrainedModel
 
-from vanilla_transformer.engine.known import changed_settings, unknown_to_export
+from vanilla_transformer.engine.known import unknown_to_export
 from vanilla_transformer.errors import ModelError
+from vanilla_transformer.graph.known import changed_settings
 from vanilla_transformer.model.configuration_vanilla_transformer import VanillaTransformerConfig
 from vanilla_transformer.model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
 

@@ -10,9 +10,9 @@ from ctranslate2.specs import common_spec, model_spec, transformer_spec
 from torch import nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from vanilla_transformer.engine.known import activations
 from vanilla_transformer.errors import ModelError
 from vanilla_transformer.export.refusals import exportable, refuse_other_widths, refuse_settings
+from vanilla_transformer.graph.known import activations
 from vanilla_transformer.model.configuration_vanilla_transformer import VanillaTransformerConfig
 from vanilla_transformer.model.generation_vanilla_transformer import savable
 from vanilla_transformer.model.modeling_vanilla_transformer import (
@@ -116,7 +116,7 @@ def export_ctranslate2(
         quantization: A type of CTranslate2: float32, float16, bfloat16, int16, int8, int8_float32 and so on.
     """
     model = exportable(model, _ACTIVATIONS)
-    refuse_settings(model, ("bad_words_ids", "forced_eos_token_id", "quantization"))
+    refuse_settings(model, ("bad_words_ids", "forced_eos_token_id"))
     with torch.no_grad():
         spec = _specification(model)
     tokenizer = plain_text(tokenizer)

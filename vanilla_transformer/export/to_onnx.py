@@ -2,23 +2,22 @@
 
 from pathlib import Path
 
-import torch
+from safetensors.torch import save_file
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from vanilla_transformer.errors import ModelError
-from vanilla_transformer.export.onnx_defaults import Defaults
-from vanilla_transformer.export.onnx_graph import ACTIVATIONS
-from vanilla_transformer.export.onnx_search import SearchGraph
 from vanilla_transformer.export.refusals import exportable
+from vanilla_transformer.graph.beside import CLIENT, write_beside
+from vanilla_transformer.graph.known import Settings, activations, shapes
+from vanilla_transformer.graph.weights import WEIGHTS
+from vanilla_transformer.model.generation_vanilla_transformer import savable
 from vanilla_transformer.model.tokenization_vanilla_transformer import plain_text
-
-# Protocol buffers hold no more bytes than this.
-_TOO_LARGE = (1 << 31) - 1
 
 _README = """# For ONNX Runtime
 
 `translate.onnx` translates: encoder, beam search and its length penalty are one graph, in any language that has ONNX
-Runtime. Tokens come from `tokenizer.json` (the package `tokenizers` for Python, Rust or JavaScript).
+Runtime. Its weights are in `model.safetensors` beside it. Tokens come from `tokenizer.json` (the package `tokenizers`
+for Python, Rust or JavaScript).
 
 ```python
 {client}```
@@ -42,41 +41,30 @@ Runtime. Tokens come from `tokenizer.json` (the package `tokenizers` for Python,
 Only `input_ids` must be given. {precision}
 """
 _PRECISIONS = {
-    "float32": "Weights are in float32, for any processor.",
-    "int8": "Matrices are in int8 on 7 bits, so that their products are right on any x86 processor, with VNNI and\n"
-    "without. Arm has not been tried.",
+    "float32": "Products are in float32, for any processor.",
+    "int8": "Matrices are rounded to 7 bits when the graph is loaded, so that their products are right on any x86\n"
+    "processor, with VNNI and without. Arm has not been tried.",
 }
-CLIENT = """import numpy as np
-import onnxruntime
-from tokenizers import Tokenizer
-
-session = onnxruntime.InferenceSession("translate.onnx")
-tokenizer = Tokenizer.from_file("tokenizer.json")
-ids = tokenizer.encode("A dog runs.").ids
-sequences, scores, lengths = session.run(None, {"input_ids": np.array([ids])})
-print(tokenizer.decode(sequences[0, 0, : lengths[0, 0]]), scores[0, 0])
-"""
 
 
 def export_onnx(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, output: Path, quantization: str = "float32"
 ) -> list[str]:
-    """Writes `translate.onnx`, the tokenizer, settings and a README, and returns remarks for the user.
+    """Writes `translate.onnx` with its weights, the tokenizer, settings and a README; returns remarks for the user.
 
     Args:
-        quantization: `float32`, or `int8`, which rounds matrices; activations are rounded for each product.
+        quantization: `float32`, or `int8`, which rounds matrices when the graph is loaded, and activations.
     """
     if quantization not in _PRECISIONS:
         raise ModelError(f"Quantization {quantization!r} is not available for ONNX: use float32 or int8.")
-    model = exportable(model, ACTIVATIONS)
-    defaults = Defaults.of(model)
-    with torch.no_grad():
-        graph = SearchGraph(model, defaults, None if quantization == "float32" else quantization).translation()
-    if graph.ByteSize() > _TOO_LARGE:
-        raise ModelError("The model has more than 2 GB of weights, which is too large for one file: use int8.")
+    model = exportable(model, activations("onnx"))
+    Settings.of(model.config.to_dict(), model.generation_config.to_diff_dict())
     output.mkdir(parents=True, exist_ok=True)
-    (output / "translate.onnx").write_bytes(graph.SerializeToString())
     model.config.save_pretrained(output)
+    savable(model.generation_config).save_pretrained(output)
+    weights = model.state_dict()
+    save_file({name: weights[name].contiguous() for name in shapes(model.config.to_dict())}, output / WEIGHTS)
+    defaults = write_beside(output, quantization)
     remarks = []
     plain_text(tokenizer).save_pretrained(output)
     if not (output / "tokenizer.json").is_file():

@@ -6,7 +6,7 @@ Shapes in names: B pairs · H heads · T target pieces · S source pieces.
 """
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
@@ -17,7 +17,7 @@ from vanilla_transformer.errors import ModelError, refuse_one_text
 from vanilla_transformer.inspection.pieces import decoded_beginnings, word_of_each
 from vanilla_transformer.inspection.recording import eager_attention, encode
 from vanilla_transformer.recurrent.configuration_recurrent_encoder_decoder import RecurrentEncoderDecoderConfig
-from vanilla_transformer.translation import LineTranslator, Translation
+from vanilla_transformer.translation import Translation
 
 Step = Literal["input", "output"]
 STEPS: tuple[Step, ...] = get_args(Step)
@@ -215,27 +215,17 @@ class Aligner:
             left = left[count:]
 
 
-@dataclass(frozen=True)
-class AligningTranslator(LineTranslator):
-    """Translates lines and aligns each translation with its line, after the search, so that it stays fast."""
-
-    heads: AlignmentHeads
-
-    @classmethod
-    def from_translator(cls, translator: LineTranslator) -> "AligningTranslator":
-        """Takes another translator's model and settings, and the heads chosen for the model."""
-        return cls(**vars(translator), heads=AlignmentHeads.from_model(translator.model))
-
-    def translate(self, lines: list[str], progress: Callable[[int], object] = lambda count: None) -> list[Translation]:
-        """Translates like any `LineTranslator`; each hypothesis has its `alignment`."""
-        translations = super().translate(lines, progress)
-        pairs = [
-            (Side(line, translation.source_ids), Side(hypothesis.text, hypothesis.ids))
-            for line, translation in zip(lines, translations, strict=True)
-            for hypothesis in translation.hypotheses
-        ]
-        found = iter(Aligner(self.model, self.tokenizer).align(pairs, self.heads))
-        return [
-            replace(one, hypotheses=tuple(replace(each, alignment=next(found).pharaoh()) for each in one.hypotheses))
-            for one in translations
-        ]
+def aligned(
+    aligner: Aligner, heads: AlignmentHeads, lines: Sequence[str], translations: Sequence[Translation]
+) -> list[Translation]:
+    """Returns translations of lines, each hypothesis with its `alignment`."""
+    pairs = [
+        (Side(line, translation.source_ids), Side(hypothesis.text, hypothesis.ids))
+        for line, translation in zip(lines, translations, strict=True)
+        for hypothesis in translation.hypotheses
+    ]
+    found = iter(aligner.align(pairs, heads))
+    return [
+        replace(one, hypotheses=tuple(replace(each, alignment=next(found).pharaoh()) for each in one.hypotheses))
+        for one in translations
+    ]

@@ -6,7 +6,6 @@ does not know.
 
 import copy
 import os
-from contextlib import AbstractContextManager, nullcontext
 from contextvars import ContextVar
 from functools import partial
 from typing import Any, ClassVar, Literal
@@ -107,9 +106,8 @@ def paper_generation_config(
     """Returns the settings of section 6.1: beam 4, α = 0.6, source length + 50 tokens, exact early stopping.
 
     The paper chose beam and α on the development set, and a recipe may too; one beam is greedy search, without α.
-    Three settings are this package's own: `length_penalty_type` ("google", or "huggingface" for the library's
-    length^penalty), `max_length_beyond_source` (None for no limit but the library's) and `quantization` (None, or
-    "int8" to decode with 8-bit weights on a CPU, which needs the package).
+    Two settings are this package's own: `length_penalty_type` ("google", or "huggingface" for the library's
+    length^penalty) and `max_length_beyond_source` (None for no limit but the library's).
     """
     of_beams = {"length_penalty": length_penalty, "early_stopping": "never"} if num_beams > 1 else {}
     return GenerationConfig(
@@ -117,7 +115,6 @@ def paper_generation_config(
         **of_beams,
         length_penalty_type=length_penalty_type,
         max_length_beyond_source=max_length_beyond_source,
-        quantization=None,
         pad_token_id=config.pad_token_id,
         bos_token_id=config.bos_token_id,
         eos_token_id=config.eos_token_id,
@@ -208,28 +205,9 @@ class EngineGenerationMixin(GenerationMixin):
         own_settings: Settings of `generate` that only this package has, with their defaults.
     """
 
-    own_settings: ClassVar[dict[str, object]] = {"quantization": None}
+    own_settings: ClassVar[dict[str, object]] = {}
     config: Any
     device: torch.device
-
-    def frozen(self, quantization: Literal["int8"] | None = None) -> AbstractContextManager[object]:
-        """Returns a `with` in which the weights are held fixed, so that `generate` decodes at full speed.
-
-        Inside, calls decode with the weights at its beginning, packed or quantized once, on first use. Those
-        of other threads do not, unless they run in a copy of its context (`contextvars.copy_context().run`). It ends
-        when it is left. Inside another such block of the model, its weights and 8 bits remain. Modules and
-        configuration must not change meanwhile; settings of `generate`, and `train` and `eval`, may. Where the engine
-        declines the model or a call, and where the model brings its own decoding, as recurrent ones do, its weights
-        are those of the moment.
-
-        Args:
-            quantization: "int8" for 8-bit weights in every call, on a CPU; None for the setting of each call.
-
-        Raises:
-            ValueError: The quantization is not available here, or the package is not installed.
-        """
-        _check_quantization(quantization)
-        return nullcontext() if engine is None else engine.frozen(self, quantization)
 
     @torch.no_grad()
     def generate(  # type: ignore[override]
@@ -241,14 +219,12 @@ class EngineGenerationMixin(GenerationMixin):
     ) -> ModelOutput | torch.LongTensor:
         """Generates with the library's `generate`; see its documentation for all arguments.
 
-        Prompts of several lengths are padded on the left. The setting `quantization` is this package's own: None, or
-        "int8" to decode with 8-bit weights on a CPU.
+        Prompts of several lengths are padded on the left.
         """
         return self._generate(_Asked(kwargs, generation_config, self), {}, inputs, *args)
 
     def _generate(self, asked: _Asked, settings: dict[str, object], inputs: torch.Tensor | None, *args: Any) -> Any:
         """Calls the library's `generate` with these settings in place of the call's own."""
-        _check_quantization(asked.effective("quantization"))
         generation_config = copy.deepcopy(asked.given)
         kwargs: dict[str, Any] = {**asked.kwargs, **settings}
         if generation_config is not None:
@@ -301,20 +277,10 @@ def _missing_searches() -> list[str]:
     return [name for name in ("_beam_search", "_sample") if not hasattr(GenerationMixin, name)]
 
 
-def _check_quantization(quantization: str | None) -> None:
-    """Refuses 8-bit weights where the package is not installed."""
-    missing = _missing_searches()
-    if quantization is not None and (engine is None or missing):
-        raise ValueError(
-            f"quantization={quantization!r} needs the engine of an installed vanilla_transformer, and a transformers "
-            f"that it knows{': this one has no ' + ' and no '.join(missing) if missing else ''}."
-        )
-
-
 class PaperGenerationMixin(EngineGenerationMixin):
     """`generate` with the defaults of section 6.1; everything else is the library's."""
 
-    own_settings = {"quantization": None, "length_penalty_type": "huggingface", "max_length_beyond_source": None}
+    own_settings = {"length_penalty_type": "huggingface", "max_length_beyond_source": None}
 
     @torch.no_grad()
     def generate(  # type: ignore[override]

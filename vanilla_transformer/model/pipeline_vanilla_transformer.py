@@ -1,7 +1,6 @@
 """Text in, text out: `pipeline("translation")`, as before transformers 5."""
 
 from collections.abc import Sequence
-from contextlib import nullcontext
 from typing import Any
 
 from transformers import Pipeline, TokenClassificationPipeline
@@ -43,10 +42,7 @@ class VanillaTransformerTranslationPipeline(Pipeline):
             return super().__call__(inputs, *args, **kwargs)
         if not inputs:
             return []
-        # A single text is done sooner than weights are packed for it.
-        held = getattr(self.model, "frozen", nullcontext) if len(inputs) > 1 else nullcontext
-        with held():
-            results = super().__call__(list(inputs), *args, **kwargs)
+        results = super().__call__(list(inputs), *args, **kwargs)
         if all(len(records) == 1 for records in results):
             return [records[0] for records in results]
         return results

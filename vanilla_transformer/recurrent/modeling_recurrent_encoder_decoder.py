@@ -474,7 +474,7 @@ class RecurrentEncoderDecoderForConditionalGeneration(
         self.generation_config = paper_generation_config(config)
 
     def start_decoding(
-        self, encoder_outputs: RecurrentEncoderOutput, mask_NS: torch.Tensor | None, quantization: str | None
+        self, encoder_outputs: RecurrentEncoderOutput, mask_NS: torch.Tensor | None
     ) -> RecurrentDecoding:
         """Returns the search state before the first token, from the encoder's output for the sources."""
         return RecurrentDecoding(self, encoder_outputs, mask_NS)

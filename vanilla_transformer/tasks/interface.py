@@ -15,7 +15,8 @@ from vanilla_transformer.data.sources import Row, TextForm
 from vanilla_transformer.errors import ModelError, RecipeError, check_number
 from vanilla_transformer.evaluation import Evaluation, Metric
 from vanilla_transformer.recipe.schema import Recipe
-from vanilla_transformer.translation.translator import BATCH_TOKENS, CHUNK_LINES, evaluating
+from vanilla_transformer.translation.live_models import evaluating
+from vanilla_transformer.translation.translator import BATCH_TOKENS, CHUNK_LINES
 
 if TYPE_CHECKING:
     from datasets import Dataset

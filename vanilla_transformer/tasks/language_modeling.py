@@ -20,7 +20,7 @@ from vanilla_transformer.model.tokenization_vanilla_transformer import plain_tex
 from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.tasks.encoders import EncoderTask
 from vanilla_transformer.tasks.interface import Batch, Prediction, Predictor, RowRandom
-from vanilla_transformer.translation.translator import evaluating
+from vanilla_transformer.translation.live_models import evaluating
 
 if TYPE_CHECKING:
     from datasets import Dataset

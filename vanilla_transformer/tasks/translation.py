@@ -16,7 +16,7 @@ from vanilla_transformer.recipe.defaults import MODEL_FIELDS
 from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.registration import model_class
 from vanilla_transformer.tasks.interface import Batch, RowRandom, Task, refuse_options
-from vanilla_transformer.translation import translate_lines
+from vanilla_transformer.translation import Translator
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -87,7 +87,7 @@ class Translation(Task):
         return evaluate_translation(model, tokenizer, corpus, metrics, progress=progress, **settings)
 
     def answers(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, texts: Sequence[str]) -> list[str]:
-        return [translation.text for translation in translate_lines(model, tokenizer, texts)]
+        return [translation.text for translation in Translator(model, tokenizer, precision="float32")(texts)]
 
 
 def _recurrent_config(recipe: Recipe) -> PreTrainedConfig:

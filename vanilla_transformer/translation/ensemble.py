@@ -2,11 +2,10 @@
 
 import copy
 import json
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal, NoReturn
+from typing import Any, NoReturn
 
 import torch
 from torch import nn
@@ -85,28 +84,19 @@ class EnsembleForConditionalGeneration(PaperGenerationMixin, PreTrainedModel):
         logits = [member(**given, use_cache=False).logits for member in self.members]
         return Seq2SeqLMOutput(logits=torch.log_softmax(mean_logits(logits).float(), -1))
 
-    @contextmanager
-    def frozen(self, quantization: Literal["int8"] | None = None) -> Iterator[None]:
-        """Freezes all members, like `frozen` of a single model."""
-        with ExitStack() as blocks:
-            for member in self.members:
-                assert isinstance(member, PaperGenerationMixin)
-                blocks.enter_context(member.frozen(quantization))
-            yield
-
     def save_pretrained(self, *args: object, **kwargs: object) -> NoReturn:
         """Refuses to save, because an ensemble is nothing but its members."""
         raise ValueError("An ensemble cannot be saved: save its members, and name them all to use it again.")
 
-    def start_decoding(self, sources: _Sources, mask_NS: torch.Tensor | None, quantization: str | None) -> Decoding:
+    def start_decoding(self, sources: _Sources, mask_NS: torch.Tensor | None) -> Decoding:
         """Begins a decoding of sources that each member encodes itself."""
         assert sources.input_ids is not None
         decodings = []
         for member in self.members:
             assert isinstance(member, PreTrainedModel)
             given = {"input_ids": sources.input_ids, "attention_mask": mask_NS}
-            encoded = engine.encode(member, given, quantization, partial(member.get_encoder(), **given))
-            decodings.append(engine.start_decoding(member, encoded, mask_NS, quantization))
+            encoded = engine.encode(member, given, partial(member.get_encoder(), **given))
+            decodings.append(engine.start_decoding(member, encoded, mask_NS))
         return _Together(decodings)
 
     def _maybe_prepare_encoder_kwargs_for_generation(

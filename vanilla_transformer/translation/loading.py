@@ -22,7 +22,8 @@ from transformers import (
 )
 from transformers.utils import logging as transformers_logging
 
-from vanilla_transformer.errors import ModelError, RecipeError, check_number
+from vanilla_transformer.errors import ModelError, RecipeError
+from vanilla_transformer.graph.known import check_search
 from vanilla_transformer.model.configuration_vanilla_transformer import VanillaTransformerDecoderConfig
 from vanilla_transformer.model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
 from vanilla_transformer.registration import is_known, model_class
@@ -42,11 +43,6 @@ TOKENIZER_FILES = (
 _WEIGHTS = ("model*.safetensors*", "pytorch_model*.bin*")
 # What a tokenizer of any class is loaded from.
 _TOKENIZER_PATTERNS = ("*.json", "*.jinja", "*.model", "*.spm", "*.txt")
-
-# With larger exponents the scores of long translations become NaN, or all the same.
-_MAX_LENGTH_PENALTY = 10
-# More than fit into any memory.
-_MAX_BEAMS, _MAX_LENGTH = 10_000, 1_000_000
 
 
 def load_model(
@@ -101,15 +97,6 @@ def _search_problem(settings: GenerationConfig, vocabulary: int, tokens: int) ->
     except RecipeError as error:
         return f"in its generation_config.json {str(error).rstrip('.')}"
     return None
-
-
-def check_search(**settings: object) -> None:
-    """Refuses invalid settings of a search; those with other names are left to `generate`."""
-    check_number("num_beams", settings.get("num_beams"), 1, _MAX_BEAMS)
-    check_number("num_return_sequences", settings.get("num_return_sequences"), 1)
-    penalty = settings.get("length_penalty")
-    check_number("length_penalty", penalty, -_MAX_LENGTH_PENALTY, _MAX_LENGTH_PENALTY, whole=False)
-    check_number("max_length_beyond_source", settings.get("max_length_beyond_source"), 0, _MAX_LENGTH)
 
 
 def load_weights_and_config(path: str | Path, dtype: torch.dtype, *, translates: bool = True) -> PreTrainedModel:

@@ -1,33 +1,23 @@
 """Minimum Bayes risk (Kumar and Byrne 2004): of several translations, the one that agrees most with all the others."""
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Literal
 
-from vanilla_transformer.translation.translator import Hypothesis, LineTranslator, Translation
+from vanilla_transformer.translation.translator import Hypothesis, Translation
 
 Utility = Literal["chrf", "bleu"]
 
 
-@dataclass(frozen=True)
-class MinimumBayesRiskTranslator(LineTranslator):
-    """Translates lines to several hypotheses with scores, and puts those first that agree most with all of them."""
-
-    utility: Utility
-
-    def translate(self, lines: list[str], progress: Callable[[int], object] = lambda count: None) -> list[Translation]:
-        """Translates like any `LineTranslator`, with mean utilities as scores; ties keep the order of the search."""
-        return [
-            replace(translation, hypotheses=best_hypotheses(translation.hypotheses, self.utility))
-            for translation in super().translate(lines, progress)
-        ]
+def by_minimum_bayes_risk(translation: Translation, utility: Utility) -> Translation:
+    """Returns a translation with the hypotheses first that agree most with all of them; ties keep their order."""
+    return replace(translation, hypotheses=best_hypotheses(translation.hypotheses, utility))
 
 
 def best_hypotheses(hypotheses: tuple[Hypothesis, ...], utility: Utility) -> tuple[Hypothesis, ...]:
     """Returns the hypotheses best first, by their mean sentence score against all as references.
 
-    The mean is weighted by the hypotheses' probabilities, and becomes their score.
+    The mean is weighted by the exponential of the hypotheses' own scores, and becomes their score.
     """
     from sacrebleu.metrics import BLEU, CHRF
 

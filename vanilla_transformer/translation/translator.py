@@ -1,27 +1,23 @@
 """Lines of text in, translations out: one per line, in order, in constant memory."""
 
+import os
 import queue
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
-from contextvars import copy_context
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, overload
 
-import torch
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
-
-from vanilla_transformer import engine
 from vanilla_transformer.errors import check_number, refuse_one_text
-from vanilla_transformer.model.generation_vanilla_transformer import PaperGenerationMixin
-from vanilla_transformer.model.tokenization_vanilla_transformer import plain_text
-from vanilla_transformer.translation.loading import check_search, move
+from vanilla_transformer.graph.known import check_search
+from vanilla_transformer.translation.searches import Search, open_search
+from vanilla_transformer.translation.tokenizer_file import source_tokens
 
-_Part = TypeVar("_Part")
-_Result = TypeVar("_Result")
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+Precision = Literal["auto", "float32", "bfloat16", "int8"]
 # Tokens of a line that are translated.
 MAX_SOURCE_LENGTH = 1024
 # Source tokens in a batch, and lines that are gathered and sorted by length to make batches: more gives less padding,
@@ -30,11 +26,7 @@ BATCH_TOKENS = {"cpu": 2048, "accelerator": 16384}
 CHUNK_LINES = {"cpu": 2000, "accelerator": 8000}
 # Limit on a chunk of any number of lines: splitting text into sub-words takes a hundred times its size.
 _CHUNK_CHARACTERS = 1 << 20
-# Number of lines up to which translating takes less time than packing the weights.
-_FEW_LINES = 8
-# Characters of a line per token that is translated of it, up to which it is taken whole.
-_CHARACTERS_PER_TOKEN = 16
-# Larger batches have a multiple of this many rows. oneDNN generates code for each new number of rows.
+# Larger batches have a multiple of this many rows.
 _ROWS = 8
 
 
@@ -80,81 +72,108 @@ class Translation:
         return self.hypotheses[0].score
 
 
-@dataclass(frozen=True)
-class LineTranslator:
-    """A model with its settings: translates chunks of lines in batches of about equal length."""
+class Translator:
+    """Translates text with the weights that the model has when the translator is made.
 
-    model: Any  # A PreTrainedModel and a GenerationMixin: Python has no type for both.
-    tokenizer: PreTrainedTokenizerBase
-    batch_tokens: int
-    max_source_length: int
-    generate_kwargs: dict[str, Any]
-    chunk_lines: int
+    On a processor it runs the paper's search as one graph in ONNX Runtime, without torch where the model is a
+    directory; models and settings that the graph does not know are decoded by the model's own `generate`. Several
+    threads may use it at once.
 
-    @classmethod
-    def from_model(
-        cls,
-        model: PreTrainedModel,
-        tokenizer: PreTrainedTokenizerBase,
+        translator = Translator("my-model")
+        translator("A dog runs.").text
+        for translation in translator(open("in.txt")):
+            print(translation.text, translation.score)
+
+    Args:
+        model: A directory, a Hub id, several of these, which decode together as an ensemble, or a loaded model.
+        tokenizer: Of a loaded model.
+        precision: `float32`, `int8` (matrices of 8 bits, on a processor), `bfloat16` (decoded by torch), or `auto`:
+            int8 on a processor, or else the fastest type that loses nothing measurable. A loaded model keeps its type.
+        device: As torch names it, such as `cpu` or `cuda:1` (default: an accelerator if there is one, or where a
+            loaded model is).
+        batch_tokens: Source tokens in a batch, padding included; chosen by device if None.
+        max_source_length: Maximum number of tokens translated per line; learned positions may allow fewer.
+        settings: Of the search, as arguments of `generate`, such as `num_beams`, `length_penalty`,
+            `num_return_sequences` or `max_new_tokens`, or `do_sample=True` to draw translations at random; None leaves
+            a setting to the model.
+
+    Raises:
+        ModelError: There is no such model, or it does not translate.
+        ValueError: A setting is invalid.
+    """
+
+    def __init__(
+        self,
+        model: "str | os.PathLike[str] | Sequence[str] | PreTrainedModel",
+        tokenizer: "PreTrainedTokenizerBase | None" = None,
         *,
+        precision: Precision = "auto",
+        device: str | None = None,
         batch_tokens: int | None = None,
         max_source_length: int = MAX_SOURCE_LENGTH,
-        scores: bool = False,
-        **generate_kwargs: Any,
-    ) -> "LineTranslator":
-        """Makes a translator; model and device choose missing settings; see `translate_lines`."""
+        **settings: Any,
+    ) -> None:
         check_number("batch_tokens", batch_tokens, 1)
         check_number("max_source_length", max_source_length, 1)
-        check_search(**generate_kwargs)
-        generate_kwargs = {name: value for name, value in generate_kwargs.items() if value is not None}
-        if not getattr(model.config, "is_encoder_decoder", True):
-            raise ValueError(
-                f"A {type(model).__name__} does not translate: use `vanilla-transformer predict` or a "
-                "pipeline of transformers."
-            )
-        if getattr(model.config, "positional_encoding", None) == "learned":
-            max_source_length = min(max_source_length, model.config.max_position_embeddings)
-        if scores:
-            ours = isinstance(model, PaperGenerationMixin)
-            own_beams = 1 if ours and generate_kwargs.get("do_sample") else model.generation_config.num_beams
-            beams = generate_kwargs.get("num_beams") or own_beams or 1
-            # The library's search gives the scores of hypotheses only together with those of every step.
-            by_the_library = {"output_scores": True} if not ours or 2 * beams > model.config.vocab_size else {}
-            # Without a beam there are none.
-            asked = {"return_dict_in_generate": True, **by_the_library} if beams > 1 else {}
-            generate_kwargs = {**asked, **generate_kwargs}
-        kind = "cpu" if model.device.type == "cpu" else "accelerator"
-        batch_tokens = batch_tokens or BATCH_TOKENS[kind]
-        return cls(model, tokenizer, batch_tokens, max_source_length, generate_kwargs, CHUNK_LINES[kind])
+        check_search(**settings)
+        if tokenizer is not None:
+            from vanilla_transformer.translation.live_models import live_search
 
-    def translate(self, lines: list[str], progress: Callable[[int], object] = lambda count: None) -> list[Translation]:
-        """Returns the translations in the order of the lines, without dropout even for a model in training.
+            self._search: Search = live_search(model, tokenizer, precision, device, **settings)
+        elif isinstance(model, str | os.PathLike | Sequence):
+            names = [os.fspath(model)] if isinstance(model, str | os.PathLike) else list(map(os.fspath, model))
+            self._search = open_search(names, precision=precision, device=device, **settings)
+        else:
+            raise ValueError(f"A {type(model).__name__} is translated with together with its tokenizer: give both.")
+        self.batch_tokens = batch_tokens or BATCH_TOKENS[self._search.device]
+        self.chunk_lines = CHUNK_LINES[self._search.device]
+        self.max_source_length = min(max_source_length, self._search.max_positions or max_source_length)
+        self.num_beams, self.precision = self._search.num_beams, self._search.precision
+
+    @overload
+    def __call__(self, lines: str) -> "Translation": ...  # type: ignore[overload-overlap]
+    @overload
+    def __call__(self, lines: Iterable[str | None]) -> Iterator["Translation"]: ...
+    def __call__(self, lines: str | Iterable[str | None]) -> "Translation | Iterator[Translation]":
+        """Translates a text, or each of several lines, in order and as they are asked for.
+
+        Args:
+            lines: A text; or lines in any number, whose line ends are no part of them. A None from an iterator
+                requests the translations of all lines before it at once (see `with_pauses`). Lines of only white space
+                come back empty.
+        """
+        if isinstance(lines, str):
+            return self.translate([lines])[0]
+        refuse_one_text("lines", lines)
+        if isinstance(lines, Sequence) and None in lines:  # A list never pauses: this is a missing line.
+            raise ValueError(f"Line {list(lines).index(None) + 1:,} is None, which is not text.")
+        return chain.from_iterable(map(self.translate, chunks(lines, self.chunk_lines)))
+
+    def translate(
+        self, lines: list[str], progress: Callable[[int], object] = lambda count: None
+    ) -> list["Translation"]:
+        """Returns the translations of lines, in batches of about equal length.
 
         `progress` receives the lines in proportion to the tokens of each batch: the longest lines come first, so their
         number would predict a much later end.
         """
-        configured = getattr(self.model.generation_config, "num_return_sequences", None)
-        count = self.generate_kwargs.get("num_return_sequences") or configured or 1
-        translations = [Translation((Hypothesis("", 0.0),) * count)] * len(lines)  # Of white space.
+        search = self._search
+        nothing = Translation((Hypothesis("", 0.0),) * search.num_return_sequences)  # Of white space.
+        translations = [nothing] * len(lines)
         full = [index for index, line in enumerate(lines) if line.strip()]
-        tokenized = source_tokens(self.tokenizer, [lines[index] for index in full], self.max_source_length)
+        tokenized = source_tokens(search.encode, [lines[index] for index in full], self.max_source_length)
         sources = dict(zip(full, tokenized, strict=True))
-        all_tokens, tokens, told = sum(len(ids) for ids, _ in tokenized), 0, 0
-        with evaluating(self.model), ExitStack() as frozen:
-            if len(full) > _FEW_LINES:  # The weights do not change meanwhile.
-                for member in getattr(self.model, "members", (self.model,)):
-                    frozen.enter_context(engine.frozen(member, copy=False))
-            batches = list(self._batches({index: len(ids) for index, (ids, _) in sources.items()}))
-            parts = [[sources[index][0] for index in batch] for batch in batches]
-            found = run_in_threads(self._generate, parts, self.model.device)
-            for batch, hypotheses in zip(batches, found, strict=True):
-                for index, best_first in zip(batch, hypotheses, strict=True):
-                    ids, is_cut = sources[index]
-                    translations[index] = Translation(best_first, is_cut, tuple(ids))
-                    tokens += len(ids)
-                progress(len(lines) * tokens // all_tokens - told)
-                told = len(lines) * tokens // all_tokens
-        progress(len(lines) - told)  # All lines are empty.
+        all_tokens, tokens, reported = sum(len(ids) for ids, _ in tokenized), 0, 0
+        batches = list(self._batches({index: len(ids) for index, (ids, _) in sources.items()}))
+        rows = [[sources[index][0] for index in batch] for batch in batches]
+        for batch, found in zip(batches, self._found(rows), strict=True):
+            for index, best_first in zip(batch, found, strict=True):
+                ids, is_cut = sources[index]
+                translations[index] = Translation(best_first, is_cut, tuple(ids))
+                tokens += len(ids)
+            progress(len(lines) * tokens // all_tokens - reported)
+            reported = len(lines) * tokens // all_tokens
+        progress(len(lines) - reported)  # All lines are empty.
         return translations
 
     def _batches(self, lengths: dict[int, int]) -> Iterator[list[int]]:
@@ -166,72 +185,22 @@ class LineTranslator:
             yield rows[:count]
             rows = rows[count:]
 
-    def _generate(self, rows: list[list[int]]) -> list[tuple[Hypothesis, ...]]:
-        """Returns the hypotheses for each row of source tokens, best first."""
-        inputs = self.tokenizer.pad({"input_ids": rows}, return_tensors="pt").to(self.model.device)
-        output = self.model.generate(**inputs, **self.generate_kwargs)
-        sequences = output if isinstance(output, torch.Tensor) else output.sequences
-        scores = None if isinstance(output, torch.Tensor) else output.get("sequences_scores")
-        texts = self.tokenizer.batch_decode(sequences, skip_special_tokens=True)
-        scores = [None] * len(texts) if scores is None else scores.tolist()
-        # Padding only follows </s>, and the start token of the decoder is not part of the translation.
-        counts = (sequences[:, 1:] != self.tokenizer.pad_token_id).sum(dim=1).tolist()
-        hypotheses = [
-            Hypothesis(" ".join(text.splitlines()), score, tuple(tokens[1 : count + 1]))
-            for text, score, count, tokens in zip(texts, scores, counts, sequences.tolist(), strict=True)
+    def _found(self, batches: list[list[list[int]]]) -> Iterator[list[tuple["Hypothesis", ...]]]:
+        """Yields the hypotheses of each batch, in order; several batches are searched side by side."""
+        workers = min(self._search.side_by_side, len(batches))
+        if workers < 2:
+            yield from map(self._hypotheses, batches)
+            return
+        with ThreadPoolExecutor(workers) as pool:
+            yield from pool.map(self._hypotheses, batches)
+
+    def _hypotheses(self, rows: list[list[int]]) -> list[tuple["Hypothesis", ...]]:
+        found = self._search.search(rows)
+        texts = iter(self._search.decode([one.tokens for some in found for one in some]))
+        return [
+            tuple(Hypothesis(" ".join(next(texts).splitlines()), one.score, tuple(one.tokens)) for one in some)
+            for some in found
         ]
-        width = len(hypotheses) // len(rows)
-        return [tuple(hypotheses[start : start + width]) for start in range(0, len(hypotheses), width)]
-
-
-def translate_lines(
-    model: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerBase,
-    lines: Iterable[str | None],
-    *,
-    batch_tokens: int | None = None,
-    chunk_lines: int | None = None,
-    max_source_length: int = MAX_SOURCE_LENGTH,
-    scores: bool = False,
-    device: str | torch.device | None = None,
-    **generate_kwargs: object,
-) -> Iterator[Translation]:
-    """Translates each line, in order, like `model.generate`; its own settings apply unless overridden.
-
-    Args:
-        model: A model.
-        tokenizer: The model's tokenizer.
-        lines: Lines without their line ends, in any number; a None from an iterator requests the translations of all
-            lines before it at once (see `with_pauses`). Lines of only white space come back empty.
-        batch_tokens: Source tokens in a batch, padding included; chosen by device if None.
-        chunk_lines: Lines that are gathered and sorted by length to make batches with little padding; chosen by device
-            if None.
-        max_source_length: Maximum number of tokens translated per line; learned positions may allow fewer.
-        scores: Whether to return the scores of the hypotheses of beam search.
-        device: A device to which the model is moved first, such as `cuda:1`; by default it stays where it is.
-        generate_kwargs: For `model.generate`, such as `num_beams`, `length_penalty` or `num_return_sequences`, or
-            `do_sample=True` to draw translations at random; None leaves a setting to the model.
-
-    Raises:
-        ValueError: A setting is invalid, a line is not text, or the model does not translate.
-    """
-    refuse_one_text("lines", lines)
-    check_number("chunk_lines", chunk_lines, 1)
-    if device is not None:
-        for member in getattr(model, "members", (model,)):
-            move(member, device)
-    translator = LineTranslator.from_model(
-        model,
-        tokenizer,
-        batch_tokens=batch_tokens,
-        max_source_length=max_source_length,
-        scores=scores,
-        **generate_kwargs,
-    )
-    if isinstance(lines, Sequence) and None in lines:  # A list never pauses: this is a missing line.
-        raise ValueError(f"Line {lines.index(None) + 1:,} is None, which is not text.")
-    gathered = chunks(lines, chunk_lines or translator.chunk_lines)
-    return chain.from_iterable(map(translator.translate, gathered))
 
 
 def with_pauses(lines: Iterable[str], patience: float) -> Iterator[str | None]:
@@ -276,7 +245,7 @@ def chunks(lines: Iterable[str | None], size: int) -> Iterator[list[str]]:
             if line is not None:
                 if not isinstance(line, str):
                     raise ValueError(f"{line!r} among the lines is not text.")
-                chunk.append(line)
+                chunk.append(line.removesuffix("\n").removesuffix("\r"))
                 characters += len(line)
             if chunk and (line is None or len(chunk) == size or characters >= _CHUNK_CHARACTERS):
                 yield chunk
@@ -287,56 +256,3 @@ def chunks(lines: Iterable[str | None], size: int) -> Iterator[list[str]]:
         raise
     if chunk:
         yield chunk
-
-
-def source_tokens(
-    tokenizer: PreTrainedTokenizerBase, lines: Sequence[str], max_length: int
-) -> list[tuple[list[int], bool]]:
-    """Returns the tokens that a model reads of each line, at most `max_length`, and whether the line was cut."""
-    if not lines:
-        return []
-    tokenizer = plain_text(tokenizer)
-    found = tokenizer([beginning(tokenizer, line, max_length) for line in lines])["input_ids"]
-    # Cut, and still ended by </s>.
-    return [([*ids[: max_length - 1], ids[-1]], True) if len(ids) > max_length else (ids, False) for ids in found]
-
-
-def beginning(tokenizer: PreTrainedTokenizerBase, text: str, tokens: int) -> str:
-    """Returns a beginning of a long text, the first `tokens` tokens of which are those of the whole.
-
-    A cut changes the tokens near it alone, so a beginning of twice as many tokens is long enough.
-    """
-    length = _CHARACTERS_PER_TOKEN * tokens
-    while length < len(text) and len(tokenizer(text[:length])["input_ids"]) <= 2 * tokens:
-        length *= 2
-    return text[:length]
-
-
-def run_in_threads(work: Callable[[_Part], _Result], parts: list[_Part], device: torch.device) -> Iterator[_Result]:
-    """Runs `work` on each part, in order; on a CPU two at a time, each with half of torch's threads.
-
-    Otherwise the single-threaded work of one, such as choosing candidates, would keep the other threads waiting.
-    """
-    threads = torch.get_num_threads()
-    if device.type != "cpu" or threads < 2 or len(parts) < 2:
-        yield from map(work, parts)
-        return
-    contexts = [copy_context() for _ in parts]
-    try:
-        with ThreadPoolExecutor(2, initializer=torch.set_num_threads, initargs=((threads + 1) // 2,)) as pool:
-            # Blocks of `frozen` are those of this thread's context; a context runs in one thread at a time.
-            yield from pool.map(lambda context, part: context.run(work, part), contexts, parts)
-    finally:
-        # Each thread has its own setting, but a new one starts with the last that was set anywhere.
-        torch.set_num_threads(threads)
-
-
-@contextmanager
-def evaluating(model: PreTrainedModel) -> Iterator[None]:
-    """Turns off dropout in its body."""
-    was_training = model.training
-    model.eval()
-    try:
-        yield
-    finally:
-        model.train(was_training)

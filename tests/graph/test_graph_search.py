@@ -1,0 +1,64 @@
+"""The graph finds what `generate` finds: any settings that it knows, alone and in batches, and in 8 bits nearly."""
+
+import pytest
+import torch
+from hypothesis import given, settings as examples, strategies as st
+from searches import ARCHITECTURES, sentences, sharp
+
+from vanilla_transformer.graph.known import Settings, shapes
+from vanilla_transformer.graph.session import Session
+
+
+def session(model, int8_from: int | None = None, **call) -> Session:
+    """The graph of a live model, with the settings of a call."""
+    config, own = model.config.to_dict(), model.generation_config.to_diff_dict()
+    state = {name: weight.float().numpy() for name, weight in model.state_dict().items()}
+    weights = {name: state[name] for name in shapes(config)}
+    return Session(config, weights, Settings.of(config, own, call), int8_from=int8_from)
+
+
+def rows_of(inputs: dict[str, torch.Tensor]) -> list[list[int]]:
+    return [row[mask.bool()].tolist() for row, mask in zip(*inputs.values(), strict=True)]
+
+
+def assert_as_generate(found, expected, beams: int, per: int = 1) -> None:
+    """The same tokens, and the same scores where there is a beam."""
+    hypotheses = [one for some in found for one in some]
+    sequences = expected.sequences[:, 1:].tolist()
+    for number, (one, tokens) in enumerate(zip(hypotheses, sequences, strict=True)):
+        theirs = expected.sequences_scores[number].item() if beams > 1 else one.score
+        if theirs < -1e8:
+            continue  # The library fills up where there are fewer hypotheses than are asked for.
+        assert one.tokens == tokens[: len(one.tokens)] and not any(tokens[len(one.tokens) :])
+        assert one.score == pytest.approx(theirs, rel=1e-5, abs=1e-4)
+
+
+SETTINGS = st.fixed_dictionaries(
+    {"num_beams": st.integers(1, 5)},
+    optional={
+        "length_penalty": st.sampled_from([-1.0, 0.0, 0.6, 1.0, 2.0]),
+        "length_penalty_type": st.sampled_from(["google", "huggingface"]),
+        "early_stopping": st.sampled_from([True, False, "never"]),
+        "max_new_tokens": st.sampled_from([1, 3, 20, 40]),
+        "max_length_beyond_source": st.integers(0, 30),
+        "min_new_tokens": st.sampled_from([2, 5]),
+        "suppress_tokens": st.just([6, 7]),
+        "bad_words_ids": st.just([[5], [9]]),
+        "eos_token_id": st.just([2, 11]),
+        "forced_eos_token_id": st.just(2),
+    },
+)
+
+
+@examples(max_examples=150)
+@given(st.integers(0, 30), ARCHITECTURES, SETTINGS, st.lists(st.integers(1, 9), min_size=1, max_size=4), st.booleans())
+def test_the_graph_finds_what_generate_finds(
+    seed: int, fields: dict, call: dict, lengths: list[int], all_of_them: bool
+):
+    model, inputs = sharp(seed, **fields), sentences(seed, lengths, "right")
+    if call["num_beams"] == 1:
+        call = {name: one for name, one in call.items() if name not in ("early_stopping", "length_penalty")}
+    if all_of_them:
+        call = call | {"num_return_sequences": call["num_beams"]}
+    expected = model.generate(**inputs, **call, return_dict_in_generate=True, output_scores=True)
+    assert_as_generate(session(model, **call).translate(rows_of(inputs)), expected, call["num_beams"])

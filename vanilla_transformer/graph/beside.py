@@ -1,0 +1,61 @@
+"""`translate.onnx` beside `model.safetensors`: the whole search, as a file that points at weights and holds none."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+
+from vanilla_transformer.errors import ModelError
+from vanilla_transformer.graph.known import Settings, unknown
+from vanilla_transformer.graph.search import write_graph
+from vanilla_transformer.graph.session import int8_from
+from vanilla_transformer.graph.weights import read_header, stored_weights
+
+NAME = "translate.onnx"
+CLIENT = """import numpy as np
+import onnxruntime
+from tokenizers import Tokenizer
+
+onnxruntime.set_default_logger_severity(3)
+session = onnxruntime.InferenceSession("translate.onnx")
+tokenizer = Tokenizer.from_file("tokenizer.json")
+ids = tokenizer.encode("A dog runs.").ids
+sequences, scores, lengths = session.run(None, {"input_ids": np.array([ids])})
+print(tokenizer.decode(sequences[0, 0, : lengths[0, 0]]), scores[0, 0])
+"""
+
+
+def write_beside(directory: Path, precision: str = "float32") -> Settings:
+    """Writes `translate.onnx` into a model directory; returns the settings that are its defaults.
+
+    Its places in the files of weights are those of now. In files of another layout it finds no hypothesis.
+
+    Raises:
+        ModelError: There is something in the model or its settings that the graph does not know.
+    """
+    config, own = (
+        json.loads((directory / name).read_text(encoding="utf-8"))
+        for name in ("config.json", "generation_config.json")
+    )
+    stored = stored_weights(directory)
+    reason = unknown(config, {name: weight.shape for name, weight in stored.items()})
+    if reason is not None:
+        raise ModelError(reason)
+    settings = Settings.of(config, own)
+    headers = {}
+    for name in sorted({weight.file for weight in stored.values()}):
+        length, _ = read_header(directory / name)
+        headers[name] = np.fromfile(directory / name, np.uint8, length)
+    graph = write_graph(config, stored, settings, int8_from=int8_from(precision), headers=headers)
+    (directory / NAME).write_bytes(graph)
+    return settings
+
+
+def renew(directory: Path) -> str | None:
+    """Writes `translate.onnx` anew, or takes it away where the model has none; returns the reason why it has none."""
+    try:
+        write_beside(directory)
+    except (OSError, ValueError, KeyError) as error:
+        (directory / NAME).unlink(missing_ok=True)
+        return str(error)
+    return None

@@ -1,0 +1,273 @@
+"""Which models and settings are computed without a model's `forward`: by the graph, the exports and the page.
+
+Anything that is not on these lists is declined with a reason. Nothing here needs torch.
+"""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Self
+
+from vanilla_transformer.errors import ModelError, check_number
+from vanilla_transformer.graph.messages import OWN_OPERATORS
+
+Shapes = Mapping[str, tuple[int, ...]]
+
+
+def words(text: str) -> frozenset[str]:
+    """Splits a list of names."""
+    return frozenset(text.split())
+
+
+MODEL = "VanillaTransformerForConditionalGeneration"
+# Configuration fields: a model is built by them, or they change nothing in it. So are those with an underscore.
+FIELDS = words(
+    "vocab_size d_model d_ff num_heads d_k d_v encoder_layers decoder_layers dropout attention_dropout "
+    "activation_dropout label_smoothing positional_encoding max_position_embeddings layer_norm_eps attention_bias "
+    "output_bias activation_function tie_word_embeddings documents num_layers cell attention classifier_pooling "
+    "input_feeding attention_window bidirectional initializer_range use_cache pad_token_id bos_token_id "
+    "eos_token_id decoder_start_token_id is_encoder_decoder transformers_version architectures output_hidden_states "
+    "return_dict dtype problem_type id2label label2id name_or_path auto_map custom_pipelines model_type "
+    "tokenizer_class torch_dtype chunk_size_feed_forward"
+)
+
+
+class Activation(NamedTuple):
+    """What computes an activation where the model's own module does not; None where nothing does."""
+
+    onnx: tuple[str, str, dict[str, object]] | None = None  # Operator, its domain, its attributes.
+    ctranslate2: str | None = None
+    page: bool = False
+
+
+_SILU = Activation(("QuickGelu", OWN_OPERATORS, {"alpha": 1.0}), "SWISH", page=True)
+_TANH: dict[str, object] = {"approximate": "tanh"}
+_ACTIVATIONS = {
+    "relu": Activation(("Relu", "", {}), "RELU", page=True),
+    "gelu": Activation(("Gelu", "", {}), "GELU", page=True),
+    "gelu_new": Activation(("Gelu", "", _TANH), "GELUTanh", page=True),
+    "gelu_pytorch_tanh": Activation(("Gelu", "", _TANH), page=True),
+    "leaky_relu": Activation(("LeakyRelu", "", {"alpha": 0.01})),
+    "mish": Activation(("Mish", "", {})),
+    "quick_gelu": Activation(ctranslate2="GELUSigmoid"),
+    "sigmoid": Activation(("Sigmoid", "", {}), page=True),
+    "silu": _SILU,
+    "swish": _SILU,
+    "tanh": Activation(("Tanh", "", {}), page=True),
+}
+# Settings of `generate` that change the result of a search, with the values that do not.
+NEUTRAL_SETTINGS: dict[str, tuple[Any, ...]] = {
+    "bad_words_ids": (None, []),
+    "begin_suppress_tokens": (None, []),
+    "do_sample": (None, False),
+    "encoder_no_repeat_ngram_size": (None, 0),
+    "encoder_repetition_penalty": (None, 1.0),
+    "exponential_decay_length_penalty": (None,),
+    "forced_bos_token_id": (None,),
+    "forced_eos_token_id": (None,),
+    "guidance_scale": (None, 1.0),
+    "max_time": (None,),
+    "min_length": (None, 0),
+    "min_new_tokens": (None, 0),
+    "no_repeat_ngram_size": (None, 0),
+    "num_beam_groups": (None, 1),
+    "penalty_alpha": (None,),
+    "repetition_penalty": (None, 1.0),
+    "sequence_bias": (None, {}, []),
+    "stop_strings": (None, []),
+    "suppress_tokens": (None, []),
+}
+# Settings that the graph follows; bad_words_ids only of single tokens.
+_FOLLOWED = words(
+    "bad_words_ids decoder_start_token_id early_stopping eos_token_id forced_eos_token_id length_penalty "
+    "length_penalty_type max_length max_length_beyond_source max_new_tokens min_length min_new_tokens num_beams "
+    "num_return_sequences pad_token_id suppress_tokens"
+)
+# Settings that change nothing in a search without sampling, or only what it returns beside its hypotheses.
+_WITHOUT_EFFECT = words(
+    "alignment_heads alignment_step bos_token_id cache_config cache_implementation output_attentions "
+    "output_hidden_states output_logits output_scores quantization return_dict_in_generate temperature top_k top_p "
+    "transformers_version use_cache"
+)
+# With larger exponents the scores of long translations become NaN, or all the same.
+_MAX_LENGTH_PENALTY = 10
+# More than fit into any memory.
+_MAX_BEAMS, _MAX_LENGTH = 10_000, 1_000_000
+
+
+def activations(by: str) -> dict[str, Any]:
+    """Returns the activations that `onnx`, `ctranslate2` or `page` computes, and by what."""
+    found = {name: getattr(activation, by) for name, activation in _ACTIVATIONS.items()}
+    return {name: operator for name, operator in found.items() if operator}
+
+
+def changed_settings(settings: Mapping[str, object], followed: Collection[str] = ()) -> list[str]:
+    """Returns the settings of `generate` with an effect, except those that a search follows."""
+    return [
+        name
+        for name, neutral in NEUTRAL_SETTINGS.items()
+        if name not in followed and settings.get(name) not in neutral
+    ]
+
+
+def max_new_tokens(settings: Mapping[str, Any]) -> int | None:
+    """Returns the limit of new tokens among a translator's settings; None where its source alone sets one."""
+    limit, length, beyond = map(settings.get, ("max_new_tokens", "max_length", "max_length_beyond_source"))
+    if limit is not None or (beyond is not None and length in (None, 20)):
+        return limit  # Trainers write a length of 20 beside other limits, unasked.
+    # The library's default is 20 new tokens; a length counts the token that the decoder starts with.
+    return 20 if length is None else length - 1
+
+
+def check_search(**settings: object) -> None:
+    """Refuses invalid settings of a search; those with other names are left to it."""
+    check_number("num_beams", settings.get("num_beams"), 1, _MAX_BEAMS)
+    check_number("num_return_sequences", settings.get("num_return_sequences"), 1)
+    penalty = settings.get("length_penalty")
+    check_number("length_penalty", penalty, -_MAX_LENGTH_PENALTY, _MAX_LENGTH_PENALTY, whole=False)
+    check_number("max_length_beyond_source", settings.get("max_length_beyond_source"), 0, _MAX_LENGTH)
+
+
+def shapes(config: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
+    """Returns the names of a translator's weights, as `model.safetensors` has them, with their shapes."""
+    width, inner, vocabulary = config["d_model"], config["d_ff"], config["vocab_size"]
+    keys, values = (config["num_heads"] * config[name] for name in ("d_k", "d_v"))
+    found: dict[str, tuple[int, ...]] = {"model.shared.weight": (vocabulary, width)}
+    for stack, attentions in (("encoder", ("self",)), ("decoder", ("self", "cross"))):
+        for number in range(config[f"{stack}_layers"]):
+            layer = f"model.{stack}.layers.{number}"
+            for attention in attentions:
+                for part, rows in (("q", keys), ("k", keys), ("v", values)):
+                    _linear(found, f"{layer}.{attention}_attention.{part}_proj", rows, width, config["attention_bias"])
+                _linear(found, f"{layer}.{attention}_attention.out_proj", width, values, config["attention_bias"])
+            _linear(found, f"{layer}.feed_forward.w_1", inner, width, True)
+            _linear(found, f"{layer}.feed_forward.w_2", width, inner, True)
+            for norm in (*(f"{attention}_attention_norm" for attention in attentions), "feed_forward_norm"):
+                found[f"{layer}.{norm}.weight"] = found[f"{layer}.{norm}.bias"] = (width,)
+        if config["positional_encoding"] == "learned":
+            found[f"model.{stack}.positional_encoding.learned.weight"] = (config["max_position_embeddings"], width)
+    if not config["tie_word_embeddings"]:
+        found["model.decoder.embed_tokens.weight"] = found["lm_head.weight"] = (vocabulary, width)
+    if config["output_bias"]:
+        found["lm_head.bias"] = (vocabulary,)
+    return found
+
+
+def _linear(found: dict[str, tuple[int, ...]], name: str, rows: int, columns: int, bias: bool) -> None:
+    found[f"{name}.weight"] = (rows, columns)
+    if bias:
+        found[f"{name}.bias"] = (rows,)
+
+
+def unknown(config: Mapping[str, Any], weights: Shapes) -> str | None:
+    """Describes the first thing in a model that the graph does not know; None if it knows all of it.
+
+    Args:
+        config: As in its `config.json`.
+        weights: The shapes of its weights by their names.
+    """
+    if config.get("architectures") not in (None, [MODEL]) or config.get("model_type") != "vanilla_transformer":
+        return f"a model of the type {config.get('model_type')}"
+    for name, field in config.items():
+        if name not in FIELDS and not name.startswith("_"):
+            return f"the configuration field {name} = {field!r}"
+    if config.get("activation_function") not in activations("onnx"):
+        return f"activation_function = {config.get('activation_function')!r}"
+    try:
+        needed = shapes(config)
+    except (KeyError, TypeError) as error:
+        return f"a configuration without {error}"
+    for name in [*needed, *weights]:
+        if weights.get(name) != needed.get(name):
+            return f"the weight {name} of the shape {weights.get(name)}"
+    return None
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The settings of a search that the graph runs.
+
+    Attributes:
+        google: True for Google's length penalty.
+        beyond: Tokens that a translation may have more than its source, used if there is no `most`.
+        most: Maximum number of tokens of a translation.
+        least: Minimum number of tokens before an end.
+        positions: Number of learned positions; None if positions are unlimited.
+        padding: Token after the end.
+        ends: Tokens that end a hypothesis.
+        never: Tokens that are never written.
+        forced_end: Tokens one of which is forced at the length limit.
+    """
+
+    num_beams: int
+    num_return_sequences: int
+    length_penalty: float
+    google: bool
+    early_stopping: bool | str
+    beyond: int
+    most: int | None
+    least: int
+    positions: int | None
+    start: int
+    padding: int
+    ends: tuple[int, ...]
+    never: tuple[int, ...]
+    forced_end: tuple[int, ...] | None
+
+    @classmethod
+    def of(cls, config: Mapping[str, Any], own: Mapping[str, Any], call: Mapping[str, Any] | None = None) -> Self:
+        """Reads the settings of a search: those of a call, then the model's own.
+
+        Args:
+            config: The model's configuration.
+            own: As in its `generation_config.json`.
+            call: As arguments of `generate`; None stands for one not given.
+
+        Raises:
+            ModelError: There is a setting that the graph does not follow.
+        """
+        call = {name: value for name, value in (call or {}).items() if value is not None}
+        given = {name: value for name, value in {**own, **call}.items() if value is not None}
+        for name, value in given.items():
+            neutral = name in _WITHOUT_EFFECT or value in NEUTRAL_SETTINGS.get(name, ())
+            many_tokens = name == "bad_words_ids" and any(len(some) != 1 for some in value)
+            if not (neutral or name in _FOLLOWED or name.startswith("_")) or many_tokens:
+                raise ModelError(f"{name}={value!r}")
+        kind = given.get("length_penalty_type", "huggingface")
+        if kind not in ("google", "huggingface"):
+            raise ModelError(f"length_penalty_type={kind!r}")
+        google, vocabulary = kind == "google", config["vocab_size"]
+        limits = call if call.keys() & _LIMITS else given
+        learned = config["positional_encoding"] == "learned"
+        forced = given.get("forced_eos_token_id")
+        settings = cls(
+            num_beams=given.get("num_beams", 1),
+            num_return_sequences=given.get("num_return_sequences", 1),
+            length_penalty=float(given.get("length_penalty", 0.6 if google else 1.0)),
+            google=google,
+            early_stopping=given.get("early_stopping", "never" if google else False),
+            beyond=limits.get("max_length_beyond_source", 0),
+            most=max_new_tokens(limits),
+            least=given.get("min_new_tokens", given.get("min_length", 1) - 1),
+            positions=config["max_position_embeddings"] if learned else None,
+            start=given.get("decoder_start_token_id", config["decoder_start_token_id"]),
+            padding=given.get("pad_token_id", config["pad_token_id"]),
+            ends=_tokens(given.get("eos_token_id", config["eos_token_id"])),
+            never=tuple([some[0] for some in given.get("bad_words_ids", ())] + [*given.get("suppress_tokens", ())]),
+            forced_end=None if forced is None else _tokens(forced),
+        )
+        check_search(num_beams=settings.num_beams, length_penalty=settings.length_penalty)
+        tokens = settings.start, settings.padding, *settings.ends, *settings.never, *(settings.forced_end or ())
+        if not settings.ends or any(type(one) is not int or not 0 <= one < vocabulary for one in tokens):
+            raise ModelError(f"a token that is not among {vocabulary:,}")
+        if settings.num_beams > 1 and max(2, 1 + len(settings.ends)) * settings.num_beams > vocabulary:
+            raise ModelError(f"num_beams={settings.num_beams} in a vocabulary of {vocabulary}")
+        if settings.num_return_sequences > settings.num_beams:
+            raise ModelError(f"num_return_sequences={settings.num_return_sequences}")
+        return settings
+
+
+_LIMITS = words("max_new_tokens max_length max_length_beyond_source")
+
+
+def _tokens(given: int | list[int]) -> tuple[int, ...]:
+    return (given,) if isinstance(given, int) else tuple(given)

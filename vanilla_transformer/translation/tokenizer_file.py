@@ -1,0 +1,69 @@
+"""A model's `tokenizer.json`, read without transformers: the same tokens and the same text as by the class."""
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Self
+
+from tokenizers import Tokenizer
+
+# A tokenizer whose configuration has more than these needs its class.
+_FIELDS = {"backend", "bos_token", "eos_token", "model_max_length", "pad_token", "tokenizer_class", "unk_token"}
+# Characters of a line per token that is translated of it, up to which it is taken whole.
+_CHARACTERS_PER_TOKEN = 16
+Encode = Callable[[list[str]], list[list[int]]]
+
+
+class TokenizerFile:
+    """The package's own tokenizer."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+        tokenizer.encode_special_tokens = True  # Text that spells a special token is only text.
+        tokenizer.no_truncation()
+        tokenizer.no_padding()
+
+    @classmethod
+    def of(cls, directory: Path) -> Self | None:
+        """Returns the tokenizer of a directory, or None if it needs its class."""
+        try:
+            config = json.loads((directory / "tokenizer_config.json").read_text(encoding="utf-8"))
+            own = {config[name] for name in ("bos_token", "eos_token", "pad_token", "unk_token")}
+            if config["tokenizer_class"] != "VanillaTransformerTokenizer" or not config.keys() <= _FIELDS:
+                return None
+            tokenizer = Tokenizer.from_file(str(directory / "tokenizer.json"))
+        except Exception:  # The library raises Exception itself for damaged files; the class says what is wrong.
+            return None
+        added = {token.content for token in tokenizer.get_added_tokens_decoder().values()}
+        return cls(tokenizer) if added == own else None
+
+    def __len__(self) -> int:
+        return int(self._tokenizer.get_vocab_size())
+
+    def encode(self, texts: list[str]) -> list[list[int]]:
+        """Returns the tokens of each text, with its end."""
+        return [encoding.ids for encoding in self._tokenizer.encode_batch(texts)]
+
+    def decode(self, sequences: list[list[int]]) -> list[str]:
+        """Returns the texts of tokens."""
+        return list(self._tokenizer.decode_batch(sequences, skip_special_tokens=True))
+
+
+def source_tokens(encode: Encode, lines: Sequence[str], max_length: int) -> list[tuple[list[int], bool]]:
+    """Returns the tokens that a model reads of each line, at most `max_length`, and whether the line was cut."""
+    if not lines:
+        return []
+    found = encode([beginning(encode, line, max_length) for line in lines])
+    # Cut, and still ended by </s>.
+    return [([*ids[: max_length - 1], ids[-1]], True) if len(ids) > max_length else (ids, False) for ids in found]
+
+
+def beginning(encode: Encode, text: str, tokens: int) -> str:
+    """Returns a beginning of a long text, the first `tokens` tokens of which are those of the whole.
+
+    A cut changes the tokens near it alone, so a beginning of twice as many tokens is long enough.
+    """
+    length = _CHARACTERS_PER_TOKEN * tokens
+    while length < len(text) and len(encode([text[:length]])[0]) <= 2 * tokens:
+        length *= 2
+    return text[:length]
