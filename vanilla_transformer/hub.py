@@ -25,6 +25,7 @@ from huggingface_hub.errors import (
 from huggingface_hub.utils import filter_repo_objects
 
 from vanilla_transformer.errors import PushError
+from vanilla_transformer.graph.beside import NAME, renew
 from vanilla_transformer.recipe.reading import load_recipe
 from vanilla_transformer.training.model_card import (
     CARD,
@@ -54,12 +55,13 @@ SENT = [
     "model.safetensors.index.json",
     *TOKENIZER_FILES,
     *_CODE,
+    NAME,
     CARD,
     RECIPE,
     "learning_curves.png",
 ]
 # Files of an earlier push that may be obsolete: weights in other shards, code of another version.
-_REPLACED = ["model*.safetensors", "model.safetensors.index.json", *_CODE]
+_REPLACED = ["model*.safetensors", "model.safetensors.index.json", NAME, *_CODE]
 
 
 def push_model(
@@ -96,6 +98,7 @@ def push_model(
             raise _taken(repo_id, f"a {kind} model")
         if revision not in (None, constants.DEFAULT_REVISION):
             api.create_branch(repo_id, branch=revision, exist_ok=True)
+        renew(directory)
         if not (directory / CARD).is_file():
             write_model_card(directory)
         names, card = _sent(directory), card_for_hub(directory, repo_id)

@@ -10,9 +10,9 @@ import torch
 from faults import at_call, interrupt, standard_streams
 from small_models import save_translator
 
-from vanilla_transformer import VanillaTransformerForConditionalGeneration
 from vanilla_transformer.cli import main
-from vanilla_transformer.translation import LineTranslator
+from vanilla_transformer.graph.session import Session
+from vanilla_transformer.translation import Translator
 
 # Learned positions end the source, and with it the time that a line takes.
 POSITIONS = {"positional_encoding": "learned", "max_position_embeddings": 12}
@@ -47,7 +47,7 @@ def break_off(run):
     """Translates until the second window begins, in which `happen` happens."""
 
     def break_off(happen, *words, **options):
-        with at_call(2, LineTranslator, "translate", happen):
+        with at_call(2, Translator, "translate", happen):
             return run(*words, **options)
 
     return break_off
@@ -74,7 +74,7 @@ def test_resume_after_an_interruption_completes_the_output(run, break_off, tmp_p
 
 
 def test_memory_that_a_cpu_does_not_have_is_said_as_that_of_other_devices(run):
-    with at_call(1, VanillaTransformerForConditionalGeneration, "generate", lambda: torch.empty(1 << 50)):
+    with at_call(1, Session, "translate", lambda: torch.empty(1 << 50)):
         code, err = run("in", "--output", "out")
     assert code == 1 and "Out of memory" in err and "reduce --batch-tokens" in err
 

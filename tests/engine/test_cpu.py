@@ -4,13 +4,11 @@ import os
 import subprocess
 import sys
 import time
-import warnings
 from pathlib import Path
 
 import pytest
 import torch
 from searches import INPUTS, sharp
-from torch import nn
 
 from vanilla_transformer.engine import cpu
 from vanilla_transformer.engine.linear import Weights
@@ -21,13 +19,11 @@ TESTS = Path(__file__).parents[1]
 AS_ON_AVX2 = {
     "ATEN_CPU_CAPABILITY": "avx2",
     "ONEDNN_MAX_CPU_ISA": "AVX2",
-    "FBGEMM_ENABLE_INSTRUCTIONS": "AVX2",
     "CT2_FORCE_CPU_ISA": "AVX2",
 }
 HELD_BACK = AS_ON_AVX2.items() <= os.environ.items()
 FLAGS = set(Path("/proc/cpuinfo").read_text().split()) if sys.platform == "linux" else set()
 AVX2_ALONE = "avx2" in FLAGS and not FLAGS & {"avx512f", "avx_vnni"}
-ENGINES = [name for name in torch.backends.quantized.supported_engines if name != "none"]
 
 
 @pytest.mark.skipif(HELD_BACK, reason="This is the second run.")
@@ -42,34 +38,9 @@ def test_marked_tests_pass_as_on_a_processor_without_avx512():
 
 @pytest.mark.processor
 @pytest.mark.skipif(not (HELD_BACK or AVX2_ALONE), reason="The libraries may do all that the processor can.")
-def test_the_libraries_are_held_back(monkeypatch):
+def test_the_libraries_are_held_back():
     assert torch.backends.cpu.get_cpu_capability() == "AVX2"
     assert not cpu.has_bfloat16_products()
-    for engine in {"fbgemm", "x86", "onednn"}.intersection(ENGINES):
-        monkeypatch.setattr(torch.backends.quantized, "engine", engine)
-        assert cpu.saturates()
-
-
-@pytest.mark.processor
-@pytest.mark.parametrize("engine", ENGINES)
-def test_8_bits_are_right_with_every_engine_and_saturating_ones_are_detected(monkeypatch, engine: str):
-    monkeypatch.setattr(torch.backends.quantized, "engine", engine)
-    torch.manual_seed(0)
-    linear, every_pair_is_too_large = nn.Linear(512, 2048), 0.75 + 0.25 * torch.rand(64, 512)
-    with torch.no_grad():
-        multiply = Weights(torch.float32, True, "int8").linear(linear)
-        for rows in (1, 4, 40):
-            x = torch.randn(rows, 512)
-            assert (multiply(x) - linear(x)).abs().max() < 0.025 * linear(x).abs().max()
-        with warnings.catch_warnings():
-            warnings.simplefilter("error")
-            saturates = cpu.saturates()
-        with cpu.without_deprecation():
-            weight = torch.quantize_per_tensor(every_pair_is_too_large, 1 / 127, 0, torch.qint8)
-        packed, x = torch.ops.quantized.linear_prepack(weight, None), 0.75 + 0.25 * torch.rand(4, 512)
-        expected = x @ every_pair_is_too_large.T
-        error = (torch.ops.quantized.linear_dynamic(x, packed) - expected).abs().max() / expected.abs().max()
-    assert (error > 0.05) == saturates
 
 
 @pytest.mark.parametrize("known", ["_is_mkldnn_bf16_supported", "_is_avx512_bf16_supported"])

@@ -46,6 +46,7 @@ SETTINGS = st.fixed_dictionaries(
         "bad_words_ids": st.just([[5], [9]]),
         "eos_token_id": st.just([2, 11]),
         "forced_eos_token_id": st.just(2),
+        "renormalize_logits": st.just(True),
     },
 )
 

@@ -22,6 +22,7 @@ MODEL = {
     "model.safetensors",
     "tokenizer.json",
     "tokenizer_config.json",
+    "translate.onnx",
 } | CODE
 
 

@@ -3,7 +3,6 @@
 import pytest
 import torch
 from hypothesis import given, settings, strategies as st
-from refusals import refused
 from searches import ARCHITECTURES, END, PAD, WORDS, CausalLibrarySearch, assert_same, sentences, sharp
 from transformers import DynamicCache, GenerationConfig
 
@@ -86,7 +85,6 @@ ENGINE = {
     "several samples": {"do_sample": True, "num_return_sequences": 3},
     "positions that count tokens": {"position_ids": (INPUTS["attention_mask"].cumsum(1) - 1).clamp(min=0)},
     "a configuration": {"generation_config": GenerationConfig(num_beams=2, eos_token_id=END, pad_token_id=PAD)},
-    "weights of 8 bits": {"quantization": "int8"},
 }
 LIBRARY = {
     "a beam that is sampled": {"do_sample": True, "num_beams": 3},
@@ -104,9 +102,6 @@ def test_each_call_goes_the_way_that_is_said_here(ways_taken, way: str):
         ways_taken.clear()
         language_model(0).generate(**{**INPUTS, "max_new_tokens": 4, **asked})
         assert ways_taken == [way], name
-        if way == "library":
-            with refused(ValueError, "'int8'"):
-                language_model(0).generate(**{**INPUTS, "max_new_tokens": 4, **asked}, quantization="int8")
 
 
 def test_the_library_goes_on_from_a_cache(ways_taken):

@@ -8,7 +8,6 @@ import os
 import random
 from collections import Counter
 from collections.abc import Callable
-from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
 
@@ -134,7 +133,6 @@ def draw_call(draw: random.Random, fields: dict[str, Any]) -> SimpleNamespace:
         prompts=None,
         prompt_mask=draw.random() < 0.5,
         static=draw.random() < 0.1,
-        frozen=draw.random() < 0.5,
     )
     if request["num_return_sequences"] > 1 and not (request.get("num_beams") or request.get("do_sample")):
         call.by = "keyword"  # The library refuses such a configuration.
@@ -199,9 +197,8 @@ def by_ours(call: SimpleNamespace) -> Any:
         apart = {name: value for name, value in request.items() if call.by == "both" and name not in TOGETHER}
         config = GenerationConfig(**{name: value for name, value in request.items() if name not in apart})
         named |= {**apart, "generation_config": config}
-    with model.frozen() if call.frozen else nullcontext():
-        torch.manual_seed(call.seed)
-        return model.generate(*placed, **named)
+    torch.manual_seed(call.seed)
+    return model.generate(*placed, **named)
 
 
 def by_the_library(call: SimpleNamespace) -> Any:

@@ -5,7 +5,6 @@ import types
 
 import pytest
 import torch
-from refusals import refused
 from searches import INPUTS, sharp
 from transformers import GenerationMixin
 from transformers.generation import utils as generation_utils
@@ -52,6 +51,3 @@ def test_the_librarys_search_is_used_without_a_name(monkeypatch, name: str):
     rename_in_the_library(monkeypatch, name)
     for asked, sequences in zip(searches, expected, strict=True):
         assert torch.equal(searched(**asked).sequences, sequences)
-    if name != "_maybe_prepare_encoder_kwargs_for_generation":
-        with refused(ValueError, "int8", name):
-            sharp(0).generate(**INPUTS, quantization="int8")

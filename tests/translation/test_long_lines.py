@@ -6,7 +6,8 @@ import pytest
 from small_models import unigram_tokenizer
 
 from vanilla_transformer import VanillaTransformerTokenizer
-from vanilla_transformer.translation.translator import beginning
+from vanilla_transformer.translation.live_models import LibraryTokenizer
+from vanilla_transformer.translation.tokenizer_file import beginning
 
 TEXTS = [
     "the don't theft then's other-worldly thee, 3 thousand!",
@@ -40,7 +41,7 @@ def test_the_beginning_has_the_tokens_that_the_whole_begins_with(tokenizer, kind
     for start in ("", "", "the don't "):
         letters, count = LETTERS[kind]
         text = start + "".join(draw.choices(letters, k=count))
-        part = beginning(tokenizer, text, TOKENS)
+        part = beginning(LibraryTokenizer(tokenizer).encode, text, TOKENS)
         ids, all_ids = tokenizer([part, text])["input_ids"]
         # More than asked for, so that the line is still known to be too long.
         assert len(part) < len(text) and len(ids) > TOKENS

@@ -33,6 +33,12 @@ def model():
     return VanillaTransformerForConditionalGeneration(VanillaTransformerConfig(vocab_size=260, **SIZES)).eval()
 
 
+def translated_by(model, tokenizer, lines, chunk_lines=3, **settings):
+    translator = Translator(model, tokenizer, **settings)
+    translator.chunk_lines = chunk_lines
+    return translator(lines)
+
+
 def texts(translations):
     return [translation.text for translation in translations]
 
@@ -45,14 +51,14 @@ def texts(translations):
 )
 def test_each_line_gets_one_line_in_order(tokenizer, lines, chunk_lines, batch_tokens):
     model = CopyingModel()
-    translated = texts(Translator(model, tokenizer, batch_tokens=batch_tokens)(lines))
+    translated = texts(translated_by(model, tokenizer, lines, chunk_lines, batch_tokens=batch_tokens))
     assert translated == [" ".join(line.splitlines()) if line.strip() else "" for line in lines]
     assert all(len(text.splitlines()) <= 1 for text in translated)
 
 
 def test_endless_input_is_read_no_further_than_a_chunk_ahead(tokenizer, copying):
     read = itertools.count()
-    translations = Translator(copying, tokenizer)(str(next(read)) for _ in itertools.repeat(None))
+    translations = translated_by(copying, tokenizer, (str(next(read)) for _ in itertools.repeat(None)), 5)
     assert texts(itertools.islice(translations, 12)) == [str(number) for number in range(12)]
     assert next(read) == 15
 
@@ -66,7 +72,7 @@ def test_a_pause_asks_for_what_came_before_it(tokenizer, copying):
             yield None
             asked.append(line)
 
-    translations = Translator(copying, tokenizer)(conversation())
+    translations = translated_by(copying, tokenizer, conversation(), 10)
     assert next(translations).text == "first"
     assert asked == []
     assert texts(translations) == ["second"]
@@ -109,7 +115,7 @@ def test_a_line_that_is_too_long_is_cut_translated_and_flagged(tokenizer, copyin
 
 def test_translations_and_scores_are_those_of_generate(tokenizer, model):
     sentences = [line for line in LINES if line.strip()]
-    translations = list(Translator(model, tokenizer, batch_tokens=30)(sentences))
+    translations = list(Translator(model, tokenizer, precision="float32", batch_tokens=30)(sentences))
     for sentence, translation in zip(sentences, translations, strict=True):
         inputs = tokenizer(sentence, return_tensors="pt")
         output = model.generate(**inputs, return_dict_in_generate=True, output_scores=True)
@@ -117,15 +123,31 @@ def test_translations_and_scores_are_those_of_generate(tokenizer, model):
         assert translation.text == " ".join(expected.splitlines())
         assert translation.score == pytest.approx(output.sequences_scores.item(), abs=1e-5)
         assert len(translation.hypotheses[0].ids) == output.sequences.shape[1] - 1
-    for search in ({"num_beams": 1}, {"do_sample": True}):  # Without a beam there are no scores.
-        assert next(Translator(model, tokenizer, **search)(["a b"])).score is None
+    greedy = Translator(model, tokenizer, precision="float32", num_beams=1)("a b")
+    assert greedy.score == pytest.approx(log_probability(model, tokenizer, "a b", greedy.hypotheses[0].ids), abs=1e-4)
+    # `generate` gives none without a beam.
+    assert Translator(model, tokenizer, do_sample=True)("a b").score is None
 
 
 def test_wrong_settings_and_what_is_no_text_are_refused(copying, tokenizer):
     for setting, value in (("num_beams", 1.5), ("length_penalty", float("nan")), ("batch_tokens", 0)):
         with refused(ValueError, setting):
-            Translator(copying, tokenizer, **{setting: value})(["a"])
-    with refused(ValueError, "lines", "['A dog.']"):
-        Translator(copying, tokenizer)("A dog.")
+            Translator(copying, tokenizer, **{setting: value})
+    with refused(ValueError, "tokenizer"):
+        Translator(copying)
     with refused(ValueError, "Line 2", "None"):
         Translator(copying, tokenizer)(["a", None, "b"])
+
+
+def log_probability(model, tokenizer, source: str, ids: tuple[int, ...]) -> float:
+    """The mean log-probability of a translation's tokens, by the library's exponent of 1."""
+    inputs = tokenizer(source, return_tensors="pt")
+    read = torch.tensor([[model.config.decoder_start_token_id, *ids[:-1]]])
+    with torch.no_grad():
+        log_p = model(**inputs, decoder_input_ids=read).logits.log_softmax(-1)[0]
+    total = log_p[range(len(ids)), list(ids)].sum().item()
+    return total / ((5 + len(ids)) / 6) ** model.generation_config.length_penalty
+
+
+def test_line_ends_are_no_part_of_a_line(tokenizer, copying):
+    assert texts(Translator(copying, tokenizer)(["a b\n", "c\r\n", "d"])) == ["a b", "c", "d"]

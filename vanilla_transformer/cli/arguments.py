@@ -78,11 +78,6 @@ class Computing:
         keep_freed_memory()
         # Must be set before the first matrix product.
         os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", str(PRIMITIVES))
-        try:
-            torch.zeros(1, device=self.device).item()
-        except (RuntimeError, AssertionError) as error:
-            reason = str(error).partition("\n")[0]
-            raise RecipeError(f"--device {self.device} cannot be used here: {reason}") from error
         dtype = torch.bfloat16 if self.precision == "bfloat16" else torch.float32
         loaded, tokenizer = load_model(model, device=self.device, dtype=dtype, translates=translates)
         if self.precision == "auto":
@@ -144,10 +139,7 @@ class Decoding(BatchedComputing):
         return given | {"precision": self.precision, "batch_tokens": self.batch_tokens}
 
     def translator(self, models: Sequence[str], nbest: int | None = None) -> "Translator":
-        """Loads a model, or the ensemble of several, and returns its translator.
-
-        A precision that was not asked for is reported on standard error.
-        """
+        """Loads a model, or the ensemble of several, and returns its translator."""
         from vanilla_transformer.translation import Translator
 
         with loading_libraries():
@@ -155,8 +147,6 @@ class Decoding(BatchedComputing):
         least = max(nbest or 1, 2)  # Greedy search has one translation.
         if (self.mbr or nbest is not None) and translator.num_beams < least:
             raise RecipeError(f"{'--mbr' if self.mbr else f'--nbest {nbest}'} needs --num-beams {least} or more.")
-        if translator.precision not in (self.precision, "float32"):
-            print(f"Precision: {translator.precision}.", file=sys.stderr)
         return translator
 
     def scored_settings(self, precision: str) -> dict[str, object]:

@@ -66,7 +66,11 @@ class Evaluate:
             raise RecipeError(f"--mbr and ensembles are for models that translate, which {self.model} does not.")
         metrics = choose_metrics(self.model, task, self.metrics or None)
         corpus = read_corpus(with_columns_of_model(spec, self.model, task.form), form=task.form)
-        settings: dict[str, Any] = {"batch_tokens": self.decoding.batch_tokens}
+        if self.decoding.precision == "int8" and not translates:
+            raise RecipeError(f"--precision int8 is for models that translate, which {self.model} does not.")
+        settings: dict[str, Any] = self.decoding.search
+        if self.decoding.batch_tokens is not None:
+            settings["batch_tokens"] = self.decoding.batch_tokens
         computing = self.decoding
         if translates:
             settings = {**self.decoding.settings(), "mbr": self.decoding.mbr}

@@ -80,7 +80,7 @@ NEUTRAL_SETTINGS: dict[str, tuple[Any, ...]] = {
 _FOLLOWED = words(
     "bad_words_ids decoder_start_token_id early_stopping eos_token_id forced_eos_token_id length_penalty "
     "length_penalty_type max_length max_length_beyond_source max_new_tokens min_length min_new_tokens num_beams "
-    "num_return_sequences pad_token_id suppress_tokens"
+    "num_return_sequences pad_token_id renormalize_logits suppress_tokens"
 )
 # Settings that change nothing in a search without sampling, or only what it returns beside its hypotheses.
 _WITHOUT_EFFECT = words(
@@ -196,6 +196,7 @@ class Settings:
         ends: Tokens that end a hypothesis.
         never: Tokens that are never written.
         forced_end: Tokens one of which is forced at the length limit.
+        renormalized: Whether probabilities sum to one after tokens are ruled out.
     """
 
     num_beams: int
@@ -212,6 +213,7 @@ class Settings:
     ends: tuple[int, ...]
     never: tuple[int, ...]
     forced_end: tuple[int, ...] | None
+    renormalized: bool
 
     @classmethod
     def of(cls, config: Mapping[str, Any], own: Mapping[str, Any], call: Mapping[str, Any] | None = None) -> Self:
@@ -254,6 +256,7 @@ class Settings:
             ends=_tokens(given.get("eos_token_id", config["eos_token_id"])),
             never=tuple([some[0] for some in given.get("bad_words_ids", ())] + [*given.get("suppress_tokens", ())]),
             forced_end=None if forced is None else _tokens(forced),
+            renormalized=bool(given.get("renormalize_logits")),
         )
         check_search(num_beams=settings.num_beams, length_penalty=settings.length_penalty)
         tokens = settings.start, settings.padding, *settings.ends, *settings.never, *(settings.forced_end or ())

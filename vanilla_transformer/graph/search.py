@@ -233,6 +233,8 @@ class Search(ABC):
             is_last_n1 = node("GreaterOrEqual", place, self.last_n1)
             is_last_n11 = node("Unsqueeze", is_last_n1, step.number(2))
             log_p_nWV = node("Where", is_last_n11, self.graph.constant(forced_V), log_p_nWV)
+        if given.renormalized and (given.never or given.least > 0):
+            log_p_nWV = node("LogSoftmax", log_p_nWV, axis=-1)
         return log_p_nWV
 
     def ends_V(self) -> str:

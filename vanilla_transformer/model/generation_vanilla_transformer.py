@@ -248,7 +248,11 @@ class EngineGenerationMixin(GenerationMixin):
         # The library fills finished rows with `pad_token_id or eos_token_id`, and our padding is 0.
         padding = getattr(generation_config, "_pad_token_tensor", None)
         generation_config._pad_token_tensor = torch.tensor(_UNFILLED, device=input_ids.device)
+        # The library gives the scores of hypotheses only with those of all steps.
+        of_steps, generation_config.output_scores = generation_config.output_scores, True
         outputs: Any = super()._beam_search(*asked, **kwargs)  # type: ignore[misc]
+        if not of_steps and not isinstance(outputs, torch.Tensor):
+            outputs.scores = None
         padding = self.config.pad_token_id if padding is None else int(padding)
         if padding is not None:
             sequences = outputs if isinstance(outputs, torch.Tensor) else outputs.sequences

@@ -13,6 +13,7 @@ from transformers import PreTrainedModel
 from vanilla_transformer.atomic_files import atomic_directory
 from vanilla_transformer.cost import training_flops
 from vanilla_transformer.evaluation.metrics import Score
+from vanilla_transformer.graph.beside import renew
 from vanilla_transformer.machine import own_threads
 from vanilla_transformer.progress import progress_bar
 from vanilla_transformer.tasks import count_texts, sample_texts, task_for
@@ -50,6 +51,7 @@ def finalize(context: RunContext, model: PreTrainedModel, progress: Progress) ->
     averaged = _load_mean_of_checkpoints(context, model, progress)
     with without_progress_bars(), atomic_directory(run.path, "model") as temporary:
         model.eval().save_pretrained(temporary)
+        renew(temporary)
     threads = torch.get_num_threads()
     if model.device.type == "cpu":  # The other processes of the run have ended.
         torch.set_num_threads(max(threads, own_threads() * int(os.environ.get("LOCAL_WORLD_SIZE", "1"))))

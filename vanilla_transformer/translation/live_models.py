@@ -14,6 +14,7 @@ from vanilla_transformer.engine.known import unknown_to_export
 from vanilla_transformer.errors import ModelError
 from vanilla_transformer.graph.known import Settings, activations, shapes
 from vanilla_transformer.graph.session import Found, Session, int8_from
+from vanilla_transformer.model.generation_vanilla_transformer import PaperGenerationMixin
 from vanilla_transformer.model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
 from vanilla_transformer.model.tokenization_vanilla_transformer import plain_text
 from vanilla_transformer.translation.loading import load_model, move
@@ -64,6 +65,8 @@ class GenerateSearch:
         tokenizer, model = self.tokenizer, self.model
         inputs = tokenizer.pad({"input_ids": [list(row) for row in rows]}, return_tensors="pt").to(model.device)
         with_scores = {"return_dict_in_generate": True} if self.num_beams > 1 else {}
+        if with_scores and not isinstance(model, PaperGenerationMixin):
+            with_scores["output_scores"] = True  # The library gives those of hypotheses only with those of all steps.
         with evaluating(model):
             output = model.generate(**inputs, **with_scores, **self.settings)
         sequences = output if isinstance(output, torch.Tensor) else output.sequences

@@ -61,6 +61,11 @@ def load_model(
         ModelError: There is no model of that name, or its files are damaged, or do not fit together.
     """
     path = os.fspath(path)
+    try:
+        torch.zeros(1, device=device).item()
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).partition("\n")[0]
+        raise RecipeError(f"--device {device} cannot be used here: {reason}") from error
     model = load_weights_and_config(path, dtype or torch.float32, translates=translates)
     tokenizer = load_tokenizer(path)
     if is_known(model.config) and model.config.is_encoder_decoder:

@@ -1,4 +1,4 @@
-"""One call of `generate` has one result: by the engine on live weights, frozen, and by the library's search."""
+"""One call of `generate` has one result: by the engine, and by the library's search."""
 
 from contextlib import nullcontext
 
@@ -19,10 +19,10 @@ def model():
     return sharp(0)
 
 
-@pytest.fixture(params=["live", "frozen", "library"])
-def way(request, model):
+@pytest.fixture(params=["engine", "library"])
+def way(request):
     """Enters the way that a call takes."""
-    return {"live": nullcontext, "frozen": model.frozen, "library": without_engine}[request.param]
+    return {"engine": nullcontext, "library": without_engine}[request.param]
 
 
 def by_library(model, **call):
@@ -120,8 +120,6 @@ def test_encoder_outputs_may_be_a_tuple(model, way):
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64], ids=str)
 def test_torchs_default_dtype_changes_nothing(model, way, dtype):
     asked = [{"max_new_tokens": 9, "num_beams": beams} for beams in (1, 4)]
-    if way is not without_engine:
-        asked += [{**call, "quantization": "int8"} for call in asked]
 
     def generate():
         with way():
@@ -135,16 +133,14 @@ def test_torchs_default_dtype_changes_nothing(model, way, dtype):
         torch.set_default_dtype(torch.float32)
 
 
-@pytest.mark.parametrize("frozen", [False, True], ids=["live", "frozen"])
-def test_a_long_search_is_the_librarys_though_its_cache_is_cut_again_and_again(monkeypatch, frozen):
+def test_a_long_search_is_the_librarys_though_its_cache_is_cut_again_and_again(monkeypatch):
     """With hypotheses that descend from few of those before them, and sentences that end long before others."""
     sizes, update = [], DecoderCache.update
     monkeypatch.setattr(DecoderCache, "update", lambda cache, *new: sizes.append(cache.used) or update(cache, *new))
     # In float64: with near ties rounding decides over long hypotheses.
     model, call = sharp(5).double(), {"num_beams": 5, "max_length_beyond_source": 90, "no_repeat_ngram_size": 3}
     expected = by_library(model, **call)
-    with model.frozen() if frozen else nullcontext():
-        found = model.generate(**INPUTS, **call)
+    found = model.generate(**INPUTS, **call)
     assert torch.equal(found, expected)
     assert found.shape[1] > 60 and max(sizes) < 2 * found.shape[1]
 
