@@ -3,7 +3,6 @@
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -71,42 +70,10 @@ def test_16_bit_models_decode_in_float32_where_16_bits_are_emulated(monkeypatch,
     assert torch.equal(found, rounded.float().generate(**INPUTS, **search))
 
 
-@pytest.mark.parametrize(
-    ("load", "own", "threads", "expected"),
-    [("1/80", "RS", 4, 4), ("3/80", "RRR", 4, 4), ("2/80", "RS", 4, 3), ("2/80", "RS", 2, 2), ("9/80", "RR", 4, 1)],
-)
-def test_threads_get_the_cores_that_no_other_program_uses(monkeypatch, tmp_path, load, own, threads, expected):
-    monkeypatch.setattr(os, "cpu_count", lambda: 4)
-    (tmp_path / "loadavg").write_text(f"9.00 9.00 9.00 {load} 7")
-    for number, state in enumerate(own):
-        (tmp_path / f"self/task/{number}").mkdir(parents=True)
-        (tmp_path / f"self/task/{number}/stat").write_text(f"{number} (a (b) c) {state} 1 2")
-    assert cpu.free_threads(threads, tmp_path) == expected
-    assert cpu.free_threads(threads, tmp_path / "elsewhere") == threads
-
-
-def test_a_core_that_is_free_a_moment_later_counts(monkeypatch, tmp_path):
-    monkeypatch.setattr(os, "cpu_count", lambda: 2)
-    (tmp_path / "self/task").mkdir(parents=True)
-    load = tmp_path / "loadavg"
-    load.write_text("9.00 9.00 9.00 2/80 7")
-    monkeypatch.setattr(time, "sleep", lambda pause: load.write_text("9.00 9.00 9.00 0/80 7") if pause else None)
-    assert cpu.free_threads(2, tmp_path) == 2
-
-
-def test_a_few_cores_in_use_are_not_waited_for(monkeypatch, tmp_path):
-    monkeypatch.setattr(os, "cpu_count", lambda: 16)
-    (tmp_path / "self/task").mkdir(parents=True)
-    (tmp_path / "loadavg").write_text("9.00 9.00 9.00 1/80 7")
-    monkeypatch.setattr(time, "sleep", lambda pause: pytest.fail("it waits") if pause else None)
-    assert cpu.free_threads(16, tmp_path) == 15
-
-
-@pytest.mark.parametrize(("small", "free", "expected"), [(cpu.SMALL, 2, 1), (0, 2, 2), (0, 1, 1)])
-def test_a_call_has_the_threads_that_it_can_use_and_gives_them_back(monkeypatch, small: int, free: int, expected: int):
+@pytest.mark.parametrize(("small", "expected"), [(cpu.SMALL, 1), (0, 2)])
+def test_a_call_has_the_threads_that_it_can_use_and_gives_them_back(monkeypatch, small: int, expected: int):
     model, seen = sharp(0), []
     monkeypatch.setattr(cpu, "SMALL", small)
-    monkeypatch.setattr(cpu, "free_threads", lambda threads: min(threads, free))
     monkeypatch.setattr(Decoder, "start", lambda *_: seen.append(torch.get_num_threads()) or 1 / 0)
     before = torch.get_num_threads()
     torch.set_num_threads(2)

@@ -1,7 +1,6 @@
 """The engine's gate and the entry behind it: whether it runs a search that the library has prepared, and the run."""
 
 from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass
 from itertools import chain
 from numbers import Integral
 from typing import Any, NamedTuple
@@ -25,7 +24,6 @@ from transformers import (
     SuppressTokensLogitsProcessor,
 )
 from transformers.generation import GenerateBeamDecoderOnlyOutput, GenerateBeamEncoderDecoderOutput
-from transformers.modeling_outputs import BaseModelOutput
 from transformers.utils import ModelOutput, logging
 
 from vanilla_transformer.graph.known import words
@@ -34,7 +32,7 @@ from .cpu import computing_dtype, fitting_threads
 from .known import unknown
 from .linear import Weights
 from .search import BeamSearch, Decoding, Hypotheses, Limits, Processor, greedy_search, likeliest, penalty, sampled
-from .stacks import Decoder, Encoder
+from .stacks import Decoder
 
 logger = logging.get_logger(__name__)
 
@@ -95,32 +93,6 @@ def declined(call: Call) -> str | None:
     return next((reason for reason in found if reason), None)
 
 
-@dataclass
-class Unencoded(ModelOutput):
-    """Sources in the place of the encoder's output: encoded once it is decided who decodes.
-
-    Attributes:
-        inputs: Token ids or embeddings, which `generate` repeats for each hypothesis.
-    """
-
-    inputs: torch.Tensor | None = None
-
-    def remember(self, name: str, by_library: Callable[[], ModelOutput]) -> "Unencoded":
-        """Notes the inputs before they are repeated, their name, and what encodes them as the library does."""
-        assert self.inputs is not None
-        self.name, self.by_library = name, by_library
-        self.once: torch.Tensor = self.inputs
-        return self
-
-    def encoded(self, rows: int) -> ModelOutput:
-        """Returns the output of the library's encoding, repeated to the number of rows."""
-        output = self.by_library()
-        for name, part in output.items():
-            if isinstance(part, torch.Tensor):
-                output[name] = part.repeat_interleave(rows // len(part), 0)
-        return output
-
-
 def decode(call: Call) -> torch.Tensor | ModelOutput | None:
     """Returns the result of the library's search for the same call, or None if the engine declines it.
 
@@ -152,20 +124,6 @@ def decode(call: Call) -> torch.Tensor | ModelOutput | None:
     return _beam_output(call, prompts_NP, hypotheses, int(padding)) if width > 1 else tokens.clone()
 
 
-def encode(model: Any, inputs: dict[str, Any], by_library: Callable[[], ModelOutput]) -> ModelOutput:
-    """Returns the encoder's output of `input_ids` or `inputs_embeds`, and `attention_mask`.
-
-    The model itself encodes where weights would be converted for this alone.
-    """
-    device = model.device.type
-    autocast = torch.is_autocast_enabled(device)
-    dtype = torch.get_autocast_dtype(device) if autocast else model.dtype
-    if decodes_itself(model) or autocast or computing_dtype(dtype, model.device) != dtype:
-        return by_library()
-    with torch.no_grad():
-        return BaseModelOutput(last_hidden_state=Encoder(model, Weights(dtype))(**inputs))
-
-
 def decodes_itself(model: PreTrainedModel) -> bool:
     """Tells whether a model has a `start_decoding` of its own: one of another family, or an ensemble."""
     return hasattr(model, "start_decoding")
@@ -182,12 +140,7 @@ def _start(call: Call, width: int) -> Decoding:
     """Returns the decoding of a call; the library has repeated each source and prompt `width` times."""
     model, sources, mask = call.model, call.kwargs.get("encoder_outputs"), call.kwargs.get("attention_mask")
     mask_NS = None if mask is None else mask[::width]
-    if isinstance(sources, Unencoded):
-        samples = len(call.prompts) // width // len(sources.once)
-        inputs = {sources.name: sources.once, "attention_mask": None if mask_NS is None else mask_NS[::samples]}
-        once = encode(model, inputs, sources.by_library)
-        once = BaseModelOutput(last_hidden_state=once[0].repeat_interleave(samples, 0))
-    elif sources is not None:
+    if sources is not None:
         once = type(sources)(**{name: part[::width] for name, part in sources.items()})
     with torch.autocast(model.device.type, enabled=False):
         if sources is None:

@@ -1,16 +1,11 @@
 """Abilities of the processor, as reported by the libraries that multiply.
 
-The processor's own abilities do not decide: oneDNN emulates bfloat16, fbgemm makes no use of AVX-VNNI without AVX-512,
-and `ONEDNN_MAX_CPU_ISA` and `FBGEMM_ENABLE_INSTRUCTIONS` restrict both.
+The processor's own abilities do not decide: oneDNN emulates bfloat16, and `ONEDNN_MAX_CPU_ISA` restricts it.
 """
 
-import os
 import platform
-import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 import torch
 
@@ -21,9 +16,6 @@ BFLOAT16_FROM_WIDTH = 128
 # Parameters times sentences up to which one thread is as fast as two: what threads save on small products they lose
 # waiting for each other.
 SMALL = 1 << 24
-_PROC = Path("/proc")
-# The threads that decode now, one entry a call.
-_DECODING: list[int] = []
 
 
 def fastest_dtype(width: int, device: torch.device) -> torch.dtype:
@@ -51,41 +43,12 @@ def has_bfloat16_products() -> bool:
 
 @contextmanager
 def fitting_threads(model: torch.nn.Module, sentences: int) -> Iterator[None]:
-    """Lowers torch's threads in its body to its share of the free cores, or to one for small products.
-
-    It gives them back; a thread that begins meanwhile begins with as few.
-    """
+    """Lowers torch's threads to one in its body for products so small that several would wait for each other."""
     given = torch.get_num_threads()
-    if given == 1 or next(model.parameters()).device.type != "cpu":
-        yield
-        return
-    small = sentences * sum(weight.numel() for weight in model.parameters()) <= SMALL
-    _DECODING.append(threading.get_ident())
-    torch.set_num_threads(1 if small else max(1, free_threads(given) // len(_DECODING)))
+    weights = list(model.parameters())
+    small = weights[0].device.type == "cpu" and sentences * sum(weight.numel() for weight in weights) <= SMALL
+    torch.set_num_threads(1 if small else given)
     try:
         yield
     finally:
-        _DECODING.remove(threading.get_ident())
         torch.set_num_threads(given)
-
-
-def free_threads(threads: int, system: Path = _PROC) -> int:
-    """Returns how many of `threads` have a core that no other program uses now, at least one; all if that is unknown.
-
-    Where one of them shares its core with another program, the others wait for it at each product. If more than a
-    quarter is missing, it looks again for three thousandths of a second: who has just asked is often done then.
-    """
-    free = 1
-    for pause in (0.0, 0.001, 0.002):
-        time.sleep(pause)
-        try:
-            running = int((system / "loadavg").read_text().split()[3].partition("/")[0])
-            # This program's own threads spin for a while after each product.
-            own = [task.read_text().rpartition(")")[2].split()[0] for task in (system / "self/task").glob("*/stat")]
-        except (OSError, ValueError, IndexError):
-            return threads
-        # Those of the whole machine are counted, so its cores are, too.
-        free = max(free, min(threads, (os.cpu_count() or 1) - running + own.count("R")))
-        if 4 * free >= 3 * threads:
-            break
-    return free

@@ -1,10 +1,10 @@
-"""Encoder and decoder of section 3 for a search, exact and without gradients.
+"""The decoder of section 3 for a search, exact and without gradients.
 
-Their `forward` is written for reading and training. Here the decoder advances many hypotheses by one position at a
+Its `forward` is written for reading and training. Here it advances many hypotheses by one position at a
 time: the source's keys and values are computed once per sentence instead of once per hypothesis, and a sentence's
 hypotheses share one cache. Reordering hypotheses moves no keys or values: a mask lets each attend to its ancestors.
 
-Shapes in names: N sentences · W hypotheses of a sentence · R rows, N·W or N·S · S source · L slots of the cache ·
+Shapes in names: N sentences · W hypotheses of a sentence · R rows, N·W · S source · L slots of the cache ·
 D d_model · H heads, Nh = N·H · K d_k (keys) or d_v (values), E both · V vocabulary.
 """
 
@@ -47,7 +47,7 @@ class PositionTable:
 
 
 class Layer:
-    """The linear layers and norms of one layer of encoder or decoder; the queries' weights include 1 / √d_k."""
+    """The linear layers and norms of one decoder layer; the queries' weights include 1 / √d_k."""
 
     def __init__(self, layer: Any, weights: Weights) -> None:
         own, feed_forward = layer.self_attention, layer.feed_forward
@@ -62,45 +62,6 @@ class Layer:
             self.cross_norm = weights.norm(layer.cross_attention_norm)
         self.first = weights.linear(feed_forward.w_1, feed_forward.activation)
         self.second = weights.residual_linear(feed_forward.w_2)
-
-
-class Encoder:
-    """The encoder's pass over a batch of sentences."""
-
-    def __init__(self, model: PreTrainedModel, weights: Weights) -> None:
-        encoder = model.model.encoder
-        attention = encoder.layers[0].self_attention
-        self.dtype, self.widths = weights.dtype, [attention.d_k, attention.d_k, attention.d_v]
-        self.embedding, self.scale = encoder.embed_tokens.weight, encoder.config.d_model**0.5
-        self.positions = PositionTable(encoder.positional_encoding)
-        self.layers = [Layer(layer, weights) for layer in encoder.layers]
-        self.num_heads = self.layers[0].num_heads
-
-    def __call__(
-        self,
-        input_ids: torch.Tensor | None = None,
-        inputs_embeds: torch.Tensor | None = None,
-        attention_mask: torch.Tensor | None = None,
-    ) -> torch.Tensor:
-        """Maps token ids (N, S), or embeddings (N, S, D), to states (N, S, D)."""
-        states = F.embedding(input_ids, self.embedding) if inputs_embeds is None else inputs_embeds  # type: ignore
-        length, device = states.shape[1], states.device
-        if attention_mask is None or attention_mask.all():
-            encodings, may_attend = self.positions.first(length, device)[:length], None
-        else:
-            # Section 3.5: a sentence's first token that is not padding has position 0.
-            places_NS = (attention_mask.long().cumsum(-1) - 1).clamp(min=0)
-            encodings, may_attend = self.positions.at(places_NS, length), attention_mask[:, None, None, :].bool()
-        x_NSD = (states * self.scale + encodings.to(states.dtype)).to(self.dtype)
-        x = x_NSD.flatten(0, 1)
-        for layer in self.layers:
-            by_head = layer.project(x).view(*x_NSD.shape[:2], self.num_heads, -1).transpose(1, 2)
-            q_NHSK, k_NHSK, v_NHSK = by_head.split_with_sizes(self.widths, 3)
-            # The queries' weights include 1 / √d_k.
-            attended = F.scaled_dot_product_attention(q_NHSK, k_NHSK, v_NHSK, may_attend, scale=1.0)
-            x = layer.self_norm(layer.self_out(attended.transpose(1, 2).reshape(x.shape[0], -1), x))
-            x = layer.feed_norm(layer.second(layer.first(x), x))
-        return x.view_as(x_NSD)
 
 
 class Decoder:

@@ -6,8 +6,6 @@ does not know.
 
 import copy
 import os
-from contextvars import ContextVar
-from functools import partial
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -20,7 +18,6 @@ from transformers import (
     StoppingCriteria,
     StoppingCriteriaList,
 )
-from transformers.generation import GenerationMode
 from transformers.modeling_outputs import BaseModelOutput
 from transformers.utils import ModelOutput
 
@@ -37,9 +34,6 @@ _NO_BEAM = {"length_penalty": 1.0, "early_stopping": False}
 _LIBRARY_MAX_LENGTH = 20
 # Fills finished rows until the search is over; it is no token's id, so it cannot be mistaken for one.
 _UNFILLED = -1
-_SEARCH_MODES = tuple(map(GenerationMode, ("greedy_search", "sample", "beam_search", "beam_sample")))
-# Whether a call of `generate` is one of the two searches, whose sources need not be encoded beforehand.
-_SEARCHES = ContextVar("searches", default=False)
 
 
 class GoogleLengthPenalty(float):
@@ -231,12 +225,7 @@ class EngineGenerationMixin(GenerationMixin):
             kwargs = {name: value for name, value in asked.kwargs.items() if name not in settings}
             # By now the object knows this package's own settings: the library refuses names it does not know.
             generation_config.update(**settings, allow_custom_entries=True)
-        others = kwargs.get("assistant_model"), kwargs.get("custom_generate"), *args[4:5]
-        token = _SEARCHES.set(all(other is None for other in others) and not _missing_searches())
-        try:
-            return super().generate(inputs, generation_config, *args, **kwargs)  # type: ignore[misc]
-        finally:
-            _SEARCHES.reset(token)
+        return super().generate(inputs, generation_config, *args, **kwargs)  # type: ignore[misc]
 
     def _beam_search(  # type: ignore[override]
         self, input_ids: Any, logits_processor: Any, stopping_criteria: Any, generation_config: Any, **kwargs: Any
@@ -268,17 +257,7 @@ class EngineGenerationMixin(GenerationMixin):
 
     def _by_engine(self, *asked: Any) -> Any:
         """Returns the engine's result, or None if the library has to search."""
-        if engine is None:
-            return None
-        found, kwargs = engine.decode(engine.Call(self, *asked)), asked[-1]
-        if found is None and isinstance(kwargs.get("encoder_outputs"), engine.Unencoded):
-            kwargs["encoder_outputs"] = kwargs["encoder_outputs"].encoded(len(asked[0]))
-        return found
-
-
-def _missing_searches() -> list[str]:
-    """Returns the searches that are called otherwise in another version of the library."""
-    return [name for name in ("_beam_search", "_sample") if not hasattr(GenerationMixin, name)]
+        return None if engine is None else engine.decode(engine.Call(self, *asked))
 
 
 class PaperGenerationMixin(EngineGenerationMixin):
@@ -382,21 +361,3 @@ class PaperGenerationMixin(EngineGenerationMixin):
             super().save_pretrained(save_directory, *args, **kwargs)  # type: ignore[misc]
         finally:
             self.generation_config = chosen
-
-    def _maybe_prepare_encoder_kwargs_for_generation(
-        self,
-        inputs_tensor: torch.Tensor,
-        model_kwargs: dict[str, Any],
-        model_input_name: str | None,
-        generation_config: GenerationConfig,
-    ) -> dict[str, Any]:
-        """Leaves the sources of a search unencoded until it is decided who searches."""
-        arguments = inputs_tensor, model_kwargs, model_input_name, generation_config
-        by_library: Any = partial(super()._maybe_prepare_encoder_kwargs_for_generation, *arguments)  # type: ignore[misc]
-        mode = generation_config.get_generation_mode()
-        given, decodes_itself = model_kwargs.get("encoder_outputs") is not None, hasattr(self, "start_decoding")
-        if engine is None or given or decodes_itself or not _SEARCHES.get() or mode not in _SEARCH_MODES:
-            return by_library()
-        name = model_input_name or "input_ids"
-        sources = engine.Unencoded(inputs_tensor).remember(name, lambda: by_library()["encoder_outputs"])
-        return {**model_kwargs, "encoder_outputs": sources}

@@ -4,7 +4,6 @@ import copy
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, NoReturn
 
 import torch
@@ -95,8 +94,7 @@ class EnsembleForConditionalGeneration(PaperGenerationMixin, PreTrainedModel):
         for member in self.members:
             assert isinstance(member, PreTrainedModel)
             given = {"input_ids": sources.input_ids, "attention_mask": mask_NS}
-            encoded = engine.encode(member, given, partial(member.get_encoder(), **given))
-            decodings.append(engine.start_decoding(member, encoded, mask_NS))
+            decodings.append(engine.start_decoding(member, member.get_encoder()(**given), mask_NS))
         return _Together(decodings)
 
     def _maybe_prepare_encoder_kwargs_for_generation(
