@@ -1,0 +1,163 @@
+"""A `Translator` of a directory: without torch, with the class's own tokens, and 8 bits that no neighbour changes."""
+
+import os
+import subprocess
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import torch
+from searches import sharp
+from small_models import save, save_translator
+from transformers import GenerationConfig
+
+from vanilla_transformer import Translator, VanillaTransformerForConditionalGeneration, VanillaTransformerTokenizer
+from vanilla_transformer.errors import ModelError
+from vanilla_transformer.graph import known, session
+from vanilla_transformer.graph.directory import open_session
+from vanilla_transformer.graph.known import Settings
+from vanilla_transformer.machine import has_accelerator
+from vanilla_transformer.model.tokenization_vanilla_transformer import plain_text
+from vanilla_transformer.translation.tokenizer_file import TokenizerFile
+
+TEXTS = [
+    "A dog runs.",
+    "  two   spaces\t",
+    "don't",
+    "</s> <pad> is text",
+    "Ünïcödé 中文 \u200d",
+    "\ufdd0x",
+    "naïve @@ x",
+]
+TEXTS += ["", "LINE\u2028separator", "1234567", "a" * 300, " leading", "trailing "]
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory):
+    return save_translator(tmp_path_factory.mktemp("model"), d_model=32, decoder_layers=2)
+
+
+@pytest.mark.parametrize("algorithm", ["bpe", "wordpiece", "character", "presplit"])
+@pytest.mark.parametrize("lowercase", [False, True])
+def test_a_tokenizers_file_gives_the_tokens_and_the_text_of_its_class(tmp_path, algorithm, lowercase):
+    size = {"presplit": None, "character": 265}.get(algorithm, 300)
+    tokenizer = VanillaTransformerTokenizer.train(TEXTS * 3, size, algorithm, lowercase=lowercase)
+    tokenizer.save_pretrained(tmp_path)
+    file = TokenizerFile.of(tmp_path)
+    assert file is not None and len(file) == len(tokenizer)
+    ids = plain_text(tokenizer)(TEXTS)["input_ids"]
+    assert file.encode(TEXTS) == ids
+    assert file.decode(ids) == tokenizer.batch_decode(ids, skip_special_tokens=True)
+    tokenizer.add_tokens(["[new]"])
+    tokenizer.save_pretrained(tmp_path)
+    assert TokenizerFile.of(tmp_path) is None
+
+
+def test_the_command_translates_without_torch(directory):
+    program = """
+import sys
+from vanilla_transformer.cli import main
+code = main(["translate", sys.argv[1], "--precision", "float32", "--nbest", "2"])
+print(code, sorted({"torch", "transformers", "onnx"}.intersection(sys.modules)), file=sys.stderr)
+"""
+    command = [sys.executable, "-c", program, str(directory)]
+    done = subprocess.run(command, input="a b\n\n", capture_output=True, text=True, env=dict(os.environ))
+    assert done.stderr == "0 []\n"
+    model = VanillaTransformerForConditionalGeneration.from_pretrained(directory)
+    tokenizer = VanillaTransformerTokenizer.from_pretrained(directory)
+    found = model.generate(**tokenizer("a b", return_tensors="pt"), num_return_sequences=2)
+    texts = [" ".join(text.splitlines()) for text in tokenizer.batch_decode(found, skip_special_tokens=True)]
+    assert [line.split(" ||| ")[1] for line in done.stdout.split("\n")[:2]] == texts
+
+
+def test_a_translator_keeps_the_weights_that_it_was_made_with():
+    model, other = sharp(0, vocab_size=260), sharp(1, vocab_size=260)
+    tokenizer = VanillaTransformerTokenizer.train(["a b"], 260)
+    translator = Translator(model, tokenizer, precision="float32")
+    before = translator("a b")
+    model.train().load_state_dict(other.state_dict())
+    assert translator("a b") == before != Translator(other, tokenizer, precision="float32")("a b")
+    assert model.training
+
+
+@pytest.mark.parametrize("precision", ["float32", "int8"])
+def test_a_line_is_translated_as_alone_whatever_stands_beside_it_and_from_any_thread(monkeypatch, precision):
+    monkeypatch.setattr(session, "INT8_FROM", 1)
+    lines = [f"{letter} b {'c d ' * number}" for number, letter in enumerate("aeiouxyz")]
+    tokenizer = VanillaTransformerTokenizer.train(["a b"], 260)
+    translator = Translator(sharp(3, vocab_size=260), tokenizer, precision=precision, num_return_sequences=2)
+    alone = [[(one.text, one.score) for one in translator(line).hypotheses] for line in lines]
+    together = threading.Barrier(4, timeout=60)
+
+    def translate(_: int) -> list:
+        together.wait()
+        return [[(one.text, one.score) for one in found.hypotheses] for found in translator(lines)]
+
+    with ThreadPoolExecutor(4) as pool:
+        for found in pool.map(translate, range(4)):
+            for some, expected in zip(found, alone, strict=True):
+                assert [text for text, _ in some] == [text for text, _ in expected]
+                assert [score for _, score in some] == pytest.approx([score for _, score in expected], abs=1e-4)
+
+
+def test_8_bits_give_nearly_the_scores_of_float32(monkeypatch):
+    monkeypatch.setattr(session, "INT8_FROM", 1)
+    tokenizer = VanillaTransformerTokenizer.train(["a b"], 260)
+    model = sharp(4, vocab_size=260, d_model=64, d_ff=128, attention_bias=True, activation_function="gelu")
+    with torch.no_grad():
+        model.model.encoder.layers[0].feed_forward.w_1.weight.zero_()  # Rows of zeros have no largest number.
+        model.model.encoder.layers[0].feed_forward.w_1.bias.zero_()
+    scores = [Translator(model, tokenizer, precision=one)("a b c").score for one in ("float32", "int8")]
+    assert 0 < abs(scores[0] - scores[1]) < 0.2
+
+
+CHANGED = {
+    "bad_words_ids": [[5]],
+    "do_sample": True,
+    "early_stopping": True,
+    "eos_token_id": [2, 7],
+    "exponential_decay_length_penalty": [2, 1.5],
+    "sequence_bias": [[[5], 1.0]],
+    "stop_strings": ["a"],
+    "suppress_tokens": [5],
+}
+
+
+@pytest.mark.parametrize("name", sorted(name for name in vars(GenerationConfig()) if name[0] != "_"))
+def test_every_setting_of_the_library_is_followed_or_declined(name):
+    config = sharp(0).config.to_dict()
+    own = {"length_penalty_type": "google", "max_length_beyond_source": 50, "num_beams": 2, "suppress_tokens": [9]}
+    try:
+        settings = Settings.of(config, own, {name: CHANGED.get(name, 3)})
+    except ModelError as error:
+        assert name in str(error)
+    else:
+        assert (settings == Settings.of(config, own)) == (name in known._WITHOUT_EFFECT)
+
+
+def test_damaged_directories_are_declined_and_said_by_the_loader(directory, tmp_path):
+    model = VanillaTransformerForConditionalGeneration.from_pretrained(directory)
+    tokenizer = VanillaTransformerTokenizer.from_pretrained(directory)
+    with torch.no_grad():
+        model.model.shared.weight[3, 3] = torch.nan
+    save(model, tokenizer, tmp_path)
+    with pytest.raises(ModelError, match="NaN"):
+        open_session(tmp_path, {}, "float32")
+    with pytest.raises(ModelError, match="holds NaN or infinity"):
+        Translator(tmp_path)
+    weights = tmp_path / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-100])
+    with pytest.raises(ModelError, match="cannot be loaded"):
+        Translator(tmp_path)
+
+
+def test_an_accelerator_is_looked_for_where_a_driver_is(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "platform", "linux")
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    assert not has_accelerator(tmp_path)
+    (tmp_path / "dev").mkdir()
+    (tmp_path / "dev/nvidiactl").touch()
+    assert has_accelerator(tmp_path)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    assert not has_accelerator(tmp_path)
