@@ -8,13 +8,13 @@ import pytest
 import torch
 from guide_clients import guide_client, run_client
 from refusals import refused
+from safetensors.numpy import load_file
 from safetensors.torch import save_file
 
 from vanilla_transformer import Translator, VanillaTransformerConfig, VanillaTransformerForConditionalGeneration
 from vanilla_transformer.cli import main
 from vanilla_transformer.errors import ModelError
 from vanilla_transformer.export.to_onnx import export_onnx
-from vanilla_transformer.graph import session
 from vanilla_transformer.graph.known import shapes
 from vanilla_transformer.graph.weights import WEIGHTS
 from vanilla_transformer.translation.loading import load_model
@@ -124,9 +124,12 @@ def test_ten_lines_of_python_translate(onnx_export, spelled_backwards, words):
     assert (text, float(score)) == (expected.text, pytest.approx(expected.score, abs=1e-4))
 
 
-def test_8_bits_translate_almost_the_same(onnx_export, spelled_backwards, words, tmp_path, monkeypatch):
-    monkeypatch.setattr(session, "INT8_FROM", 1)
+def test_8_bits_translate_almost_the_same(onnx_export, spelled_backwards, words, tmp_path):
     assert main(["export", str(spelled_backwards), str(tmp_path), "--to", "onnx", "--quantization", "int8"]) == 0
+    matrices = [one.astype(int) for one in load_file(tmp_path / WEIGHTS).values() if one.dtype == np.int8]
+    # 255 · 64 twice is less than 2^15: on no processor is a sum of two products too large for 16 bits.
+    assert len(matrices) > 10 and max(abs(one).max() for one in matrices) <= 64
+    assert (tmp_path / WEIGHTS).stat().st_size < 0.4 * (onnx_export / WEIGHTS).stat().st_size
     _, tokenizer = load_model(spelled_backwards, device="cpu")
     clients = [Client(folder) for folder in (tmp_path, onnx_export)]
     for settings in ({"num_beams": np.array([1])}, {}):

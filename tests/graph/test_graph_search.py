@@ -9,12 +9,11 @@ from vanilla_transformer.graph.known import Settings, shapes
 from vanilla_transformer.graph.session import Session
 
 
-def session(model, int8_from: int | None = None, **call) -> Session:
+def session(model, **call) -> Session:
     """The graph of a live model, with the settings of a call."""
     config, own = model.config.to_dict(), model.generation_config.to_diff_dict()
     state = {name: weight.float().numpy() for name, weight in model.state_dict().items()}
-    weights = {name: state[name] for name in shapes(config)}
-    return Session(config, weights, Settings.of(config, own, call), int8_from=int8_from)
+    return Session(config, ((name, state[name]) for name in shapes(config)), Settings.of(config, own, call))
 
 
 def rows_of(inputs: dict[str, torch.Tensor]) -> list[list[int]]:

@@ -14,7 +14,7 @@ from transformers import GenerationConfig
 
 from vanilla_transformer import Translator, VanillaTransformerForConditionalGeneration, VanillaTransformerTokenizer
 from vanilla_transformer.errors import ModelError
-from vanilla_transformer.graph import known, session
+from vanilla_transformer.graph import known
 from vanilla_transformer.graph.directory import open_session
 from vanilla_transformer.graph.known import Settings
 from vanilla_transformer.machine import has_accelerator
@@ -82,8 +82,7 @@ def test_a_translator_keeps_the_weights_that_it_was_made_with():
 
 
 @pytest.mark.parametrize("precision", ["float32", "int8"])
-def test_a_line_is_translated_as_alone_whatever_stands_beside_it_and_from_any_thread(monkeypatch, precision):
-    monkeypatch.setattr(session, "INT8_FROM", 1)
+def test_a_line_is_translated_as_alone_whatever_stands_beside_it_and_from_any_thread(precision):
     lines = [f"{letter} b {'c d ' * number}" for number, letter in enumerate("aeiouxyz")]
     tokenizer = VanillaTransformerTokenizer.train(["a b"], 260)
     translator = Translator(sharp(3, vocab_size=260), tokenizer, precision=precision, num_return_sequences=2)
@@ -101,8 +100,7 @@ def test_a_line_is_translated_as_alone_whatever_stands_beside_it_and_from_any_th
                 assert [score for _, score in some] == pytest.approx([score for _, score in expected], abs=1e-4)
 
 
-def test_8_bits_give_nearly_the_scores_of_float32(monkeypatch):
-    monkeypatch.setattr(session, "INT8_FROM", 1)
+def test_8_bits_give_nearly_the_scores_of_float32():
     tokenizer = VanillaTransformerTokenizer.train(["a b"], 260)
     model = sharp(4, vocab_size=260, d_model=64, d_ff=128, attention_bias=True, activation_function="gelu")
     with torch.no_grad():

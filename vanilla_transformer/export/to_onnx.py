@@ -2,14 +2,15 @@
 
 from pathlib import Path
 
-from safetensors.torch import save_file
+import numpy as np
+from safetensors.numpy import save_file
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from vanilla_transformer.errors import ModelError
 from vanilla_transformer.export.refusals import exportable
 from vanilla_transformer.graph.beside import CLIENT, write_beside
 from vanilla_transformer.graph.known import Settings, activations, shapes
-from vanilla_transformer.graph.weights import WEIGHTS
+from vanilla_transformer.graph.weights import WEIGHTS, rounded
 from vanilla_transformer.model.generation_vanilla_transformer import savable
 from vanilla_transformer.model.tokenization_vanilla_transformer import plain_text
 
@@ -41,9 +42,9 @@ for Python, Rust or JavaScript).
 Only `input_ids` must be given. {precision}
 """
 _PRECISIONS = {
-    "float32": "Products are in float32, for any processor.",
-    "int8": "Matrices are rounded to 7 bits when the graph is loaded, so that their products are right on any x86\n"
-    "processor, with VNNI and without. Arm has not been tried.",
+    "float32": "Weights are in float32, for any processor.",
+    "int8": "Matrices are in int8 on 7 bits, so that their products are right on any x86 processor, with VNNI and\n"
+    "without. Arm has not been tried.",
 }
 
 
@@ -53,7 +54,7 @@ def export_onnx(
     """Writes `translate.onnx` with its weights, the tokenizer, settings and a README; returns remarks for the user.
 
     Args:
-        quantization: `float32`, or `int8`, which rounds matrices when the graph is loaded, and activations.
+        quantization: `float32`, or `int8`, which rounds matrices; activations are rounded for each product.
     """
     if quantization not in _PRECISIONS:
         raise ModelError(f"Quantization {quantization!r} is not available for ONNX: use float32 or int8.")
@@ -62,9 +63,10 @@ def export_onnx(
     output.mkdir(parents=True, exist_ok=True)
     model.config.save_pretrained(output)
     savable(model.generation_config).save_pretrained(output)
-    weights = model.state_dict()
-    save_file({name: weights[name].contiguous() for name in shapes(model.config.to_dict())}, output / WEIGHTS)
-    defaults = write_beside(output, quantization)
+    config, state = model.config.to_dict(), model.state_dict()
+    weights = ((name, np.ascontiguousarray(state[name].detach().float().numpy())) for name in shapes(config))
+    save_file(dict(weights if quantization == "float32" else rounded(config, weights)), output / WEIGHTS)
+    defaults = write_beside(output)
     remarks = []
     plain_text(tokenizer).save_pretrained(output)
     if not (output / "tokenizer.json").is_file():

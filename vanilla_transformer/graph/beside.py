@@ -8,7 +8,6 @@ import numpy as np
 from vanilla_transformer.errors import ModelError
 from vanilla_transformer.graph.known import Settings, unknown
 from vanilla_transformer.graph.search import write_graph
-from vanilla_transformer.graph.session import int8_from
 from vanilla_transformer.graph.weights import read_header, stored_weights
 
 NAME = "translate.onnx"
@@ -25,7 +24,7 @@ print(tokenizer.decode(sequences[0, 0, : lengths[0, 0]]), scores[0, 0])
 """
 
 
-def write_beside(directory: Path, precision: str = "float32") -> Settings:
+def write_beside(directory: Path) -> Settings:
     """Writes `translate.onnx` into a model directory; returns the settings that are its defaults.
 
     Its places in the files of weights are those of now. In files of another layout it finds no hypothesis.
@@ -46,7 +45,7 @@ def write_beside(directory: Path, precision: str = "float32") -> Settings:
     for name in sorted({weight.file for weight in stored.values()}):
         length, _ = read_header(directory / name)
         headers[name] = np.fromfile(directory / name, np.uint8, length)
-    graph = write_graph(config, stored, settings, int8_from=int8_from(precision), headers=headers)
+    graph = write_graph(config, stored, settings, headers=headers)
     (directory / NAME).write_bytes(graph)
     return settings
 

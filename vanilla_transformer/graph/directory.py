@@ -1,7 +1,7 @@
 """A model directory as a session: no library but ONNX Runtime reads it."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +9,8 @@ import numpy as np
 
 from vanilla_transformer.errors import ModelError
 from vanilla_transformer.graph.known import Settings, unknown
-from vanilla_transformer.graph.session import Session, int8_from
-from vanilla_transformer.graph.weights import read, stored_weights
+from vanilla_transformer.graph.session import Session
+from vanilla_transformer.graph.weights import in_float32, read, stored_weights
 
 
 def open_session(directory: Path, call: Mapping[str, Any], precision: str, threads: int | None = None) -> Session:
@@ -34,12 +34,18 @@ def open_session(directory: Path, call: Mapping[str, Any], precision: str, threa
         if reason is not None:
             raise ModelError(reason)
         settings = Settings.of(config, own, call)
-        weights = read(directory, stored)
-        for name, weight in weights.items():
-            if not np.isfinite(np.dot(weight.ravel(), weight.ravel())):
-                raise ModelError(f"{name}, which holds NaN or infinity")
-        return Session(config, weights, settings, int8_from=int8_from(precision), threads=threads)
+        weights = finite(read(directory, stored))
+        return Session(config, weights, settings, precision=precision, threads=threads)
     except ModelError:
         raise
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise ModelError(f"a damaged file: {type(error).__name__}: {error}") from error
+
+
+def finite(weights: Iterable[tuple[str, np.ndarray]]) -> Iterator[tuple[str, np.ndarray]]:
+    """Yields the weights; raises ModelError at one that holds NaN or infinity."""
+    for name, weight in weights:
+        numbers = in_float32(weight).ravel()
+        if not np.isfinite(np.dot(numbers, numbers)):
+            raise ModelError(f"{name}, which holds NaN or infinity")
+        yield name, weight

@@ -176,9 +176,11 @@ def unknown(config: Mapping[str, Any], weights: Shapes) -> str | None:
         needed = shapes(config)
     except (KeyError, TypeError) as error:
         return f"a configuration without {error}"
-    for name in [*needed, *weights]:
-        if weights.get(name) != needed.get(name):
-            return f"the weight {name} of the shape {weights.get(name)}"
+    # Matrices of 8 bits have scales.
+    given = {name: shape for name, shape in weights.items() if name.removesuffix(".scales") == name}
+    for name in [*needed, *given]:
+        if given.get(name) != needed.get(name):
+            return f"the weight {name} of the shape {given.get(name)}"
     return None
 
 

@@ -15,7 +15,8 @@ from vanilla_transformer.graph.known import activations
 
 ACTIVATIONS = activations("onnx")
 LOWEST = float(np.finfo(np.float32).min)
-TINY = float(np.finfo(np.float32).tiny)
+# After the name of a weight in 8 bits, that of what 1 stands for in each of its rows.
+SCALES = ".scales"
 
 
 class Stored(NamedTuple):
@@ -36,10 +37,8 @@ class LayerGraph(Graph):
 
     Args:
         config: The configuration of a model, as in its `config.json`.
-        weights: Its weights by their names.
-        int8_from: Numbers in a matrix from which it is multiplied in 8 bits; None for none. Weights have a scale for
-            each output and activations one for each row, so that no row depends on its neighbours. Weights use only 7
-            bits: without VNNI, sums of 8-bit weights overflow the 16 bits that pairs are added in.
+        weights: Its weights by their names. Products by those in INT8 have a scale for each output, and one for each
+            row of activations, so that no row depends on its neighbours.
         around: The outer graph, where this one is the body of a loop in it.
     """
 
@@ -47,11 +46,10 @@ class LayerGraph(Graph):
         self,
         config: Mapping[str, Any],
         weights: Mapping[str, Stored],
-        int8_from: int | None = None,
         around: "LayerGraph | None" = None,
     ) -> None:
         super().__init__(around)
-        self.config, self.weights, self.int8_from = config, weights, int8_from
+        self.config, self.weights = config, weights
         self.outermost: LayerGraph = self if around is None else around.outermost
         # Where weights are prepared: the graph around a loop, since they are packed only for the loop right inside it.
         self.home: LayerGraph = self if around is None or around.outermost is around else around.home
@@ -66,16 +64,16 @@ class LayerGraph(Graph):
 
     def body(self) -> "LayerGraph":
         """Returns the body of a loop in this graph."""
-        return LayerGraph(self.config, self.weights, self.int8_from, self)
+        return LayerGraph(self.config, self.weights, self)
 
     def weight(self, name: str) -> str:
-        """Returns a weight of the file, in float32."""
+        """Returns a weight of the file, in float32 or int8."""
         return self.outermost.once(("weight", name), lambda: self.outermost._stored(name))
 
     def _stored(self, name: str) -> str:
         stored = self.weights[name]
         self.initializers.append(messages.external(name, *stored))
-        return name if stored.kind == "FLOAT" else self.cast(name, "FLOAT")
+        return name if stored.kind in ("FLOAT", "INT8") else self.cast(name, "FLOAT")
 
     def unchanged(self, file: str, header: np.ndarray) -> str:
         """Tells whether a file begins with these bytes."""
@@ -90,44 +88,35 @@ class LayerGraph(Graph):
         Args:
             filled: Whether they are projections to heads.
         """
-        home, parts = self.home, [f"{name}.weight" for name in names]
-        biases = [f"{name}.bias" for name in names if f"{name}.bias" in self.weights]
-        matrix = home.once(parts[0], lambda: home._joined(parts, filled))
-        size = sum(int(np.prod(self.weights[part].shape)) for part in parts)
-        outputs = self.product(x, matrix, size)
-        if not biases:
-            return outputs
-        return self.node("Add", outputs, home.once(biases[0], lambda: home._joined(biases, filled)))
-
-    def product(self, x: str, matrix: str, size: int) -> str:
-        """xWᵀ, (N, R, D): in float32, or in 8 bits for a matrix of so many numbers."""
-        if self.int8_from is None or size < self.int8_from:
-            home = self.home
-            turned = home.once((matrix, "turned"), lambda: home.node("Transpose", matrix, perm=[1, 0]))
-            return self.node("MatMul", x, turned)
         home = self.home
-        rounded = home.once((matrix, "rounded"), lambda: home.node("Transpose", home._rounded(matrix), perm=[1, 0]))
+        weights, scales, biases = (
+            [f"{name}.{part}" for name in names if f"{name}.{part}" in self.weights]
+            for part in ("weight", f"weight{SCALES}", "bias")
+        )
+        matrix, scale, bias = (home._joined(some, filled) if some else "" for some in (weights, scales, biases))
+        outputs = self.product(x, matrix, scale)
+        return self.node("Add", outputs, bias) if bias else outputs
+
+    def product(self, x: str, matrix: str, scales: str = "") -> str:
+        """xWᵀ, (N, R, D): in float32, or in 8 bits where the matrix has scales."""
+        home = self.home
+        turned = home.once((matrix, "turned"), lambda: home.node("Transpose", matrix, perm=[1, 0]))
+        if not scales:
+            return self.node("MatMul", x, turned)
         # A row of zeros is divided by zero, and multiplied by it in the end.
         largest = self.node("ReduceMax", self.node("Abs", x), self.number(-1), keepdims=1)
         step, zero = home.scalar(1 / 127), home.once("zero", lambda: home.constant(np.array(128, np.uint8)))
         rows = self.node("QuantizeLinear", self.node("Div", x, largest), step, zero)
-        scales = home.once((matrix, "scales"), lambda: home._scales(matrix))
-        outputs = self.own("MatMulIntegerToFloat", rows, rounded, step, scales, zero)
-        return self.node("Mul", outputs, largest)
-
-    def _scales(self, matrix: str) -> str:
-        """Returns what 1 stands for in each row of a matrix rounded to 7 bits."""
-        largest = self.node("ReduceMax", self.node("Abs", matrix), self.number(1), keepdims=0)
-        return self.node("Max", self.node("Div", largest, self.scalar(63.0)), self.scalar(TINY))
-
-    def _rounded(self, matrix: str) -> str:
-        scales = self.once((matrix, "scales"), lambda: self._scales(matrix))
-        divided = self.node("Div", matrix, self.node("Unsqueeze", scales, self.number(1)))
-        return self.cast(self.node("Round", divided), "INT8")
+        return self.node("Mul", self.own("MatMulIntegerToFloat", rows, turned, step, scales, zero), largest)
 
     def _joined(self, names: Sequence[str], filled: bool) -> str:
-        parts = [self._filled(name, 0) if filled else self.weight(name) for name in names]
-        return parts[0] if len(parts) == 1 else self.node("Concat", *parts, axis=0)
+        """Joins weights along their first axis, once."""
+
+        def join() -> str:
+            parts = [self._filled(name, 0) if filled else self.weight(name) for name in names]
+            return parts[0] if len(parts) == 1 else self.node("Concat", *parts, axis=0)
+
+        return self.once(("joined", *names), join)
 
     def _filled(self, name: str, axis: int) -> str:
         """Pads each head with zeros to the common width, along an axis of a weight."""
@@ -144,8 +133,14 @@ class LayerGraph(Graph):
 
     def embed(self, tokens: str, embedding: str, encodings: str) -> str:
         """Sections 3.4 and 3.5: embeddings times √d_model, plus positional encodings."""
-        rows = self.node("Gather", self.weight(embedding), tokens)
-        return self.node("Add", self.node("Mul", rows, self.scalar(float(self.config["d_model"] ** 0.5))), encodings)
+        rows, scale = (
+            self.node("Gather", self.weight(embedding), tokens),
+            self.scalar(float(self.config["d_model"] ** 0.5)),
+        )
+        if (scales := f"{embedding}{SCALES}") in self.weights:
+            scale_of = self.node("Mul", self.node("Gather", self.weight(scales), tokens), scale)
+            rows, scale = self.cast(rows, "FLOAT"), self.node("Unsqueeze", scale_of, self.number(-1))
+        return self.node("Add", self.node("Mul", rows, scale), encodings)
 
     def encoder_attention(self, x: str, layer: str, mask_NS: str) -> str:
         """Adds the self-attention of an encoder layer; the mask is 1 on tokens and 0 on padding."""
@@ -203,9 +198,9 @@ class LayerGraph(Graph):
     def _attended(self, x: str, attended: str, layer: str, attention: str) -> str:
         """Applies the output projection of all heads."""
         name, home = f"{layer}.{attention}.out_proj", self.home
-        weight = f"{name}.weight"
+        weight, scales = f"{name}.weight", f"{name}.weight{SCALES}"
         matrix = home.once(weight, lambda: home._filled(weight, 1))
-        outputs = self.product(attended, matrix, int(np.prod(self.weights[weight].shape)))
+        outputs = self.product(attended, matrix, self.weight(scales) if scales in self.weights else "")
         if f"{name}.bias" in self.weights:
             outputs = self.node("Add", outputs, self.weight(f"{name}.bias"))
         return self._sublayer(x, outputs, f"{layer}.{attention}_norm")

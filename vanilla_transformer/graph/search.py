@@ -35,7 +35,6 @@ def write_graph(
     weights: Mapping[str, Stored],
     settings: Settings,
     *,
-    int8_from: int | None = None,
     fixed: bool = False,
     headers: Mapping[str, np.ndarray] | None = None,
 ) -> bytes:
@@ -45,12 +44,11 @@ def write_graph(
         config: The configuration of the model, as in its `config.json`.
         weights: The places of its weights by their names.
         settings: The settings of the search.
-        int8_from: Numbers in a matrix from which it is multiplied in 8 bits; None for none.
         fixed: Whether beam, number of results, penalty and limits are always these; otherwise they are inputs with
             these defaults.
         headers: The first bytes of files of weights; where they are others, no hypothesis is found.
     """
-    graph = TransformerGraph(config, weights, settings, int8_from=int8_from, fixed=fixed)
+    graph = TransformerGraph(config, weights, settings, fixed=fixed)
     tokens_NS = graph.input("input_ids", ["sentences", "length"], "INT64")
     mask_NS = graph.input("attention_mask", ["mask_sentences", "mask_length"], "INT64", [[1]])
     graph.width = graph.setting("num_beams", settings.num_beams)

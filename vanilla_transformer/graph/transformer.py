@@ -10,7 +10,7 @@ import numpy as np
 
 from vanilla_transformer.graph.builder import Graph
 from vanilla_transformer.graph.known import Settings
-from vanilla_transformer.graph.layers import LayerGraph, Stored
+from vanilla_transformer.graph.layers import SCALES, LayerGraph, Stored
 
 _ENDLESS = 1 << 31
 
@@ -33,10 +33,9 @@ class TransformerGraph(LayerGraph):
         weights: Mapping[str, Stored],
         settings: Settings,
         *,
-        int8_from: int | None = None,
         fixed: bool = False,
     ) -> None:
-        super().__init__(config, weights, int8_from)
+        super().__init__(config, weights)
         self.settings, self.fixed = settings, fixed
         self.width = self.best = self.exponent = ""
         self.encoder, self.decoder = (
@@ -89,8 +88,7 @@ class TransformerGraph(LayerGraph):
         return self.keys_and_values(x, self.decoder)
 
     def logits(self, step: LayerGraph, x: str) -> str:
-        """Section 3.4: the output projection, which may be the embedding, and its rules: (n, W, V)."""
-        size = int(np.prod(self.weights[self.lm_head].shape))
-        logits = step.product(x, self.weight(self.lm_head), size)
-        bias = "lm_head.bias"
+        """Section 3.4: the output projection, which may be the embedding: (n, W, V)."""
+        bias, scales = "lm_head.bias", f"{self.lm_head}{SCALES}"
+        logits = step.product(x, self.weight(self.lm_head), self.weight(scales) if scales in self.weights else "")
         return step.node("Add", logits, self.weight(bias)) if bias in self.weights else logits

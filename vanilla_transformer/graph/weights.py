@@ -2,16 +2,19 @@
 
 import json
 import struct
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from vanilla_transformer.graph.layers import Stored
+from vanilla_transformer.graph.layers import SCALES, Stored
 
 WEIGHTS, _INDEX = "model.safetensors", "model.safetensors.index.json"
-_KINDS = {"F32": "FLOAT", "F16": "FLOAT16", "BF16": "BFLOAT16"}
-NUMPY = {"FLOAT": np.float32, "FLOAT16": np.float16, "BFLOAT16": np.uint16}
+_KINDS = {"F32": "FLOAT", "F16": "FLOAT16", "BF16": "BFLOAT16", "I8": "INT8"}
+NUMPY = {"FLOAT": np.float32, "FLOAT16": np.float16, "BFLOAT16": np.uint16, "INT8": np.int8}
+# Of a matrix, rounded at a time.
+_ROWS = 4096
 
 
 def stored_weights(directory: Path) -> dict[str, Stored]:
@@ -44,11 +47,36 @@ def read_header(path: Path) -> tuple[int, dict[str, dict]]:
         return 8 + length, json.loads(file.read(length))
 
 
-def read(directory: Path, weights: Mapping[str, Stored]) -> dict[str, np.ndarray]:
-    """Reads weights; bfloat16 comes as 16-bit integers."""
-    return {
-        name: np.fromfile(
-            directory / stored.file, NUMPY[stored.kind], int(np.prod(stored.shape)), offset=stored.offset
-        ).reshape(stored.shape)
-        for name, stored in weights.items()
-    }
+def read(directory: Path, weights: Mapping[str, Stored]) -> Iterator[tuple[str, np.ndarray]]:
+    """Yields weights by their names; bfloat16 comes as 16-bit integers."""
+    for name, stored in weights.items():
+        count = int(np.prod(stored.shape))
+        numbers = np.fromfile(directory / stored.file, NUMPY[stored.kind], count, offset=stored.offset)
+        yield name, numbers.reshape(stored.shape)
+
+
+def rounded(config: Mapping[str, Any], weights: Iterable[tuple[str, np.ndarray]]) -> Iterator[tuple[str, np.ndarray]]:
+    """Yields weights with the matrices of products rounded to 7 bits, and the scales of their rows.
+
+    Without VNNI, sums of 8-bit weights would overflow the 16 bits that pairs are added in.
+    """
+    tables = () if config["tie_word_embeddings"] else ("model.shared.weight", "model.decoder.embed_tokens.weight")
+    for name, weight in weights:
+        if weight.ndim < 2 or name in tables or name.endswith(".learned.weight"):
+            yield name, weight
+            continue
+        numbers, scales = np.empty(weight.shape, np.int8), np.empty(len(weight), np.float32)
+        for start in range(0, len(weight), _ROWS):
+            rows = in_float32(weight[start : start + _ROWS])
+            scale = np.maximum(np.abs(rows).max(1) / np.float32(63), np.finfo(np.float32).tiny)
+            scales[start : start + _ROWS] = scale
+            numbers[start : start + _ROWS] = np.rint(rows / scale[:, None])
+        yield name, numbers
+        yield f"{name}{SCALES}", scales
+
+
+def in_float32(weight: np.ndarray) -> np.ndarray:
+    """Returns a weight of any type in float32."""
+    if weight.dtype == np.uint16:  # bfloat16 is the first half of float32.
+        return (weight.astype(np.uint32) << 16).view(np.float32)
+    return weight.astype(np.float32)

@@ -13,7 +13,7 @@ from vanilla_transformer.engine.cpu import computing_dtype, fastest_dtype
 from vanilla_transformer.engine.known import unknown_to_export
 from vanilla_transformer.errors import ModelError
 from vanilla_transformer.graph.known import Settings, activations, shapes
-from vanilla_transformer.graph.session import Found, Session, int8_from
+from vanilla_transformer.graph.session import Found, Session
 from vanilla_transformer.model.generation_vanilla_transformer import PaperGenerationMixin
 from vanilla_transformer.model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
 from vanilla_transformer.model.tokenization_vanilla_transformer import plain_text
@@ -114,9 +114,9 @@ def _session(model: Any, precision: str, settings: dict[str, Any]) -> Session:
     if model.device.type != "cpu" or precision == "bfloat16":
         raise ModelError(f"{precision} on {model.device}")
     config, state = model.config.to_dict(), model.state_dict()
-    weights = {name: state[name].detach().float().numpy().copy() for name in shapes(config)}
+    weights = ((name, state[name].detach().float().numpy().copy()) for name in shapes(config))
     search = Settings.of(config, model.generation_config.to_diff_dict(), settings)
-    return Session(config, weights, search, int8_from=int8_from(precision))
+    return Session(config, weights, search, precision=precision)
 
 
 def load_search(models: Sequence[str], *, precision: str, device: str | None, **settings: Any) -> Search:
