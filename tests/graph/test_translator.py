@@ -15,8 +15,8 @@ from transformers import GenerationConfig
 from vanilla_transformer import Translator, VanillaTransformerForConditionalGeneration, VanillaTransformerTokenizer
 from vanilla_transformer.errors import ModelError
 from vanilla_transformer.graph import known
-from vanilla_transformer.graph.directory import open_session
 from vanilla_transformer.graph.known import Settings
+from vanilla_transformer.graph.session import open_session
 from vanilla_transformer.machine import has_accelerator
 from vanilla_transformer.model.tokenization_vanilla_transformer import plain_text
 from vanilla_transformer.translation.tokenizer_file import TokenizerFile

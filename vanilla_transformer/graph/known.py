@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, Self
 
 from vanilla_transformer.errors import ModelError, check_number
-from vanilla_transformer.graph.messages import OWN_OPERATORS
+from vanilla_transformer.graph.builder import OWN_OPERATORS
 
 Shapes = Mapping[str, tuple[int, ...]]
 

@@ -14,11 +14,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from vanilla_transformer.graph import messages
-from vanilla_transformer.graph.builder import Graph
+from vanilla_transformer.graph.builder import Graph, model_message
 from vanilla_transformer.graph.known import Settings
-from vanilla_transformer.graph.layers import LOWEST, LayerGraph, Stored
-from vanilla_transformer.graph.transformer import TransformerGraph
+from vanilla_transformer.graph.transformer import LOWEST, LayerGraph, Stored, TransformerGraph
 
 # Log-probability of an excluded continuation, as in the library's search.
 IMPOSSIBLE = -1.0e9
@@ -70,7 +68,7 @@ def write_graph(
     graph.output("sequences", tokens, shape, "INT64")
     graph.output("scores", scores, shape[:2])
     graph.output("lengths", lengths, shape[:2], "INT64")
-    return messages.model(graph.finished(["sequences", "scores", "lengths"]))
+    return model_message(graph.finished(["sequences", "scores", "lengths"]))
 
 
 class Search(ABC):

@@ -1,16 +1,19 @@
 """A model that translates tokens in ONNX Runtime, by its graph."""
 
-from collections.abc import Iterable, Mapping, Sequence
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import onnxruntime
 
-from vanilla_transformer.graph.known import Settings
-from vanilla_transformer.graph.layers import Stored
-from vanilla_transformer.graph.messages import KINDS
+from vanilla_transformer.errors import ModelError
+from vanilla_transformer.graph.builder import KINDS
+from vanilla_transformer.graph.known import Settings, unknown
 from vanilla_transformer.graph.search import write_graph
-from vanilla_transformer.graph.weights import NUMPY, rounded
+from vanilla_transformer.graph.transformer import Stored
+from vanilla_transformer.graph.weights import NUMPY, in_float32, read, rounded, stored_weights
 from vanilla_transformer.machine import own_threads
 
 # Parameters up to which one thread is as fast as several: what they save on small products they lose waiting.
@@ -82,3 +85,41 @@ class Session:
             [Found(tokens[:length].tolist(), float(score)) for tokens, score, length in zip(*each, strict=True)]
             for each in zip(*results, strict=True)
         ]
+
+
+def open_session(directory: Path, call: Mapping[str, Any], precision: str, threads: int | None = None) -> Session:
+    """Returns the session of a model directory, which no library but ONNX Runtime reads.
+
+    Args:
+        call: Settings of the search, as arguments of `generate`; others are the model's own.
+        precision: `float32`, `int8` or `auto`.
+        threads: Threads of a call; chosen by the size of the model if None.
+
+    Raises:
+        ModelError: There is something that the graph does not know, or the files are not those of a model.
+    """
+    try:
+        config, own = (
+            json.loads((directory / name).read_text(encoding="utf-8"))
+            for name in ("config.json", "generation_config.json")
+        )
+        stored = stored_weights(directory)
+        reason = unknown(config, {name: weight.shape for name, weight in stored.items()})
+        if reason is not None:
+            raise ModelError(reason)
+        settings = Settings.of(config, own, call)
+        weights = finite(read(directory, stored))
+        return Session(config, weights, settings, precision=precision, threads=threads)
+    except ModelError:
+        raise
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ModelError(f"a damaged file: {type(error).__name__}: {error}") from error
+
+
+def finite(weights: Iterable[tuple[str, np.ndarray]]) -> Iterator[tuple[str, np.ndarray]]:
+    """Yields the weights; raises ModelError at one that holds NaN or infinity."""
+    for name, weight in weights:
+        numbers = in_float32(weight).ravel()
+        if not np.isfinite(np.dot(numbers, numbers)):
+            raise ModelError(f"{name}, which holds NaN or infinity")
+        yield name, weight

@@ -1,18 +1,215 @@
-"""The encoder-decoder as an ONNX graph: its inputs, its encoder, its positions and its output projection.
+"""The encoder-decoder as an ONNX graph, on weights that stay in their file.
 
-Shapes in names: N sentences · S source · W hypotheses of a sentence · D d_model · V vocabulary.
+Shapes in names: N sentences · R tokens of each that are computed together: all of a source, or the newest of each
+hypothesis · S source · L keys · W hypotheses of a sentence · D d_model · H heads · K d_k · V vocabulary.
 """
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from vanilla_transformer.graph.builder import Graph
-from vanilla_transformer.graph.known import Settings
-from vanilla_transformer.graph.layers import SCALES, LayerGraph, Stored
+from vanilla_transformer.graph.builder import OWN_OPERATORS, Graph, external_message
+from vanilla_transformer.graph.known import Settings, activations
 
 _ENDLESS = 1 << 31
+ACTIVATIONS = activations("onnx")
+LOWEST = float(np.finfo(np.float32).min)
+# After the name of a weight in 8 bits, that of what 1 stands for in each of its rows.
+SCALES = ".scales"
+
+
+class Stored(NamedTuple):
+    """Where a weight lies: its shape, its type, and its place in bytes in a file beside the graph."""
+
+    shape: tuple[int, ...]
+    kind: str
+    file: str
+    offset: int
+    length: int
+
+
+class LayerGraph(Graph):
+    """A graph of the layers of encoder and decoder, whose inputs and outputs are (N, R, D).
+
+    What is done to weights alone, such as joining the projections to queries, keys and values, is computed once, when
+    the graph is loaded.
+
+    Args:
+        config: The configuration of a model, as in its `config.json`.
+        weights: Its weights by their names. Products by those in INT8 have a scale for each output, and one for each
+            row of activations, so that no row depends on its neighbours.
+        around: The outer graph, where this one is the body of a loop in it.
+    """
+
+    def __init__(
+        self,
+        config: Mapping[str, Any],
+        weights: Mapping[str, Stored],
+        around: "LayerGraph | None" = None,
+    ) -> None:
+        super().__init__(around)
+        self.config, self.weights = config, weights
+        self.outermost: LayerGraph = self if around is None else around.outermost
+        # Where weights are prepared: the graph around a loop, since they are packed only for the loop right inside it.
+        self.home: LayerGraph = self if around is None or around.outermost is around else around.home
+        self.heads: int = config["num_heads"]
+        # The operator has one width for all heads: narrower ones are padded with zeros, which change nothing.
+        self.head_width = max(config["d_k"], config["d_v"])
+        self._attention: dict[str, Any] = {
+            "num_heads": self.heads,
+            "scale": float(config["d_k"] ** -0.5),
+            "mask_filter_value": LOWEST,
+        }
+
+    def body(self) -> "LayerGraph":
+        """Returns the body of a loop in this graph."""
+        return LayerGraph(self.config, self.weights, self)
+
+    def weight(self, name: str) -> str:
+        """Returns a weight of the file, in float32 or int8."""
+        return self.outermost.once(("weight", name), lambda: self.outermost._stored(name))
+
+    def _stored(self, name: str) -> str:
+        stored = self.weights[name]
+        self.initializers.append(external_message(name, *stored))
+        return name if stored.kind in ("FLOAT", "INT8") else self.cast(name, "FLOAT")
+
+    def unchanged(self, file: str, header: np.ndarray) -> str:
+        """Tells whether a file begins with these bytes."""
+        name = f"header of {file}"
+        self.initializers.append(external_message(name, header.shape, "UINT8", file, 0, len(header)))
+        pair = (self.cast(part, "INT32") for part in (name, self.constant(header)))
+        return self.cast(self.node("ReduceMin", self.cast(self.node("Equal", *pair), "INT32"), keepdims=0), "BOOL")
+
+    def linear(self, x: str, *names: str, filled: bool = False) -> str:
+        """xWᵀ + b, (N, R, D), of one linear layer, or of several side by side.
+
+        Args:
+            filled: Whether they are projections to heads.
+        """
+        home = self.home
+        weights, scales, biases = (
+            [f"{name}.{part}" for name in names if f"{name}.{part}" in self.weights]
+            for part in ("weight", f"weight{SCALES}", "bias")
+        )
+        matrix, scale, bias = (home._joined(some, filled) if some else "" for some in (weights, scales, biases))
+        outputs = self.product(x, matrix, scale)
+        return self.node("Add", outputs, bias) if bias else outputs
+
+    def product(self, x: str, matrix: str, scales: str = "") -> str:
+        """xWᵀ, (N, R, D): in float32, or in 8 bits where the matrix has scales."""
+        home = self.home
+        turned = home.once((matrix, "turned"), lambda: home.node("Transpose", matrix, perm=[1, 0]))
+        if not scales:
+            return self.node("MatMul", x, turned)
+        # A row of zeros is divided by zero, and multiplied by it in the end.
+        largest = self.node("ReduceMax", self.node("Abs", x), self.number(-1), keepdims=1)
+        step, zero = home.scalar(1 / 127), home.once("zero", lambda: home.constant(np.array(128, np.uint8)))
+        rows = self.node("QuantizeLinear", self.node("Div", x, largest), step, zero)
+        return self.node("Mul", self.own("MatMulIntegerToFloat", rows, turned, step, scales, zero), largest)
+
+    def _joined(self, names: Sequence[str], filled: bool) -> str:
+        """Joins weights along their first axis, once."""
+
+        def join() -> str:
+            parts = [self._filled(name, 0) if filled else self.weight(name) for name in names]
+            return parts[0] if len(parts) == 1 else self.node("Concat", *parts, axis=0)
+
+        return self.once(("joined", *names), join)
+
+    def _filled(self, name: str, axis: int) -> str:
+        """Pads each head with zeros to the common width, along an axis of a weight."""
+        shape = self.weights[name].shape
+        missing = self.head_width - shape[axis] // self.heads
+        if not missing:
+            return self.weight(name)
+        by_head = [*shape[:axis], self.heads, -1, *shape[axis + 1 :]]
+        pads = [0] * len(by_head) * 2
+        pads[len(by_head) + axis + 1] = missing
+        padded = self.node("Pad", self.node("Reshape", self.weight(name), self.number(*by_head)), self.number(*pads))
+        flat = [*shape[:axis], self.heads * self.head_width, *shape[axis + 1 :]]
+        return self.node("Reshape", padded, self.number(*flat))
+
+    def embed(self, tokens: str, embedding: str, encodings: str) -> str:
+        """Sections 3.4 and 3.5: embeddings times √d_model, plus positional encodings."""
+        rows, scale = (
+            self.node("Gather", self.weight(embedding), tokens),
+            self.scalar(float(self.config["d_model"] ** 0.5)),
+        )
+        if (scales := f"{embedding}{SCALES}") in self.weights:
+            scale_of = self.node("Mul", self.node("Gather", self.weight(scales), tokens), scale)
+            rows, scale = self.cast(rows, "FLOAT"), self.node("Unsqueeze", scale_of, self.number(-1))
+        return self.node("Add", self.node("Mul", rows, scale), encodings)
+
+    def encoder_attention(self, x: str, layer: str, mask_NS: str) -> str:
+        """Adds the self-attention of an encoder layer; the mask is 1 on tokens and 0 on padding."""
+        projected = self._projected(x, layer)
+        parts = self.outputs_of("Split", projected, outputs=3, axis=-1, num_outputs=3)
+        attended = self.own("MultiHeadAttention", *parts, "", mask_NS, **self._attention)
+        return self._attended(x, attended, layer, "self_attention")
+
+    def decoder_attention(self, x: str, layer: str, past: Sequence[str], bias: str) -> tuple[str, list[str]]:
+        """Adds the self-attention of a decoder layer to tokens and their ancestors.
+
+        Args:
+            x: The newest token of each hypothesis.
+            past: Keys and values, (N, H, L, K), to which those of the tokens are added.
+            bias: Added to the attention scores, (N, 1, R, L + R); "" where each token attends to all.
+
+        Returns:
+            The states of the tokens, and the keys and values including theirs.
+        """
+        parts = self.outputs_of("Split", self._projected(x, layer), outputs=3, axis=-1, num_outputs=3)
+        inputs = *parts, "", "", bias, *past
+        attended, *present = self.outputs_of(
+            "MultiHeadAttention", *inputs, outputs=3, domain=OWN_OPERATORS, **self._attention
+        )
+        return self._attended(x, attended, layer, "self_attention"), present
+
+    def _projected(self, x: str, layer: str) -> str:
+        return self.linear(x, *(f"{layer}.self_attention.{part}_proj" for part in "qkv"), filled=True)
+
+    def keys_and_values(self, x: str, layers: Iterable[str]) -> list[list[str]]:
+        """Maps the encoder's output to the keys and values of the source for each decoder layer, (N, H, S, K)."""
+        found = []
+        for layer in layers:
+            names = [f"{layer}.cross_attention.{part}_proj" for part in "kv"]
+            by_head = self.node(
+                "Reshape", self.linear(x, *names, filled=True), self.number(0, 0, 2, self.heads, self.head_width)
+            )
+            both = self.node("Transpose", by_head, perm=[2, 0, 3, 1, 4])
+            found.append([self.node("Gather", both, self.scalar(number)) for number in range(2)])
+        return found
+
+    def cross_attention(self, x: str, layer: str, source: Sequence[str], mask_NS: str) -> str:
+        """Adds the cross-attention of a decoder layer."""
+        query = self.linear(x, f"{layer}.cross_attention.q_proj", filled=True)
+        attended = self.own("MultiHeadAttention", query, *source, "", mask_NS, **self._attention)
+        return self._attended(x, attended, layer, "cross_attention")
+
+    def feed_forward(self, x: str, layer: str) -> str:
+        """Adds the feed-forward network of a layer."""
+        activation, domain, attributes = ACTIVATIONS[self.config["activation_function"]]
+        inner = self.linear(x, f"{layer}.feed_forward.w_1")
+        inner = self.node(activation, inner, domain=domain, **attributes)
+        return self._sublayer(x, self.linear(inner, f"{layer}.feed_forward.w_2"), f"{layer}.feed_forward_norm")
+
+    def _attended(self, x: str, attended: str, layer: str, attention: str) -> str:
+        """Applies the output projection of all heads."""
+        name, home = f"{layer}.{attention}.out_proj", self.home
+        weight, scales = f"{name}.weight", f"{name}.weight{SCALES}"
+        matrix = home.once(weight, lambda: home._filled(weight, 1))
+        outputs = self.product(attended, matrix, self.weight(scales) if scales in self.weights else "")
+        if f"{name}.bias" in self.weights:
+            outputs = self.node("Add", outputs, self.weight(f"{name}.bias"))
+        return self._sublayer(x, outputs, f"{layer}.{attention}_norm")
+
+    def _sublayer(self, x: str, outputs: str, norm: str) -> str:
+        """LayerNorm(x + Sublayer(x))."""
+        weights = self.weight(f"{norm}.weight"), self.weight(f"{norm}.bias")
+        epsilon = float(self.config["layer_norm_eps"])
+        return self.node("LayerNormalization", self.node("Add", x, outputs), *weights, epsilon=epsilon)
 
 
 class TransformerGraph(LayerGraph):

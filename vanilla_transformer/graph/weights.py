@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from vanilla_transformer.graph.layers import SCALES, Stored
+from vanilla_transformer.graph.transformer import SCALES, Stored
 
 WEIGHTS, _INDEX = "model.safetensors", "model.safetensors.index.json"
 _KINDS = {"F32": "FLOAT", "F16": "FLOAT16", "BF16": "BFLOAT16", "I8": "INT8"}

@@ -1,20 +1,9 @@
-"""What a translator decodes with: the graph, or the model's own `generate`.
+"""What a translator decodes with: the graph, or a model's own `generate`."""
 
-`open_search` chooses, before anything heavy is loaded.
-"""
-
-import logging
 from collections.abc import Sequence
-from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
-from vanilla_transformer.errors import ModelError
-from vanilla_transformer.graph.directory import open_session
 from vanilla_transformer.graph.session import Found, Session
-from vanilla_transformer.machine import has_accelerator
-from vanilla_transformer.translation.tokenizer_file import TokenizerFile
-
-logger = logging.getLogger(__name__)
 
 
 class Tokens(Protocol):
@@ -61,35 +50,3 @@ class GraphSearch:
         settings = session.settings
         self.num_beams, self.num_return_sequences = settings.num_beams, settings.num_return_sequences
         self.max_positions = settings.positions
-
-
-def open_search(models: Sequence[str], *, precision: str, device: str | None, **settings: Any) -> Search:
-    """Loads a model, or an ensemble of several, with what decodes it fastest.
-
-    Args:
-        models: Directories or Hub ids.
-        precision: `auto`, `float32`, `bfloat16` or `int8`.
-        device: As torch names it; None for an accelerator if there is one.
-        settings: Of the search, as arguments of `generate`.
-
-    Raises:
-        ModelError: There is no such model, or it does not translate.
-        ValueError: It cannot be had in this precision.
-    """
-    path = Path(models[0])
-    # Whether there is an accelerator that torch can use is asked of torch.
-    on_cpu = device == "cpu" or (device is None and not has_accelerator())
-    if on_cpu and len(models) == 1 and precision != "bfloat16" and path.is_dir():
-        tokenizer = TokenizerFile.of(path)
-        try:
-            if tokenizer is None:
-                raise ModelError("its tokenizer")
-            session = open_session(path, settings, precision)
-            if len(tokenizer) > session.vocab_size:
-                raise ModelError(f"a tokenizer of {len(tokenizer):,} entries")
-            return GraphSearch(session, tokenizer)
-        except ModelError as unknown:
-            logger.info("%s is read by transformers, because the graph does not know %s.", path, unknown)
-    from vanilla_transformer.translation.live_models import load_search
-
-    return load_search(models, precision=precision, device=device, **settings)

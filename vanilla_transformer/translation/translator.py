@@ -1,5 +1,6 @@
 """Lines of text in, translations out: one per line, in order, in constant memory."""
 
+import logging
 import os
 import queue
 import threading
@@ -7,15 +8,20 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import chain
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, overload
 
-from vanilla_transformer.errors import check_number, refuse_one_text
+from vanilla_transformer.errors import ModelError, check_number, refuse_one_text
 from vanilla_transformer.graph.known import check_search
-from vanilla_transformer.translation.searches import Search, open_search
-from vanilla_transformer.translation.tokenizer_file import source_tokens
+from vanilla_transformer.graph.session import open_session
+from vanilla_transformer.machine import has_accelerator
+from vanilla_transformer.translation.searches import GraphSearch, Search
+from vanilla_transformer.translation.tokenizer_file import TokenizerFile, source_tokens
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+logger = logging.getLogger(__name__)
 
 Precision = Literal["auto", "float32", "bfloat16", "int8"]
 # Tokens of a line that are translated.
@@ -122,7 +128,7 @@ class Translator:
             self._search: Search = live_search(model, tokenizer, precision, device, **settings)
         elif isinstance(model, str | os.PathLike | Sequence):
             names = [os.fspath(model)] if isinstance(model, str | os.PathLike) else list(map(os.fspath, model))
-            self._search = open_search(names, precision=precision, device=device, **settings)
+            self._search = _open_search(names, precision=precision, device=device, **settings)
         else:
             raise ValueError(f"A {type(model).__name__} is translated with together with its tokenizer: give both.")
         self.batch_tokens = batch_tokens or BATCH_TOKENS[self._search.device]
@@ -256,3 +262,35 @@ def chunks(lines: Iterable[str | None], size: int) -> Iterator[list[str]]:
         raise
     if chunk:
         yield chunk
+
+
+def _open_search(models: Sequence[str], *, precision: str, device: str | None, **settings: Any) -> Search:
+    """Loads a model, or an ensemble of several, with what decodes it fastest.
+
+    Args:
+        models: Directories or Hub ids.
+        precision: `auto`, `float32`, `bfloat16` or `int8`.
+        device: As torch names it; None for an accelerator if there is one.
+        settings: Of the search, as arguments of `generate`.
+
+    Raises:
+        ModelError: There is no such model, or it does not translate.
+        ValueError: It cannot be had in this precision.
+    """
+    path = Path(models[0])
+    # Whether there is an accelerator that torch can use is asked of torch.
+    on_cpu = device == "cpu" or (device is None and not has_accelerator())
+    if on_cpu and len(models) == 1 and precision != "bfloat16" and path.is_dir():
+        tokenizer = TokenizerFile.of(path)
+        try:
+            if tokenizer is None:
+                raise ModelError("its tokenizer")
+            session = open_session(path, settings, precision)
+            if len(tokenizer) > session.vocab_size:
+                raise ModelError(f"a tokenizer of {len(tokenizer):,} entries")
+            return GraphSearch(session, tokenizer)
+        except ModelError as unknown:
+            logger.info("%s is read by transformers, because the graph does not know %s.", path, unknown)
+    from vanilla_transformer.translation.live_models import load_search
+
+    return load_search(models, precision=precision, device=device, **settings)
