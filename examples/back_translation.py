@@ -16,8 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from vanilla_transformer import Translator
-from vanilla_transformer.translation.loading import load_model
-from vanilla_transformer.translation.translator import Translation
+from vanilla_transformer.translation import Translation
 
 LENGTH_RATIO, COPIED_WORDS = 3, 0.5
 
@@ -48,17 +47,17 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--sample", action="store_true", help="draw translations at random instead of searching")
     options = parser.parse_args(argv)
 
-    model, tokenizer = load_model(options.model)
     with options.text.open(encoding="utf-8") as file:
         read = [line.strip() for line in file]
     lines = list(dict.fromkeys(filter(None, read)))
     dropped = Counter({"empty or repeated": len(read) - len(lines)})
     search: dict[str, Any] = {"do_sample": True, "num_beams": 1} if options.sample else {}
+    translator = Translator(options.model, **search)
     with (
         options.sources.open("x", encoding="utf-8") as sources,
         options.targets.open("x", encoding="utf-8") as targets,
     ):
-        for line, translation in zip(lines, Translator(model, tokenizer, **search)(lines), strict=True):
+        for line, translation in zip(lines, translator(lines), strict=True):
             reason = fault(line, translation)
             if reason is not None:
                 dropped[reason] += 1

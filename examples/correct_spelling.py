@@ -14,7 +14,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from vanilla_transformer import Recipe, Translator, train
-from vanilla_transformer.translation.loading import load_model
 
 ROWS = "qwertyuiop", "asdfghjkl", "zxcvbnm"
 BESIDE = {row[i]: row[max(0, i - 1) : i] + row[i + 1 : i + 2] for row in ROWS for i in range(len(row))}
@@ -71,8 +70,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         max_steps=options.max_steps,
         metrics=("chrf", "wer"),
     )
-    model, tokenizer = load_model(train(recipe))
-    for translation in Translator(model, tokenizer)(options.correct):
+    run = train(recipe)
+    for translation in Translator(run)(options.correct):
         print(translation.text)
 
 

@@ -14,8 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from vanilla_transformer import Translator
-from vanilla_transformer.translation.loading import load_model
-from vanilla_transformer.translation.translator import Translation
+from vanilla_transformer.translation import Translation
 
 LENGTH_RATIO = 3
 
@@ -39,7 +38,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("targets", type=Path, help="file to write: their translations")
     options = parser.parse_args(argv)
 
-    model, tokenizer = load_model(options.teacher)
+    # The search of the model's own generation config: the student learns what the teacher would answer.
+    translator = Translator(options.teacher)
     with options.text.open(encoding="utf-8") as file:
         read = [line.strip() for line in file]
     lines = list(dict.fromkeys(filter(None, read)))
@@ -48,8 +48,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         options.sources.open("x", encoding="utf-8") as sources,
         options.targets.open("x", encoding="utf-8") as targets,
     ):
-        # The search of the model's own generation config: the student learns what the teacher would answer.
-        for line, translation in zip(lines, Translator(model, tokenizer)(lines), strict=True):
+        for line, translation in zip(lines, translator(lines), strict=True):
             reason = fault(translation)
             if reason is not None:
                 dropped[reason] += 1

@@ -19,7 +19,6 @@ import dill
 from datatrove.executor import LocalPipelineExecutor, SlurmPipelineExecutor
 
 from vanilla_transformer import Translator
-from vanilla_transformer.translation.loading import load_model
 
 
 def lines_of(text: Path, rank: int, tasks: int) -> Iterator[str]:
@@ -51,8 +50,7 @@ class TranslatePart:
         part = part_of(self.folder, rank, world_size)
         if part.exists():
             return
-        model, tokenizer = load_model(self.model)
-        translations = Translator(model, tokenizer)(lines_of(self.text, rank, world_size))
+        translations = Translator(self.model)(lines_of(self.text, rank, world_size))
         unfinished = part.with_suffix(".unfinished")
         with open(unfinished, "w", encoding="utf-8") as file:
             file.writelines(f"{translation.text}\n" for translation in translations)

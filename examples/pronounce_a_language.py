@@ -14,7 +14,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from vanilla_transformer import Recipe, Translator, train
-from vanilla_transformer.translation.loading import load_model
 
 
 def split(lexicon: str, directory: Path) -> tuple[Path, Path]:
@@ -58,8 +57,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         tokenizer_sides="target",
         metrics=("wer", "per"),
     )
-    model, tokenizer = load_model(train(recipe))
-    for translation in Translator(model, tokenizer)(options.pronounce):
+    run = train(recipe)
+    for translation in Translator(run)(options.pronounce):
         print(translation.text)
 
 

@@ -10,7 +10,6 @@ import argparse
 from collections.abc import Sequence
 
 from vanilla_transformer import Recipe, Translator, train
-from vanilla_transformer.translation.loading import load_model
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -31,9 +30,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         max_steps=options.max_steps,
     )
     run = train(recipe)  # Its directory is a Hugging Face model: `AutoModelForSeq2SeqLM.from_pretrained` loads it.
-
-    model, tokenizer = load_model(run)
-    for translation in Translator(model, tokenizer)(options.translate):
+    for translation in Translator(run)(options.translate):
         print(translation.text)
 
 

@@ -34,7 +34,6 @@ from vanilla_transformer.cli import main
 from vanilla_transformer.evaluation.metrics import METRICS
 from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.training.loop import train
-from vanilla_transformer.translation.loading import load_model
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 DIGITS = {"one": "1", "two": "2", "three": "3", "four": "4"}
@@ -107,21 +106,22 @@ def test_a_model_is_fine_tuned_with_lora_and_the_output_is_a_plain_model(text, t
     changed = {name for name in before if not torch.equal(before[name], after[name])}
     assert after.keys() == before.keys()
     assert changed == {name for name in before if name.endswith((".q_proj.weight", ".v_proj.weight"))}
-    assert len(list(Translator(*load_model(tmp_path / "tuned"))(["one two"]))) == 1
+    assert len(list(Translator(tmp_path / "tuned")(["one two"]))) == 1
 
 
 def test_requests_that_arrive_together_are_translated_together_over_http(text, capsys, monkeypatch):
     program, made, batches = example("service"), [], []
-    serve, translate = program.server, program.translate_lines
+    serve = program.server
 
-    def counting(model, tokenizer, lines, **settings):
-        batches.append(list(lines))
-        if "four" in lines:
-            raise OverflowError("too much of it")
-        return translate(model, tokenizer, lines, **settings)
+    class Counting(Translator):
+        def __call__(self, lines):
+            batches.append(lines)
+            if "four" in lines:
+                raise OverflowError("too much of it")
+            return super().__call__(lines)
 
     monkeypatch.setattr(program, "Gathering", partial(program.Gathering, wait=60, max_lines=4))
-    monkeypatch.setattr(program, "translate_lines", counting)
+    monkeypatch.setattr(program, "Translator", Counting)
     monkeypatch.setattr(program, "server", lambda *given: made.append(serve(*given)) or made[0])
     serving = threading.Thread(target=program.main, args=([str(text / "model"), "--port", "0", "--num-beams", "2"],))
     serving.start()
@@ -140,9 +140,8 @@ def test_requests_that_arrive_together_are_translated_together_over_http(text, c
     made[0].shutdown()
     serving.join()
     assert [len(batch) for batch in batches] == [4, 4]
-    model, tokenizer = load_model(text / "model")
-    lines = [request.splitlines() for request in requests]
-    expected = [[one.text for one in translate(model, tokenizer, each, num_beams=2)] for each in lines]
+    translator = Translator(text / "model", num_beams=2)
+    expected = [[one.text for one in translator(request.splitlines())] for request in requests]
     assert [answer.split("\n")[:-1] for answer in answers] == expected
     assert capsys.readouterr().out.endswith(f"http://localhost:{made[0].server_port}\n")
 
@@ -175,7 +174,7 @@ def test_a_text_is_translated_in_parts_by_two_processes_of_which_one_is_killed(t
     program.main(words)
     program.main([*words, "--join", str(tmp_path / "joined")])
     assert before == {path: path.stat().st_mtime_ns for path in before}
-    whole = Translator(*load_model(text / "model"))((text / "text.words").read_text().splitlines())
+    whole = Translator(text / "model")((text / "text.words").read_text().splitlines())
     assert (tmp_path / "joined").read_text().splitlines() == [translation.text for translation in whole]
 
 

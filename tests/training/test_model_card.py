@@ -8,10 +8,11 @@ import pytest
 from huggingface_hub import ModelCard
 from small_models import save_translator, write_summary
 
-from vanilla_transformer import VanillaTransformerForConditionalGeneration
+from vanilla_transformer import Translator, VanillaTransformerForConditionalGeneration
 from vanilla_transformer.cli import main
 from vanilla_transformer.data.sources import CorpusSpec
 from vanilla_transformer.evaluation import Score
+from vanilla_transformer.graph.beside import renew
 from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.training.model_card import add_scores, is_unmodified, write_model_card
 from vanilla_transformer.training.summary import Summary
@@ -66,6 +67,22 @@ def test_the_card_of_a_run_says_what_is_known(directory: Path) -> None:
         assert words in card.text, words
     assert "learning_curves.png" not in card.text  # There is no such file.
     assert not re.search(r"None|\n\n\n|[{}]{2}", card.text)
+
+
+@pytest.mark.parametrize(("activation", "known"), [("relu", True), ("quick_gelu", False)])
+def test_a_card_shows_lines_that_need_no_package(activation, known, tmp_path, monkeypatch, capsys) -> None:
+    directory = save_translator(tmp_path / "cat-en-de", activation_function=activation)
+    assert (renew(directory) is None) == known
+    (directory / "recipe.yaml").write_text(RECIPE.to_yaml())
+    write_model_card(directory, write_summary(directory))
+    clients = re.findall(r"^```python\n(import numpy.*?)^```$", card_of(directory).text, re.MULTILINE | re.DOTALL)
+    assert len(clients) == known
+    for client in clients:
+        monkeypatch.chdir(directory)
+        exec(client)
+        expected = Translator(directory, precision="float32")('Say "cat".')
+        text, score = capsys.readouterr().out.rsplit(maxsplit=1)
+        assert (text, float(score)) == (expected.text, pytest.approx(expected.score, abs=1e-4))
 
 
 def test_evaluate_puts_its_scores_into_the_card(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -18,6 +18,7 @@ from vanilla_transformer.atomic_files import atomic_write_text
 from vanilla_transformer.data.sources import CMUDICT, CorpusSpec, table_suffix
 from vanilla_transformer.errors import PushError
 from vanilla_transformer.evaluation.metrics import Score
+from vanilla_transformer.graph.beside import CLIENT, NAME
 from vanilla_transformer.recipe.reading import load_recipe
 from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.tasks import Task, task_for, task_of_model
@@ -171,13 +172,16 @@ def _rendered(directory: Path, metadata: ModelCardData, run: _Run, title: str | 
             "sentences": summary.sentences(items_of_loss(task)),
             "published": without_local_paths(recipe).to_yaml().strip(),
         }
+    example = json.dumps(examples[0] if examples else usage and usage.example, ensure_ascii=False)
+    runs_alone = all((directory / name).is_file() for name in (NAME, "tokenizer.json"))
     card = ModelCard.from_template(
         metadata,
         template_path=str(TEMPLATE),
         title=title or directory.resolve().name,
         usage=usage,
         version=version("vanilla_transformer"),
-        example=json.dumps(examples[0] if examples else usage and usage.example, ensure_ascii=False),
+        example=example,
+        client=CLIENT.replace('"A dog runs."', example) if runs_alone else "",
         widget=metadata.get("widget") or (),
         cell=_cell,
         results=metadata.eval_results or (),

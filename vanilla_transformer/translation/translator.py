@@ -83,7 +83,7 @@ class Translator:
 
     On a processor it runs the paper's search as one graph in ONNX Runtime, without torch where the model is a
     directory; models and settings that the graph does not know are decoded by the model's own `generate`. Several
-    threads may use it at once.
+    threads may use it at once::
 
         translator = Translator("my-model")
         translator("A dog runs.").text
