@@ -47,7 +47,7 @@ QUIET = {"TRANSFORMERS_VERBOSITY": "error", "HF_HUB_VERBOSITY": "error", "DATASE
 WITHOUT_BARS = {"HF_HUB_DISABLE_PROGRESS_BARS": "1", "HF_DATASETS_DISABLE_PROGRESS_BARS": "1"}
 COMMANDS: dict[str, type] = {kind.__name__.lower(): kind for kind in _KINDS}
 # The extra that installs a package; `train` installs the others.
-_EXTRAS = {"gradio": "demo", **dict.fromkeys(("ctranslate2", "onnx", "onnxruntime", "sentencepiece"), "export")}
+_EXTRAS = {"gradio": "demo", **dict.fromkeys(("ctranslate2", "sentencepiece"), "export")}
 
 
 def main(words: list[str]) -> int:

@@ -1,5 +1,6 @@
 """Export of our models to ONNX Runtime: `translate.onnx` maps the tokens of sentences to those of translations."""
 
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -66,6 +67,7 @@ def export_onnx(
     config, state = model.config.to_dict(), model.state_dict()
     weights = ((name, np.ascontiguousarray(state[name].detach().float().numpy())) for name in shapes(config))
     save_file(dict(weights if quantization == "float32" else rounded(config, weights)), output / WEIGHTS)
+    shutil.copymode(output / "config.json", output / WEIGHTS)  # Its own is that of its owner alone.
     defaults = write_beside(output)
     remarks = []
     plain_text(tokenizer).save_pretrained(output)

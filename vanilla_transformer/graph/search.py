@@ -217,7 +217,8 @@ class Search(ABC):
     def ruled(self, step: LayerGraph, log_p_nWV: str, place: str) -> str:
         """Applies rules to log-probabilities: forbidden tokens, no early end, a forced end at the limit."""
         given, vocabulary, node = self.settings, self.graph.config["vocab_size"], step.node
-        rules = self.graph.constant(_ruled_out(vocabulary, given.never))
+        if given.never or given.least > 0:
+            rules = self.graph.constant(_ruled_out(vocabulary, given.never))
         if given.least > 0:
             without_ends = self.graph.constant(_ruled_out(vocabulary, given.never + given.ends))
             early = node("Less", node("Add", place, self.begin), step.scalar(given.least))
