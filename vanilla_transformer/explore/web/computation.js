@@ -31,9 +31,11 @@ export function trace(model, { source, whatIf, tokens }) {
 
 /** How probable each token of an answer is after those before it, or each label; and which other one is likeliest there. */
 export function chances(model, { source, whatIf, tokens }) {
-  const { probabilities } = writes(model) ? read(model, source, encoded(model, source, whatIf), tokens.slice(0, -1), whatIf) : labels(model, source, whatIf);
+  const after = (count) => (writes(model) ? read(model, source, encoded(model, source, whatIf), tokens.slice(0, count), whatIf) : labels(model, source, whatIf)).probabilities;
+  const last = tokens.length - 1, together = after(last);
   return tokens.map((token, at) => {
-    const row = probabilities.row(Math.max(0, probabilities.rows - tokens.length + at));
+    // Without the mask a token would be seen before it is written: each is asked for by itself, as a search does.
+    const found = whatIf.mask ? together : after(at), row = found.row(Math.max(0, found.rows - 1 - (whatIf.mask ? last - at : 0)));
     const rival = row.reduce((best, share, id) => (id !== token && (best < 0 || share > row[best]) ? id : best), -1);
     return { p: row[token], rival, rivalP: row[rival] };
   });
