@@ -6,7 +6,7 @@ import pytest
 import torch
 from refusals import refused
 from safetensors.torch import load_file
-from small_models import SIZES, small_recipe
+from small_models import SIZES, figures, small_recipe, write_reversed
 
 from vanilla_transformer import (
     VanillaTransformerEncoderConfig,
@@ -14,7 +14,7 @@ from vanilla_transformer import (
     VanillaTransformerForConditionalGeneration,
     VanillaTransformerTokenizer,
 )
-from vanilla_transformer.errors import RecipeError
+from vanilla_transformer.errors import RecipeError, RunError
 from vanilla_transformer.recipe.defaults import paper_learning_rate
 from vanilla_transformer.recipe.reading import load_recipe
 from vanilla_transformer.recipe.schema import Recipe
@@ -59,6 +59,18 @@ def test_a_run_starts_from_the_weights_and_the_tokenizer_of_a_model(further, tmp
         f"trained from {Path(further.start.from_model).name} by vanilla_transformer"
         in (directory / "README.md").read_text()
     )
+
+
+def test_fine_tuning_for_some_minutes_begins_in_epoch_0_and_its_directory_refuses_a_run_without_dev(
+    further, tmp_path, monkeypatch
+):
+    monkeypatch.setattr("vanilla_transformer.training.loop.SECONDS_OF_MEASURING", 0.1)
+    dev = write_reversed(tmp_path, "dev", 20, seed=1)
+    mine = further.with_options(output=str(tmp_path / "model"), dev=dev, max_minutes=0.5, max_steps=2)
+    first = figures(train(mine).directory)[0]
+    assert (first["step"], first["epoch"]) == (0, 0)
+    with refused(RunError, "none here"):
+        train(mine.with_options(dev=()))
 
 
 @pytest.mark.parametrize(

@@ -319,7 +319,7 @@ def test_short_run_is_scored_on_a_part_and_every_report_says_so(recipe, tmp_path
     search = {"num_beams": 1, "max_length_beyond_source": 0}
     train(into(recipe, tmp_path / "model", max_steps=2, dev=dev, metrics=("chrf",), **search))
     [score] = json.loads((tmp_path / "model" / "summary.json").read_text())["scores"]["dev"]
-    part = re.search(r"\|(200 of \d+ texts)$", score["signature"])[1]
+    part = re.search(r"\|(200 of \d+ different texts)$", score["signature"])[1]
     assert part in (tmp_path / "model" / "README.md").read_text()
     assert f"dev: scored on {part}" in (tmp_path / "model" / "train.log").read_text()
 

@@ -116,7 +116,7 @@ def _scores(context: RunContext, model: PreTrainedModel, progress: Progress) -> 
             found = task.evaluate(model, inputs.tokenizer, sample, metrics, progress=bar.update).scores.values()
         scores[name] = list(found)
         if total < texts_there:
-            part = f"{total:,} of {texts_there:,} texts"
+            part = f"{total:,} of {texts_there:,} different texts"
             say(f"{name}: scored on {part}, evenly spaced, because the run was short; `evaluate` scores all of them.")
             scores[name] = [replace(score, signature=f"{score.signature}|{part}") for score in found]
         for score in scores[name]:

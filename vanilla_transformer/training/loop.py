@@ -207,7 +207,7 @@ class TrainingLoop:
                 done, passed = done + 1, from_main_process(lambda: time.perf_counter() - start)
         self.optimizer.zero_grad()
         self.unread_loss.zero_()
-        self.progress = begun
+        self.progress, self.epoch_done = begun, 0.0
         return passed / done
 
     def follow(self, recipe: Recipe, checkpoint: Checkpoint | None) -> None:
