@@ -24,7 +24,10 @@ def _matrix(values):
     """A formula in which the numbers of a column have equally many decimals, at most four."""
     values = np.round(np.atleast_2d(np.array(values, float)), 4) + 0.0  # No zero has a sign.
     digits = [max(len(f"{value:.4f}".rstrip("0").partition(".")[2]) for value in column) for column in values.T]
-    texts = (("-\\infty" if value == -np.inf else f"{value:.{n}f}" for value, n in zip(row, digits)) for row in values)
+    texts = (
+        ("-\\infty" if value == -np.inf else f"{value:.{n}f}" for value, n in zip(row, digits, strict=True))
+        for row in values
+    )
     rows = r"\\".join("&".join(row) for row in texts)
     return rf"\begin{{pmatrix}}{rows}\end{{pmatrix}}"
 
