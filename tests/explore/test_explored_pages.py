@@ -190,8 +190,9 @@ def test_headings_and_probabilities_are_those_of_a_model_without_its_mask_and_di
     playwright.expect(page.locator("#decoder-1-self_attention figure:visible", has_text="Masked")).to_have_count(0)
     expect(page, "#decoder-1-self_attention", "Scores QKᵀ, not divided")
     first = """async () => {
-      const { app } = await import('/app.js'), { chances } = await import('/computation.js'), { result: { source, whatIf, tokens } } = app;
-      return [1, tokens.length].map((count) => chances(app.model, { source, whatIf, tokens: tokens.slice(0, count) })[0].p);
+      const { app: { model, result } } = await import('/app.js'), { chances } = await import('/computation.js');
+      const first = (count) => chances(model, { ...result, tokens: result.tokens.slice(0, count) })[0].p;
+      return [first(1), first(result.tokens.length)];
     }"""
     alone, with_the_others = page.evaluate(first)
     assert alone == pytest.approx(with_the_others)
