@@ -3,8 +3,10 @@
 import os
 import shlex
 import shutil
+import sys
 import time
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -76,7 +78,10 @@ def finalize(context: RunContext, model: PreTrainedModel, progress: Progress) ->
     use = [f"{usage.command} {place} < FILE"] if usage and usage.command else []
     scored = "SOURCES TARGETS" if task.form.parallel else "FILE"
     commands = [*use, f"evaluate {place} --data {scored}", f"demo {place}"]
-    logger.info("\n".join(["Next:", *(f"  vanilla-transformer {command}" for command in commands)]))
+    program = "vanilla-transformer"
+    if Path(sys.argv[0]).name == program and not shutil.which(program):  # Called by its path, as in `.venv/bin`.
+        program = shlex.quote(os.path.relpath(sys.argv[0]))
+    logger.info("\n".join(["Next:", *(f"  {program} {command}" for command in commands)]))
     return summary
 
 

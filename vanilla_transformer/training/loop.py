@@ -410,7 +410,8 @@ class TrainingLoop:
         for sample, answer in zip(
             self.samples, self.task.answers(self.plain_model, self.tokenizer, self.samples), strict=True
         ):
-            self.logger.info(f"step {self.progress.step:,} · {sample} → {answer}")
+            shown = " → ".join(f"{one[:99]}…" if len(one) > 100 else one for one in (sample, answer))
+            self.logger.info(f"step {self.progress.step:,} · {shown}")
 
     def _check_weights(self) -> None:
         """Refuses to save a checkpoint of weights that nothing can be learned from any more."""
