@@ -47,18 +47,12 @@ def test_a_run_starts_from_the_weights_and_the_tokenizer_of_a_model(further, tmp
         torch.testing.assert_close(weight, source[name], atol=1e-6, rtol=0)
     kept = load_recipe(directory / "recipe.yaml")
     assert kept.start.from_model == kept.tokenizer.tokenizer == further.start.from_model
-    assert (kept.model.d_model, kept.model.dropout, kept.tokenizer.vocab_size, kept.optimization.warmup_steps) == (
-        16,
-        0.2,
-        275,
-        1,
-    )
+    sizes = kept.model.d_model, kept.model.dropout, kept.tokenizer.vocab_size
+    assert (*sizes, kept.optimization.warmup_steps) == (16, 0.2, 275, 1)
     files = [(place / "tokenizer.json").read_text() for place in (directory, tmp_path / further.start.from_model)]
     assert files[0] == files[1]
-    assert (
-        f"trained from {Path(further.start.from_model).name} by vanilla_transformer"
-        in (directory / "README.md").read_text()
-    )
+    origin = f"trained from {Path(further.start.from_model).name} by vanilla_transformer"
+    assert origin in (directory / "README.md").read_text()
 
 
 def test_fine_tuning_for_some_minutes_begins_in_epoch_0_and_its_directory_refuses_a_run_without_dev(
