@@ -229,9 +229,7 @@ export class Picture {
 
   rowName = (row) => this.rowNames?.[row] ?? String(row);
 
-  columnName(col) {
-    return this.shape === "grid" && this.columnNames ? this.columnNames[col] : this.columns?.(col) ?? String(col + 1);
-  }
+  columnName = (col) => (this.shape === "grid" && this.columnNames ? this.columnNames[col] : this.columns?.(col) ?? String(col + 1));
 
   toggleTable() {
     this.sheet.hidden = !this.sheet.hidden;
