@@ -80,7 +80,7 @@ def finalize(context: RunContext, model: PreTrainedModel, progress: Progress) ->
     commands = [*use, f"evaluate {place} --data {scored}", f"demo {place}"]
     program = "vanilla-transformer"
     if Path(sys.argv[0]).name == program and not shutil.which(program):  # Called by its path, as in `.venv/bin`.
-        program = shlex.quote(os.path.relpath(sys.argv[0]))
+        program = shlex.quote(min(sys.argv[0], os.path.relpath(sys.argv[0]), key=len))
     logger.info("\n".join(["Next:", *(f"  {program} {command}" for command in commands)]))
     return summary
 
