@@ -17,11 +17,7 @@ from huggingface_hub import (
     constants,
     hf_hub_download,
 )
-from huggingface_hub.errors import (
-    HTTPError,
-    RemoteEntryNotFoundError,
-    RepositoryNotFoundError,
-)
+from huggingface_hub.errors import HTTPError, RemoteEntryNotFoundError, RepositoryNotFoundError
 from huggingface_hub.utils import filter_repo_objects
 
 from vanilla_transformer.errors import PushError

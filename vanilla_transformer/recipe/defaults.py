@@ -349,12 +349,7 @@ def tokens_in_one_batch(config: PreTrainedConfig, device: DeviceFacts) -> int:
 
 
 def _choose_length(
-    recipe: Recipe,
-    task: _Task,
-    corpus: CorpusFacts,
-    device: DeviceFacts,
-    batch_tokens: int,
-    steps_in_time: int | None,
+    recipe: Recipe, task: _Task, corpus: CorpusFacts, device: DeviceFacts, batch_tokens: int, steps_in_time: int | None
 ) -> tuple[int, int, float, str]:
     epochs = _size_preset(task, corpus.pairs).epochs
     if recipe.start.from_model is not None:
