@@ -38,6 +38,7 @@ napoleon_use_ivar = True
 copybutton_exclude = ".linenos, .gp, .go"
 html_theme = "furo"
 html_title = "vanilla_transformer"
+html_favicon = "_static/favicon.svg"
 html_copy_source = True
 html_show_sphinx = html_show_copyright = False
 # The font of formulas is that of the page that computes.

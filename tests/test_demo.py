@@ -19,6 +19,7 @@ from vanilla_transformer import (
 )
 from vanilla_transformer.cli import main
 from vanilla_transformer.demo import build_page, open_page
+from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.translation.loading import load_model
 
 pytest.importorskip("gradio", reason="gradio is not installed: pip install '.[demo]'")
@@ -27,7 +28,7 @@ import gradio_client  # noqa: E402
 TEXTS = ["A dog runs in the park.", "Two men wait for the bus.", "Ein Hund läuft im Park.", "Zwei Männer warten."] * 5
 SIZES = {"d_model": 32, "d_ff": 64, "num_heads": 4}
 MARKUP = 'A <b>dog</b> <img src=x onerror="window.hurt=1"> </textarea><script>window.hurt=1</script>'
-CARD = "---\nwidget:\n- text: A dog runs.\n- text: 5\n- text: {}\n---\n\n# A card\n"
+CARD = "---\nwidget:\n- text: A dog runs.\n- text: 5\n- text: {}\n---\n\n# A card\n\nIt says <b>this</b>.\n"
 
 
 @pytest.fixture(scope="module")
@@ -43,6 +44,10 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     kinds = {"classify": "classifier", "tag": "tagger", "fill": "masked-language-model", "go_on": "language-model"}
     for name, kind in kinds.items():
         found[name] = save(*single_stack(kind, TEXTS, max_position_embeddings=100, **SIZES), directory / name)
+    dev = directory / "dev.txt"
+    dev.write_text("A line of dev.\n")
+    recipe = Recipe.of(task="language-modeling", dev=(str(dev),), output=found["go_on"])
+    (directory / "go_on" / "recipe.yaml").write_text(recipe.to_yaml())
     return found
 
 
@@ -87,6 +92,8 @@ def test_a_browser_shows_answers_and_asks_no_other_host(browser, address, client
     page.on("request", lambda request: asked.append(request.url))
     page.goto(address)
     page.fill("#text textarea", MARKUP)
+    for words in ("translate · classify", "It says <b>this</b>.", "A line of dev."):
+        page.wait_for_selector(f"text={words}")
     page.click("text=Answer")
     expected = client.predict(MARKUP, api_name="/translate")
     page.wait_for_function("text => document.querySelector('#answer-0 textarea').value == text", arg=expected)

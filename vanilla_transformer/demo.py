@@ -3,6 +3,10 @@
 import os
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
+from html import escape
+from itertools import chain
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -18,19 +22,26 @@ def build_page(models: "Sequence[Shown]", *, max_characters: int = 1000) -> "gra
     os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"  # Sends no usage statistics.
     import gradio as gr
 
-    from vanilla_transformer.hub import card_examples
+    from vanilla_transformer.hub import card_of
 
-    with gr.Blocks(title=" · ".join(path for path, *_ in models), analytics_enabled=False) as page:
-        text = gr.Textbox(label="Text", lines=3, max_lines=12, autofocus=True, elem_id="text")
-        button = gr.Button("Answer", variant="primary")
-        examples = dict.fromkeys(example for path, *_ in models for example in card_examples(path))
-        if examples:
-            gr.Examples([[one] for one in examples], [text], cache_examples=False)
+    cards = [card_of(path) for path, *_ in models]
+    names = [Path(path).resolve().name if Path(path).is_dir() else path for path, *_ in models]
+    title = " · ".join(names)
+    with gr.Blocks(title=title, analytics_enabled=False) as page:
+        gr.HTML(f"<h1>{escape(title)}</h1>")
         with gr.Row():
+            with gr.Column(min_width=280):
+                text = gr.Textbox(label="Text", lines=3, max_lines=12, autofocus=True, elem_id="text")
+                button = gr.Button("Answer", variant="primary")
+                offered = [texts or _dev(path) for (path, *_), (_, texts) in zip(models, cards, strict=True)]
+                if examples := dict.fromkeys(chain(*offered)):
+                    gr.Examples([[one] for one in examples], [text], cache_examples=False)
             for number, (path, model, tokenizer) in enumerate(models):
                 with gr.Column(min_width=280):
                     answer, controls, shown = _kind(path, model, tokenizer)
-                    shown.label, shown.elem_id = path, f"answer-{number}"
+                    shown.label = names[number] if names.count(names[number]) == 1 else path
+                    shown.elem_id = f"answer-{number}"
+                    gr.HTML(f"<p>{escape(cards[number][0])}</p>")
                     gr.on(
                         [text.submit, button.click],
                         _checked(answer, model, tokenizer, max_characters),
@@ -40,6 +51,20 @@ def build_page(models: "Sequence[Shown]", *, max_characters: int = 1000) -> "gra
                     )
     page.queue(max_size=100)
     return page
+
+
+def _dev(path: str) -> list[str]:
+    """Returns texts of dev for the model of a run on this machine, whose card has no examples."""
+    from vanilla_transformer.data.corpus import read_corpus
+    from vanilla_transformer.recipe.reading import load_recipe
+    from vanilla_transformer.tasks import task_for
+
+    with suppress(OSError, ValueError, LookupError):  # They may be elsewhere now.
+        recipe = load_recipe(Path(path, "recipe.yaml"), lenient=True)
+        form = task_for(recipe).form
+        texts = read_corpus(recipe.data.dev[0], form=form)[:5][form.columns[0].name]
+        return [text if isinstance(text, str) else " ".join(text) for text in texts]
+    return []
 
 
 def _checked(
@@ -117,13 +142,14 @@ def _kind(
 
     if name == "translation":
         beams = model.generation_config.num_beams or 1
+        shown = gr.Textbox()
         count = [gr.Slider(1, beams, 1, step=1, label="Translations of each line")] if beams > 1 else []
-        return translate, count, gr.Textbox()
+        return translate, count, shown
     if name == "fill-mask":
         return fill, [], gr.Dataframe(headers=["mask", "word", "probability"])
     if name == "text-generation":
-        temperature = gr.Slider(0, 2, 0, step=0.1, label="Temperature (0: the likeliest)")
-        return go_on, [gr.Slider(1, 100, 40, step=1, label="New tokens"), temperature], gr.Textbox()
+        shown, new_tokens = gr.Textbox(), gr.Slider(1, 100, 40, step=1, label="New tokens")
+        return go_on, [new_tokens, gr.Slider(0, 2, 0, step=0.1, label="Temperature (0: the likeliest)")], shown
     if name == "text-classification":
         return classify, [], gr.Label(num_top_classes=10)
     if name == "token-classification":

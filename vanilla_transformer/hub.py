@@ -17,11 +17,7 @@ from huggingface_hub import (
     constants,
     hf_hub_download,
 )
-from huggingface_hub.errors import (
-    HTTPError,
-    RemoteEntryNotFoundError,
-    RepositoryNotFoundError,
-)
+from huggingface_hub.errors import HTTPError, RemoteEntryNotFoundError, RepositoryNotFoundError
 from huggingface_hub.utils import filter_repo_objects
 
 from vanilla_transformer.errors import PushError
@@ -91,7 +87,7 @@ def push_model(
     """
     with _as_ours(directory) as directory:
         model_type = _check_model(directory)
-        api = HfApi(library_name="vanilla_transformer", token=True)  # Says so where nobody is logged in.
+        api = HfApi(library_name="vanilla_transformer", token=True)
         repo_id, there = _made_or_found(api, repo_id, private)
         kind = (getattr(there, "config", None) or {}).get("model_type", model_type)
         if kind != model_type:
@@ -188,15 +184,13 @@ def _others_wrote_the_card(card: str, repo_id: str, revision: str | None) -> boo
     return not is_unmodified(there) and there != card
 
 
-def card_examples(model: str) -> list[str]:
-    """Returns at most five short examples of the card (`widget`) of a model in a directory or on the Hub."""
+def card_of(model: str) -> tuple[str, list[str]]:
+    """Returns the first paragraph and at most five short examples (`widget`) of a model's card, here or on the Hub."""
     try:
-        if Path(model).is_dir():
-            card: Any = RepoCard.load(Path(model, CARD), ignore_metadata_errors=True).data
-        else:
-            card = HfApi().model_info(model).card_data or {}
+        card = RepoCard.load(Path(model, CARD) if Path(model).is_dir() else model, ignore_metadata_errors=True)
     except (OSError, ValueError, HTTPError, yaml.YAMLError):
-        return []  # A model is shown even if its card is missing or damaged.
-    widget = card.get("widget")
+        return "", []  # A model is shown even if its card is missing or damaged.
+    first = next((part for part in card.text.split("\n\n") if part.strip()[:1].isalpha()), "")
+    widget: Any = card.data.get("widget")
     texts = [one.get("text") for one in widget if isinstance(one, dict)] if isinstance(widget, list) else []
-    return [text for text in texts if isinstance(text, str) and text.strip() and len(text) <= 200][:5]
+    return first, [text for text in texts if isinstance(text, str) and text.strip() and len(text) <= 200][:5]

@@ -1,6 +1,7 @@
 """What a model answers with a part of it changed, as under "What if" on the page that computes."""
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import torch
@@ -50,30 +51,24 @@ def changes(model: Any, head: int) -> Iterator[str]:
 
 
 @torch.no_grad()
-def greedy(model: Any, source: torch.Tensor) -> torch.Tensor:
-    """Returns the likeliest token each time, until the end, computed anew at each step: (1, length) with the start."""
-    read = torch.tensor([[model.config.decoder_start_token_id]])
-    while read[0, -1] != model.config.eos_token_id and read.shape[1] <= source.shape[1] + 4:
-        logits = model(input_ids=source, decoder_input_ids=read, use_cache=False).logits
-        read = torch.cat([read, logits[:, -1:].argmax(-1)], dim=1)
-    return read
-
-
-@torch.no_grad()
 def probability(model: Any, source: torch.Tensor, target: torch.Tensor) -> float:
-    """Returns the probability of an answer as a whole."""
-    logits = model(input_ids=source, decoder_input_ids=target[:, :-1], use_cache=False).logits
-    return float(logits.log_softmax(-1).gather(-1, target[:, 1:, None]).sum().exp())
+    """Returns the probability of an answer, token by token: without its mask a decoder would see those to come."""
+    product = 1.0
+    for length in range(1, target.shape[1]):
+        logits = model(input_ids=source, decoder_input_ids=target[:, :length], use_cache=False).logits
+        product *= float(logits[0, -1].softmax(-1)[target[0, length]])
+    return product
 
 
 def table(model: Any, tokenizer: Any, text: str, other: str, head: int) -> str:
     """Returns a table in Markdown: each change, the answer with it, and the probability of the first answer."""
     source, different = (tokenizer(one, return_tensors="pt").input_ids for one in (text, other))
-    first = greedy(model, source)
+    search = partial(model.generate, use_cache=False)  # What the mask lets a token see changes with each step.
+    first = search(source)
 
     def row(words: str, read: torch.Tensor) -> str:
-        answer = tokenizer.decode(greedy(model, read)[0], skip_special_tokens=True)
-        return f"| {words} | {answer} | {probability(model, read, first):.2f} |"
+        answer, share = tokenizer.decode(search(read)[0], skip_special_tokens=True), probability(model, read, first)
+        return f"| {words} | {answer} | {f'{share:.2f}' if share >= 0.005 else 'below 0.005'} |"
 
     rows = ["| | answer | probability of the first answer |", "|---|---|---|", row(f"*{text}*, undisturbed", source)]
     rows += [row(words, source) for words in changes(model, head)]

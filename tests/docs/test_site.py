@@ -39,3 +39,7 @@ def test_no_page_is_wider_than_a_telephone(visit, page):
         .map(one => one.outerHTML)"""
     )
     assert outside == []
+    sideways = (
+        "[...document.querySelectorAll('article pre')].filter(one => one.scrollWidth > one.clientWidth + 1).length"
+    )
+    assert tab.evaluate(sideways) == 0

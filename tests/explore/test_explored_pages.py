@@ -87,25 +87,28 @@ def test_the_answer_is_stepped_through_both_ways_with_buttons_and_keys(visit):
     page.locator("#output .likeliest button").nth(3).click()
     rows.to_have_count(3)
     playwright.expect(page.locator("#before")).to_have_count(1)
+    page.get_by_role("button", name="Undo all").click()
+    playwright.expect(page.locator("#before, #disturbed")).to_have_count(0)
 
 
 def test_switches_change_the_answer_beside_the_undisturbed_one(visit):
     page = visit()
     first = page.text_content("#result")
     changed = 0
-    for act in (
-        lambda: page.select_option("#what-if select", "none"),
-        lambda: page.select_option("#what-if select", "shuffled"),
-        lambda: page.get_by_label("divide by").uncheck(),
-        lambda: page.get_by_label("mask the future").uncheck(),
-        lambda: page.locator("#what-if .switch.layers").nth(2).click(),
-        lambda: page.locator("#what-if .switch.heads").nth(5).click(),
-        lambda: page.get_by_label("Another text").press_sequentially("s"),
-    ):
+    for chip, act in {
+        "positions removed": lambda: page.select_option("#what-if select", "none"),
+        "positions shuffled": lambda: page.select_option("#what-if select", "shuffled"),
+        "no division": lambda: page.get_by_label("divide by").uncheck(),
+        "mask off": lambda: page.get_by_label("mask the future").uncheck(),
+        "Decoder, layer 1 skipped": lambda: page.locator("#what-if .switch.layers").nth(2).click(),
+        "Decoder, layer 1, cross-attention, head 2": lambda: page.locator("#what-if .switch.heads").nth(7).click(),
+        "reads “": lambda: page.get_by_label("Another text").press_sequentially("s"),
+    }.items():
         act()
         page.wait_for_selector("#before")
         changed += page.text_content("#result") != first
-        page.click("#what-if >> text=Undo all")
+        playwright.expect(page.locator("#disturbed button")).to_have_count(1)
+        page.locator("#disturbed button", has_text=chip).click()
         page.wait_for_selector("#before", state="detached")
         playwright.expect(page.locator("#result")).to_have_text(first)
     assert changed >= 4
@@ -176,6 +179,33 @@ def test_a_row_of_cross_attention_has_the_name_of_the_token_that_its_step_writes
     written = page.locator("#answer .written button").all_text_contents()
     rows = weights.locator("tbody th").all_text_contents()
     assert rows == written[: len(rows)] and len(rows) > 2
+    page.locator("#output figure").first.get_by_role("button", name="as a table").click()
+    steps = zip(["<s>", *written], rows, strict=False)
+    assert page.locator("#output tbody th").all_text_contents() == [" → ".join(step) for step in steps]
+
+
+def test_headings_and_probabilities_are_those_of_a_model_without_its_mask_and_division(visit):
+    page = visit(hash="#at=decoder-1-self_attention&mask=false&scale=false")
+    expect(page, "#decoder-1-self_attention h4", "with its mask off")
+    playwright.expect(page.locator("#decoder-1-self_attention figure:visible", has_text="Masked")).to_have_count(0)
+    expect(page, "#decoder-1-self_attention", "Scores QKᵀ, not divided")
+    first = """async () => {
+      const { app: { model, result } } = await import('/app.js'), { chances } = await import('/computation.js');
+      const told = (work) => { for (;;) { const { done, value } = work.next(); if (done) return value; } };
+      return [1, 99].map((count) => told(chances(model, { ...result, tokens: result.tokens.slice(0, count) }))[0].p);
+    }"""
+    alone, with_the_others = page.evaluate(first)
+    assert alone == pytest.approx(with_the_others)
+
+
+def test_a_lecture_tells_where_it_is_and_escape_leaves_it(visit):
+    page = visit()
+    playwright.expect(page.locator("h1")).to_be_in_viewport(ratio=1)
+    page.get_by_role("button", name="Lecture").click()
+    page.keyboard.press("ArrowRight")
+    expect(page, ".tools button", re.compile(r"^Lecture 2 / \d+$"))
+    page.keyboard.press("Escape")
+    expect(page, ".tools button", re.compile("^Lecture$"))
 
 
 def test_a_number_leads_to_its_section_its_equation_and_its_chapter(visit):
@@ -194,9 +224,8 @@ def test_a_number_leads_to_its_section_its_equation_and_its_chapter(visit):
     expect(page, "#inspector", "Section 3.4")
     for section, chapter in (("#search", "6.1-translation"), ("#training", "5.3-optimizer")):
         link = page.locator(section).get_by_role("link", name="Read the chapter")
-        assert (
-            link.get_attribute("href") == f"../paper/{chapter}.html" and (DOCS / "paper" / f"{chapter}.md").is_file()
-        )
+        assert link.get_attribute("href") == f"../paper/{chapter}.html"
+        assert (DOCS / "paper" / f"{chapter}.md").is_file()
 
 
 def test_pictures_are_tables_for_those_who_do_not_see_them(visit):

@@ -107,6 +107,7 @@ def test_a_translator_that_reads_few_tokens_is_shallow_unless_sizes_are_given():
     assert layers(50_000, max_minutes=10, preset="tiny") == layers(50_000, max_minutes=10, d_model=64) == (4, 4, 0.3)
     assert layers(50_000, max_minutes=10, decoder_layers=1) == (4, 1, 0.3)
     assert "2+2 layers" in chosen(50_000, LAPTOP, max_minutes=10)[1][0]
+    assert any("about 1 epoch (" in one for one in chosen(2_000, GPU, batch_tokens=35_000, max_steps=1)[1])
 
 
 def test_paper_presets_fix_dropout_and_ours_follow_the_data():

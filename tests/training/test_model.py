@@ -6,7 +6,7 @@ import pytest
 import torch
 from refusals import refused
 from safetensors.torch import load_file
-from small_models import SIZES, small_recipe
+from small_models import SIZES, figures, small_recipe, write_reversed
 
 from vanilla_transformer import (
     VanillaTransformerEncoderConfig,
@@ -14,7 +14,7 @@ from vanilla_transformer import (
     VanillaTransformerForConditionalGeneration,
     VanillaTransformerTokenizer,
 )
-from vanilla_transformer.errors import RecipeError
+from vanilla_transformer.errors import RecipeError, RunError
 from vanilla_transformer.recipe.defaults import paper_learning_rate
 from vanilla_transformer.recipe.reading import load_recipe
 from vanilla_transformer.recipe.schema import Recipe
@@ -47,18 +47,24 @@ def test_a_run_starts_from_the_weights_and_the_tokenizer_of_a_model(further, tmp
         torch.testing.assert_close(weight, source[name], atol=1e-6, rtol=0)
     kept = load_recipe(directory / "recipe.yaml")
     assert kept.start.from_model == kept.tokenizer.tokenizer == further.start.from_model
-    assert (kept.model.d_model, kept.model.dropout, kept.tokenizer.vocab_size, kept.optimization.warmup_steps) == (
-        16,
-        0.2,
-        275,
-        1,
-    )
+    sizes = kept.model.d_model, kept.model.dropout, kept.tokenizer.vocab_size
+    assert (*sizes, kept.optimization.warmup_steps) == (16, 0.2, 275, 1)
     files = [(place / "tokenizer.json").read_text() for place in (directory, tmp_path / further.start.from_model)]
     assert files[0] == files[1]
-    assert (
-        f"trained from {Path(further.start.from_model).name} by vanilla_transformer"
-        in (directory / "README.md").read_text()
-    )
+    origin = f"trained from {Path(further.start.from_model).name} by vanilla_transformer"
+    assert origin in (directory / "README.md").read_text()
+
+
+def test_fine_tuning_for_some_minutes_begins_in_epoch_0_and_its_directory_refuses_a_run_without_dev(
+    further, tmp_path, monkeypatch
+):
+    monkeypatch.setattr("vanilla_transformer.training.loop.SECONDS_OF_MEASURING", 0.1)
+    dev = write_reversed(tmp_path, "dev", 20, seed=1)
+    mine = further.with_options(output=str(tmp_path / "model"), dev=dev, max_minutes=0.5, max_steps=2)
+    first = figures(train(mine).directory)[0]
+    assert (first["step"], first["epoch"]) == (0, 0)
+    with refused(RunError, "none here"):
+        train(mine.with_options(dev=()))
 
 
 @pytest.mark.parametrize(

@@ -292,17 +292,17 @@ def test_patience_ends_a_run_that_no_longer_gets_better(recipe, tmp_path, capsys
     assert json.loads((tmp_path / "model" / "summary.json").read_text())["steps"] == 8
 
 
-def test_scores_and_examples_are_reported(recipe, tmp_path, capsys):
+def test_scores_and_examples_are_reported(recipe, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("sys.argv", [str(Path.cwd() / ".venv" / "bin" / "vanilla-transformer"), "train"])
+    monkeypatch.setenv("PATH", "")
     train(
         into(recipe, tmp_path / "model", max_steps=2, metrics=("chrf",), examples=("one two",), test=recipe.data.dev)
     )
     output, errors = capsys.readouterr()
     assert output.startswith("one two\t")
-    following = errors.partition("Next:\n")[2].split()
-    assert [name for name in ("translate", "evaluate", "demo") if name in following] == [
-        "translate",
-        "evaluate",
-        "demo",
+    following = errors.partition("Next:\n")[2].splitlines()
+    assert [line.split()[:2] for line in following if line.startswith("  ")] == [
+        [".venv/bin/vanilla-transformer", name] for name in ("translate", "evaluate", "demo")
     ]
     summary = json.loads((tmp_path / "model" / "summary.json").read_text())
     assert {part: [score["name"] for score in scores] for part, scores in summary["scores"].items()} == {
@@ -319,7 +319,7 @@ def test_short_run_is_scored_on_a_part_and_every_report_says_so(recipe, tmp_path
     search = {"num_beams": 1, "max_length_beyond_source": 0}
     train(into(recipe, tmp_path / "model", max_steps=2, dev=dev, metrics=("chrf",), **search))
     [score] = json.loads((tmp_path / "model" / "summary.json").read_text())["scores"]["dev"]
-    part = re.search(r"\|(200 of \d+ texts)$", score["signature"])[1]
+    part = re.search(r"\|(200 of \d+ different texts)$", score["signature"])[1]
     assert part in (tmp_path / "model" / "README.md").read_text()
     assert f"dev: scored on {part}" in (tmp_path / "model" / "train.log").read_text()
 
@@ -415,5 +415,7 @@ def test_translations_shown_while_it_learns_change_nothing(recipe, undisturbed, 
     sources = Path(recipe.data.dev[0].parts[0]).read_text().splitlines()
     shown = re.findall(r" · (.*) → ", (undisturbed / "train.log").read_text())
     assert len(shown) == 4 and len(set(shown)) == 2 and set(shown) <= set(sources)
-    monkeypatch.setattr("vanilla_transformer.training.loop._samples", lambda sources: [])
+    monkeypatch.setattr("vanilla_transformer.training.loop._samples", lambda sources: ["one " * 40])
     assert_same_run(train(into(recipe, tmp_path / "model")), undisturbed)
+    [long] = set(re.findall(r" · (.*) → ", (tmp_path / "model" / "train.log").read_text()))
+    assert len(long) == 100 and long.endswith("…")

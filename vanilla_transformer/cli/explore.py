@@ -35,7 +35,7 @@ class Explore:
         output = self.output or Path(f"{Path(self.model).name}-explore")
         check_new_directory(output)
         from vanilla_transformer.explore.static_site import write_page
-        from vanilla_transformer.hub import card_examples
+        from vanilla_transformer.hub import card_of
         from vanilla_transformer.translation.loading import load_model
 
         model, tokenizer = load_model(self.model, device="cpu", translates=False)
@@ -45,7 +45,7 @@ class Explore:
             tokenizer,
             output,
             name=directory.resolve().name if directory.is_dir() else self.model,
-            examples=self.text or card_examples(self.model),
+            examples=self.text or card_of(self.model)[1],
             run=directory,
             documentation=self.documentation,
             report=warn,

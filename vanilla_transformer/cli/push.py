@@ -34,6 +34,9 @@ class Push:
 
     def run(self) -> None:
         """Pushes the model and prints its URL."""
+        from huggingface_hub.utils import get_token_to_send
+
+        get_token_to_send(True)  # Says where nobody is logged in, before anything slow is imported.
         from vanilla_transformer.hub import push_model
 
         address = push_model(

@@ -349,12 +349,7 @@ def tokens_in_one_batch(config: PreTrainedConfig, device: DeviceFacts) -> int:
 
 
 def _choose_length(
-    recipe: Recipe,
-    task: _Task,
-    corpus: CorpusFacts,
-    device: DeviceFacts,
-    batch_tokens: int,
-    steps_in_time: int | None,
+    recipe: Recipe, task: _Task, corpus: CorpusFacts, device: DeviceFacts, batch_tokens: int, steps_in_time: int | None
 ) -> tuple[int, int, float, str]:
     epochs = _size_preset(task, corpus.pairs).epochs
     if recipe.start.from_model is not None:
@@ -376,13 +371,13 @@ def _choose_length(
     else:
         steps, reason = recipe.optimization.max_steps, "as asked"
     if steps_in_time is not None and steps_in_time < (recipe.optimization.max_steps or math.inf):
-        steps, reason = steps_in_time, f"in {recipe.optimization.max_minutes:g} minutes"
+        steps, reason = steps_in_time, f"in {_counted(recipe.optimization.max_minutes or 0, 'minute')}"
     warmup, scale = _choose_warmup(recipe, steps)
     is_estimated = seconds_per_step and steps_in_time is None
     time = f", very roughly {duration(steps * seconds_per_step)} on {_name(device)}" if is_estimated else ""
-    epochs_done = float(f"{steps / steps_per_epoch:.2g}")
+    epochs_done = _counted(float(f"{steps / steps_per_epoch:.2g}"), "epoch")
     sentence = (
-        f"Length: {_counted(steps, 'step')}, about {epochs_done:,g} epochs{time} ({reason}); "
+        f"Length: {_counted(steps, 'step')}, about {epochs_done}{time} ({reason}); "
         f"the learning rate rises over {_counted(warmup, 'step')}"
         f"{'' if scale == 1 else f', and is {scale:.2g} times that of Eq. 3'}."
     )
@@ -430,8 +425,8 @@ def _choose_intervals(
     return chosen, f"Checkpoint every {every[0]}, {result}; loss on dev every {every[1]}."
 
 
-def _counted(number: int, unit: str) -> str:
-    return f"{number:,} {unit}{'s' * (number != 1)}"
+def _counted(number: float, unit: str) -> str:
+    return f"{number:,.10g} {unit}{'s' * (number != 1)}"
 
 
 def _cpu_seconds_per_epoch(recipe: Recipe, task: _Task, corpus: CorpusFacts, device: DeviceFacts) -> float:

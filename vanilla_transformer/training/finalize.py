@@ -3,8 +3,10 @@
 import os
 import shlex
 import shutil
+import sys
 import time
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -78,7 +80,10 @@ def finalize(context: RunContext, model: PreTrainedModel, progress: Progress) ->
     use = [f"{usage.command} {place} < FILE"] if usage and usage.command else []
     scored = "SOURCES TARGETS" if task.form.parallel else "FILE"
     commands = [*use, f"evaluate {place} --data {scored}", f"demo {place}"]
-    logger.info("\n".join(["Next:", *(f"  vanilla-transformer {command}" for command in commands)]))
+    program = "vanilla-transformer"
+    if Path(sys.argv[0]).name == program and not shutil.which(program):  # Called by its path, as in `.venv/bin`.
+        program = shlex.quote(min(sys.argv[0], os.path.relpath(sys.argv[0]), key=len))
+    logger.info("\n".join(["Next:", *(f"  {program} {command}" for command in commands)]))
     return summary
 
 
@@ -118,7 +123,7 @@ def _scores(context: RunContext, model: PreTrainedModel, progress: Progress) -> 
             found = task.evaluate(model, inputs.tokenizer, sample, metrics, progress=bar.update).scores.values()
         scores[name] = list(found)
         if total < texts_there:
-            part = f"{total:,} of {texts_there:,} texts"
+            part = f"{total:,} of {texts_there:,} different texts"
             say(f"{name}: scored on {part}, evenly spaced, because the run was short; `evaluate` scores all of them.")
             scores[name] = [replace(score, signature=f"{score.signature}|{part}") for score in found]
         for score in scores[name]:

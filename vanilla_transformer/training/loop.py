@@ -207,7 +207,7 @@ class TrainingLoop:
                 done, passed = done + 1, from_main_process(lambda: time.perf_counter() - start)
         self.optimizer.zero_grad()
         self.unread_loss.zero_()
-        self.progress = begun
+        self.progress, self.epoch_done = begun, 0.0
         return passed / done
 
     def follow(self, recipe: Recipe, checkpoint: Checkpoint | None) -> None:
@@ -410,7 +410,8 @@ class TrainingLoop:
         for sample, answer in zip(
             self.samples, self.task.answers(self.plain_model, self.tokenizer, self.samples), strict=True
         ):
-            self.logger.info(f"step {self.progress.step:,} · {sample} → {answer}")
+            shown = " → ".join(f"{one[:99]}…" if len(one) > 100 else one for one in (sample, answer))
+            self.logger.info(f"step {self.progress.step:,} · {shown}")
 
     def _check_weights(self) -> None:
         """Refuses to save a checkpoint of weights that nothing can be learned from any more."""

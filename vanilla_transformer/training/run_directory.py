@@ -154,7 +154,8 @@ class RunDirectory:
         differing = sorted(name for name, value in kept.options.items() if value != merged[name] and name not in same)
         if differing:
             changes = "; ".join(
-                f"{name} {in_words(kept[name])} there, {in_words(merged[name])} here" for name in differing
+                f"{name} {in_words(kept[name]) or 'none'} there, {in_words(merged[name]) or 'none'} here"
+                for name in differing
             )
             raise RunError(
                 f"The output directory {self.path} holds another run ({changes}): name another directory, or "

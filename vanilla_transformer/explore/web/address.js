@@ -19,7 +19,7 @@ export function stateOf(hash, app) {
   const asked = new URLSearchParams(hash.replace(/^#/, "")), { model } = app, whatIf = undisturbed();
   const list = (name) => (asked.get(name) ?? "").split(",").filter(Boolean), whole = (name) => (/^\d+$/.test(asked.get(name) ?? "") ? Number(asked.get(name)) : null);
   const within = (name, low, high, otherwise) => (Number.isFinite(Number(asked.get(name) || NaN)) ? Math.min(high, Math.max(low, Number(asked.get(name)))) : otherwise);
-  for (const name of list("off")) (name.split(".").length > 2 ? whatIf.heads : whatIf.layers).add(name);
+  for (const name of list("off")) if (/^(encoder|decoder|only)\.\d+(\.(self|cross)_attention\.\d+)?$/.test(name)) (name.split(".").length > 2 ? whatIf.heads : whatIf.layers).add(name);
   if (["none", "shuffled"].includes(asked.get("positions"))) whatIf.positions = asked.get("positions");
   for (const name of ["scale", "mask"]) whatIf[name] = asked.get(name) !== "false";
   whatIf.temperature = within("temperature", 0.1, 10, 1);

@@ -16,6 +16,8 @@ export class Answer {
     this.element.removeAttribute("aria-busy");
     if (!result) this.element.replaceChildren(h("p", { class: "hint" }, t("empty")));
     else this.element.replaceChildren(...(app.generates ? this.text() : this.labels()).filter(Boolean), ...(cut ? [h("p", { class: "warning" }, t("cut", { most: cut }))] : []));
+    const undo = app.disturbances.map(([words, onclick]) => h("button", { type: "button", class: "quiet", onclick }, words));
+    if (undo.length) this.element.append(h("div", { id: "disturbed", class: "examples", role: "group", "aria-label": t("disturbed") }, undo));
     const current = this.element.querySelector(".current"), list = current?.parentElement;
     if (list?.childElementCount > LONG) list.scrollTop = current.offsetTop - list.offsetTop - list.clientHeight / 2;
   }
@@ -61,9 +63,7 @@ export class Answer {
     return [chips("read", list(result, choose)), before && h("div", { class: "before", id: "before" }, t("before"), chips("read", list(before))), this.weighed(app.position, family === "tagger" ? (id) => model.config.labels[id] : (id) => model.piece(id))];
   }
 
-  label({ logits }, row) {
-    return this.app.model.config.labels[d3.maxIndex(logits.row(row))];
-  }
+  label = ({ logits }, row) => this.app.model.config.labels[d3.maxIndex(logits.row(row))];
 }
 
 /** Tokens in a row; with `onclick` each is a button, with `under` a label stands below it. */

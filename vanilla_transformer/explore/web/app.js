@@ -63,7 +63,6 @@ export class App {
     this.now = this.wanted === null ? this.model : await this.model.at(this.wanted);
     const computed = this.compute();
     this.dress();
-    this.lectureButton.setAttribute("aria-pressed", String(this.lecture > 0));
     this.input.value = this.text;
     await this.figure.go(this.at);
     await computed;
@@ -71,22 +70,26 @@ export class App {
   }
 
   /** The address tells what is shown, so that it can be kept as a link. */
-  keepAddress() {
-    history.replaceState(null, "", addressOf(this));
-  }
+  keepAddress = () => history.replaceState(null, "", addressOf(this));
 
   /** In lecture mode the type is large, and the arrow keys go through the views: number 1 is the first, 0 ends it. */
   async lectureOn(at) {
-    const last = `decoder-${this.model.config.decoder_layers}`, there = views.map((view) => view.replaceAll("{last}", last)).filter((view) => this.figure.ids.includes(new URLSearchParams(view).get("at")));
-    const number = Math.max(0, Math.min(there.length, at)), kept = { text: this.text, ...(this.theme && { theme: this.theme }) };
+    const there = this.views, number = Math.max(0, Math.min(there.length, at)), kept = { text: this.text, ...(this.theme && { theme: this.theme }) };
     await this.follow(number ? `${new URLSearchParams(kept)}&lecture=${number}&${there[number - 1]}` : `${new URLSearchParams({ ...kept, at: this.figure.here ?? "" })}`);
+  }
+
+  /** The views of a lecture that this model has. */
+  get views() {
+    return views.map((view) => view.replaceAll("{last}", `decoder-${this.model.config.decoder_layers}`)).filter((view) => this.figure.ids.includes(new URLSearchParams(view).get("at")));
   }
 
   /** Theme and size of the page. */
   dress() {
-    const root = document.documentElement;
+    const root = document.documentElement, { lecture } = this;
     if (this.theme) root.dataset.theme = this.theme;
-    root.classList.toggle("lecture", this.lecture > 0);
+    root.classList.toggle("lecture", lecture > 0);
+    this.lectureButton.setAttribute("aria-pressed", String(lecture > 0));
+    this.lectureButton.textContent = lecture ? t("lectureAt", { at: lecture, of: this.views.length }) : t("lecture");
   }
 
   search = (name, value) => this.change({ settings: { ...this.settings, [name]: value } });
@@ -116,19 +119,28 @@ export class App {
     await this.compute();
   }
 
-  chosenHead(place) {
-    return this.chosen.get(place) ?? 0;
-  }
+  chosenHead = (place) => this.chosen.get(place) ?? 0;
 
   chooseHead(place, head) {
     this.chosen.set(place, head);
     this.show();
   }
 
-  get disturbed() {
-    const { heads, layers, positions, scale, mask, temperature } = this.whatIf;
-    return heads.size + layers.size > 0 || positions !== "as-is" || !scale || !mask || temperature !== 1 || this.other !== "" || this.forced.length > 0 || this.now !== this.model;
+  /** What is disturbed: the words for each, and what undoes it. */
+  get disturbances() {
+    const { whatIf, other, forced, now, model } = this, { positions, temperature } = whatIf;
+    const place = ([stack, layer, kind, head]) => [t("layerPath", { stack: t(`stack.${stack}`), layer }), ...(kind ? [t(`${kind}.name`), t("head", { head })] : [])].join(", ");
+    const off = (kind) => [...whatIf[kind]].map((name) => [t(`off.${kind}`, { place: place(name.split(".")) }), () => this.toggle(kind, name)]);
+    const one = (is, key, value, undo) => (is ? [[t(`off.${key}`, { value }), undo]] : []), usual = undisturbed(), set = (name) => () => this.set(name, usual[name] ?? "");
+    return [
+      ...one(now !== model, "moment", t("afterSteps", { step: now.step }), () => this.goTo(null)), ...one(other, "other", other, set("other")), ...one(positions !== "as-is", `positions.${positions}`, "", set("positions")),
+      ...["scale", "mask"].flatMap((name) => one(!whatIf[name], name, "", set(name))), ...off("layers"), ...off("heads"), ...one(temperature !== 1, "temperature", temperature, set("temperature")),
+      ...one(forced.length, "take", model.piece(forced.at(-1)), () => this.change()),
+    ];
   }
+
+  /** Whether a stack keeps its tokens from seeing later ones. */
+  masks = (stack) => stack === "decoder" || (stack === "only" && this.generates);
 
   // What is computed ------------------------------------------------------------------------------------------------
 
@@ -150,7 +162,7 @@ export class App {
     this.answer.element.setAttribute("aria-busy", "true");
     const [result] = await Promise.all([asked, import("./vendor/d3.min.js")]);
     if (number !== this.run || (asked && !result)) return; // Something was typed in the meantime.
-    const before = result && this.disturbed && this.text.trim() ? await this.asItIs() : null;
+    const before = result && this.disturbances.length && this.text.trim() ? await this.asItIs() : null;
     if (number !== this.run) return;
     Object.assign(this, { before, result: result && { ...result, model: now } }, result && { step: result.step ?? 0, took: performance.now() - started });
     await this.compare();
@@ -192,13 +204,9 @@ export class App {
   }
 
   /** The likeliest label of each token, or of the text. */
-  likeliest({ logits }) {
-    return Array.from({ length: logits.rows }, (_, row) => d3.maxIndex(logits.row(row)));
-  }
+  likeliest = ({ logits }) => Array.from({ length: logits.rows }, (_, row) => d3.maxIndex(logits.row(row)));
 
-  names(ids) {
-    return ids.map((id) => this.model.piece(id));
-  }
+  names = (ids) => ids.map((id) => this.model.piece(id));
 
   // What is shown ---------------------------------------------------------------------------------------------------
 
@@ -212,15 +220,14 @@ export class App {
     this.answer = new Answer(this);
     this.parts = this.partsOf(family, config);
     const theme = h("button", { type: "button", class: "quiet", onclick: () => this.turnTheme() }, t("theme"));
-    this.lectureButton = h("button", { type: "button", class: "quiet", title: t("lectureHint"), onclick: () => this.lectureOn(this.lecture ? 0 : 1) }, t("lecture"));
+    this.lectureButton = h("button", { type: "button", class: "quiet", title: t("lectureHint"), onclick: () => this.lectureOn(this.lecture ? 0 : 1) });
     const whatIf = h("button", { type: "button", class: "quiet", onclick: () => this.figure.go("what-if") }, t("whatIf"));
     const main = h("main", { id: "main" }, Object.values(this.parts).flat().map((part) => part.element), h("footer", {}, this.state, h("p", {}, t("footer"))));
-    const columns = h("div", { class: "columns" }, main, this.inspector.element), bar = h("div", { class: "bar" }, h("form", { onsubmit: (event) => event.preventDefault() }, this.input, whatIf), this.answer.element);
+    const columns = h("div", { class: "columns" }, main, this.inspector.element), bar = h("div", { class: "bar" }, h("div", { class: "title" }, h("h1", { title: model.name }, model.name), h("div", { class: "tools" }, this.lectureButton, theme)), h("form", { onsubmit: (event) => event.preventDefault() }, this.input, whatIf), this.answer.element);
     const examples = h("div", { class: "examples", role: "group", "aria-label": t("examples") }, model.examples.map((text) => h("button", { type: "button", class: "quiet", dir: "auto", onclick: () => { this.input.value = text; this.type(text); } }, text)));
     document.getElementById("app").replaceChildren(
       h("a", { class: "skip", href: "#main" }, t("skip")),
-      h("header", { class: "top" }, h("div", { class: "brand" }, h("p", { class: "kicker" }, t(`kicker.${kind}`)), h("h1", {}, model.name), h("p", { class: "lead" }, this.lead())), h("div", { class: "tools" }, this.lectureButton, theme)),
-      examples, bar, columns,
+      bar, h("header", { class: "top" }, h("p", { class: "kicker" }, t(`kicker.${kind}`)), h("p", { class: "lead" }, this.lead()), examples), columns,
     );
     this.figure = new Figure(this);
     main.before(this.figure.element);
@@ -282,7 +289,8 @@ export class App {
     }
     // A row of the decoder reads one token and writes the next: where it looks, it is named by the one that it writes.
     const rows = this.names(decoder.ids), current = rows.length - 1, written = this.names(result.tokens.slice(0, step + 1));
-    const output = [parts.output[0], decoder, rows, current, result.tokens[step]];
+    const reads = rows.map((row, at) => `${row} → ${rows[at + 1] ?? this.model.piece(result.tokens[step])}`);
+    const output = [parts.output[0], decoder, reads, current, result.tokens[step]];
     const tree = result.tree.steps.length ? [[parts.tree[0], result.tree, step - result.forced.length, result.settings]] : [];
     const middle = {
       "encoder-decoder": () => [
@@ -320,15 +328,15 @@ export class App {
     await this.show();
   }
 
-  /** Keys for the whole page: the arrows step through the answer, or a lecture through its views; Escape lets a number go. */
+  /** Keys for the whole page: the arrows step through the answer, or a lecture through its views; Escape lets a number go, then the lecture. */
   key(event) {
-    if (event.key === "Escape") this.inspector.clear();
-    if (event.target.closest("input, select, textarea, canvas, .scrolls") || event.altKey || event.ctrlKey || event.metaKey || !this.generates || !this.result) return;
+    if (event.key === "Escape") return this.lecture && !this.inspector.shown?.pinned ? this.lectureOn(0) : this.inspector.clear();
+    if (event.target.closest("input, select, textarea, canvas, .scrolls") || event.altKey || event.ctrlKey || event.metaKey || !this.result) return;
     const way = { ArrowRight: 1, PageDown: 1, ArrowLeft: -1, PageUp: -1 }[event.key] ?? 0;
     if (way && this.lecture) {
       event.preventDefault();
       this.lectureOn(Math.max(1, this.lecture + way));
-    } else if (event.key.startsWith("Arrow") && way) this.goToToken(this.step + way);
+    } else if (event.key.startsWith("Arrow") && way && this.generates) this.goToToken(this.step + way);
   }
 }
 

@@ -29,25 +29,28 @@ export function trace(model, { source, whatIf, tokens }) {
   return { encoder, decoder: read(model, source, encoder, tokens, whatIf) };
 }
 
-/** How probable each token of an answer is after those before it, or each label; and which other one is likeliest there. */
-export function chances(model, { source, whatIf, tokens }) {
-  const { probabilities } = writes(model) ? read(model, source, encoded(model, source, whatIf), tokens.slice(0, -1), whatIf) : labels(model, source, whatIf);
-  return tokens.map((token, at) => {
-    const row = probabilities.row(Math.max(0, probabilities.rows - tokens.length + at));
+/** How probable each token of an answer is after those before it, or each label; and which other one is likeliest there. It pauses after each. */
+export function* chances(model, { source, whatIf, tokens }) {
+  const after = (count) => (writes(model) ? read(model, source, encoded(model, source, whatIf), tokens.slice(0, count), whatIf) : labels(model, source, whatIf)).probabilities;
+  const last = tokens.length - 1, together = whatIf.mask && after(last), told = [];
+  for (const [at, token] of tokens.entries()) {
+    // Without the mask a token would be seen before it is written: each is asked for by itself, as a search does.
+    const found = together || after(at), row = found.row(Math.max(0, found.rows - 1 - (together ? last - at : 0)));
     const rival = row.reduce((best, share, id) => (id !== token && (best < 0 || share > row[best]) ? id : best), -1);
-    return { p: row[token], rival, rivalP: row[rival] };
-  });
+    told.push({ p: row[token], rival, rivalP: row[rival] });
+    yield;
+  }
+  return told;
 }
 
-/** The probability of an answer, now and with each head and each layer switched off by itself. It pauses after each. */
+/** The probability of an answer, now and with each head and each layer switched off by itself. */
 export function* effects(model, { source, whatIf, tokens, switches }) {
   const all = (one) => one.reduce((product, { p }) => product * p, 1), without = {};
   for (const { kind, name } of switches) {
     const changed = { ...whatIf, [kind]: new Set([...whatIf[kind], name]) };
-    without[name] = all(chances(model, { source, whatIf: changed, tokens }));
-    yield;
+    without[name] = all(yield* chances(model, { source, whatIf: changed, tokens }));
   }
-  return { now: all(chances(model, { source, whatIf, tokens })), without };
+  return { now: all(yield* chances(model, { source, whatIf, tokens })), without };
 }
 
 let kept = {};

@@ -20,11 +20,10 @@ export class Figure {
 
   /** A stack from its inputs at the bottom to what it gives at the top, as the paper draws it. */
   column(stack, writes) {
-    const { model, parts } = this.app, layers = parts[stack], kinds = ["self_attention", ...(layers[0].cross ? ["cross_attention"] : []), "feed_forward"];
-    const masked = stack === "decoder" || (stack === "only" && model.family === "language-model");
+    const { parts } = this.app, layers = parts[stack], kinds = ["self_attention", ...(layers[0].cross ? ["cross_attention"] : []), "feed_forward"];
     this.layer[stack] = stack === "decoder" ? layers.length : 1;
     const input = (this.live[stack] = h("span", { class: "live" })), output = writes ? (this.live.output = h("b", { class: "live" })) : null;
-    const blocks = kinds.flatMap((kind) => [this.block(`${stack}-${kind}`, t(`map.${kind === "self_attention" && masked ? "masked" : kind}`), SUBLAYERS[kind], stack), this.block(`${stack}-${kind}_norm`, t("map.norm"), "norm", stack)]);
+    const blocks = kinds.flatMap((kind) => [this.block(`${stack}-${kind}`, t(`map.${kind}`), SUBLAYERS[kind], stack), this.block(`${stack}-${kind}_norm`, t("map.norm"), "norm", stack)]);
     const numbers = layers.map((_, at) => this.block(`${stack}-${at + 1}`, String(at + 1), "attention"));
     return h("div", { class: "stack" }, output, writes && this.block("output", t("map.output"), "softmax"),
       h("div", { class: "frame" }, h("p", { class: "times" }, h("span", {}, `${layers.length}×`), numbers), blocks.reverse()),
@@ -73,7 +72,8 @@ export class Figure {
 
   /** What goes in and what comes out at the moment that is shown. */
   update() {
-    const { result, model, generates, step } = this.app, { encoder, only, output } = this.live;
+    const { result, model, generates, step, whatIf } = this.app, { encoder, only, output } = this.live;
+    for (const stack of Object.keys(this.layer)) this.links.get(`${stack}-self_attention`).textContent = t(`map.${this.app.masks(stack) && whatIf.mask ? "masked" : "self_attention"}`);
     if (!result) return;
     const written = generates ? result.tokens.slice(0, step).map((id) => model.piece(id)) : [];
     for (const input of [encoder, only]) if (input) input.textContent = this.app.names(result.source).join(" ");

@@ -96,9 +96,10 @@ export class Picture {
     resized.observe(this.box);
   }
 
-  /** Shows a value; rows and columns are the names of its tokens, `current` the row that is being computed. */
-  update(value, rows, columns = null, { current = null, path = "" } = {}) {
-    Object.assign(this, { value, rowNames: rows, columnNames: columns, current, path });
+  /** Shows a value; rows and columns are the names of its tokens, `current` the row that is being computed, `title` a new one. */
+  update(value, rows, columns = null, { current = null, path = "", title = this.title } = {}) {
+    Object.assign(this, { value, rowNames: rows, columnNames: columns, current, path, title });
+    this.caption.textContent = title;
     this.canvas.setAttribute("aria-label", t("pictureLabel", { title: this.title, rows: value.rows, cols: value.cols }));
     if (this.cursor && (this.cursor.row >= value.rows || this.cursor.col >= value.cols)) this.cursor = null;
     if (!this.sheet.hidden) this.fillTable();
@@ -120,7 +121,7 @@ export class Picture {
     context.font = look.font;
     const longest = (names) => Math.ceil(Math.max(0, ...names.slice(0, 200).map((name) => context.measureText(cut(name)).width)));
     const labelled = value.rows <= 60;
-    const left = labelled && this.rowNames ? Math.min(76, longest(this.rowNames)) + 8 : 6;
+    const left = labelled && this.rowNames ? Math.min(this.shape === "grid" ? 76 : 124, longest(this.rowNames)) + 8 : 6;
     const room = width - left - 2;
     let cellWidth = room / value.cols, cellHeight = value.rows <= 24 ? 17 : Math.max(2, Math.min(17, 420 / value.rows)), top = 2, turned = [];
     if (shape === "grid") {
@@ -226,13 +227,9 @@ export class Picture {
     this.invalidate();
   }
 
-  rowName(row) {
-    return this.rowNames?.[row] ?? String(row);
-  }
+  rowName = (row) => this.rowNames?.[row] ?? String(row);
 
-  columnName(col) {
-    return this.shape === "grid" && this.columnNames ? this.columnNames[col] : this.columns?.(col) ?? String(col + 1);
-  }
+  columnName = (col) => (this.shape === "grid" && this.columnNames ? this.columnNames[col] : this.columns?.(col) ?? String(col + 1));
 
   toggleTable() {
     this.sheet.hidden = !this.sheet.hidden;
@@ -250,4 +247,6 @@ export class Picture {
   }
 }
 
-export const cut = (name) => (name.length > 10 ? `${name.slice(0, 9)}…` : name);
+/** A name that is not too long: of a token, or of one → the next. */
+export const cut = (name) => name.split(" → ").map((part, _, { length }) => short(part, length > 1 ? 7 : 10)).join(" → ");
+const short = (name, most) => (name.length > most ? `${name.slice(0, most - 1)}…` : name);

@@ -64,10 +64,11 @@ class AttentionPart {
     });
     Object.assign(this, pictures(app, { q: "3.2.2", k: "3.2.2", v: "3.2.2", mixed: "3.2.1", concat: "3.2.2", joined: "3.2.2" }));
     Object.assign(this, pictures(app, { scores: "3.2.1", difference: "3.2.1" }, { shape: "grid" }));
-    this.masked = stack !== "encoder" && kind === "self_attention" ? picture(app, "masked", "3.2.3", { shape: "grid" }) : null;
+    this.masked = kind === "self_attention" && app.masks(stack) ? picture(app, "masked", "3.2.3", { shape: "grid" }) : null;
     this.weights = picture(app, "weights", "3.2.1", { shape: "grid", kind: "weights" });
+    this.heading = h("h4");
     this.element = h("div", { class: "attention sub", id: `${stack}-${number + 1}-${kind}` },
-      h("h4", {}, t(`${kind}.${stack === "encoder" || !this.masked ? "free" : "masked"}`)), h("p", { class: "text" }, t(`${kind}.text`)),
+      this.heading, h("p", { class: "text" }, t(`${kind}.text`)),
       h("div", { class: "headrow", role: "group", "aria-label": t("heads") }, this.small.map((one) => one.box)),
       h("div", { class: "three" }, this.q.element, this.k.element, this.v.element),
       h("div", { class: "two" }, this.scores.element, this.masked?.element, this.weights.element, this.difference.element),
@@ -88,8 +89,11 @@ class AttentionPart {
     this.q.update(head.q, queries, null, told);
     this.k.update(head.k, keys, null, { path: told.path });
     this.v.update(head.v, keys, null, { path: told.path });
-    this.scores.update(head.scores, queries, keys, told);
-    this.masked?.update(head.masked ?? head.scores, queries, keys, told);
+    this.scores.update(head.scores, queries, keys, { ...told, title: t(head.scores.from.scale === 1 ? "undivided" : "scores") });
+    // Headings tell what was computed: without its mask a decoder sees later tokens.
+    this.heading.textContent = t(`${this.kind}.${head.masked ? "masked" : this.masked ? "unmasked" : "free"}`);
+    if (this.masked) this.masked.element.hidden = !head.masked;
+    if (head.masked) this.masked.update(head.masked, queries, keys, told);
     this.weights.update(head.weights, queries, keys, told);
     const usual = plain?.heads[chosen].weights, comparable = usual?.rows === head.weights.rows && usual.cols === head.weights.cols;
     this.difference.element.hidden = !comparable;

@@ -44,14 +44,14 @@ export class Switches {
   }
 
   update() {
-    const { whatIf, disturbed } = this.app;
+    const { whatIf, disturbances } = this.app;
     this.temperatureTold.textContent = String(whatIf.temperature);
     this.temperature.value = Math.log10(whatIf.temperature);
     this.positions.value = whatIf.positions;
     for (const name of ["scale", "mask"]) if (this[name]) this[name].checked = whatIf[name];
     if (document.activeElement !== this.other) this.other.value = this.app.other;
     for (const { kind, name, made } of this.buttons ?? []) made.setAttribute("aria-pressed", String(whatIf[kind].has(name)));
-    this.reset.hidden = !disturbed;
+    this.reset.hidden = !disturbances.length;
     this.weigh();
   }
 

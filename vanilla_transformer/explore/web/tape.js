@@ -27,9 +27,7 @@ export const ops = {
     ids.forEach((id, row) => data.set(weight.data.subarray(id * cols, (id + 1) * cols), row * cols));
     return new Value(data, ids.length, cols, { op: "embedding", ids, weight: weight.name });
   },
-  times(x, factor) {
-    return like(x, x.data.map((value) => value * factor), { op: "times", x, factor });
-  },
+  times: (x, factor) => like(x, x.data.map((value) => value * factor), { op: "times", x, factor }),
   sinusoids(positions, cols) {
     const data = new Float32Array(positions.length * cols);
     positions.forEach((position, row) => {
@@ -42,12 +40,8 @@ export const ops = {
     });
     return new Value(data, positions.length, cols, { op: "sinusoids", positions });
   },
-  none(rows, cols) {
-    return new Value(new Float32Array(rows * cols), rows, cols, { op: "none" });
-  },
-  sum(a, b) {
-    return like(a, a.data.map((value, at) => value + b.data[at]), { op: "sum", a, b });
-  },
+  none: (rows, cols) => new Value(new Float32Array(rows * cols), rows, cols, { op: "none" }),
+  sum: (a, b) => like(a, a.data.map((value, at) => value + b.data[at]), { op: "sum", a, b }),
   /** x Wᵀ + b by the rows of W from `start` to `end`, as those of one head. */
   linear(x, weight, bias = null, start = 0, end = weight.shape[0]) {
     const ins = weight.shape[1], part = weight.data.subarray(start * ins, end * ins);
@@ -63,9 +57,7 @@ export const ops = {
     const data = x.data.map((value, at) => (sees(Math.floor(at / x.cols), at % x.cols) ? value : -Infinity));
     return like(x, data, { op: "mask", x });
   },
-  softmax(x, temperature = 1) {
-    return like(x, softmax(x.data, x.cols, temperature), { op: "softmax", x, temperature });
-  },
+  softmax: (x, temperature = 1) => like(x, softmax(x.data, x.cols, temperature), { op: "softmax", x, temperature }),
   /** Each row of weights times the rows of v: the weighted sum of Eq. 1. */
   mix(weights, v) {
     const data = new Float32Array(weights.rows * v.cols);
@@ -86,12 +78,8 @@ export const ops = {
     data.set(x.data, there.data.length);
     return new Value(data, there.rows + x.rows, x.cols, { op: "given" });
   },
-  difference(a, b) {
-    return like(a, a.data.map((value, at) => value - b.data[at]), { op: "difference", a, b });
-  },
-  off(x) {
-    return like(x, new Float32Array(x.data.length), { op: "off", x });
-  },
+  difference: (a, b) => like(a, a.data.map((value, at) => value - b.data[at]), { op: "difference", a, b }),
+  off: (x) => like(x, new Float32Array(x.data.length), { op: "off", x }),
   concat(parts) {
     const cols = parts.reduce((sum, part) => sum + part.cols, 0), data = new Float32Array(parts[0].rows * cols);
     let start = 0;
@@ -101,12 +89,8 @@ export const ops = {
     }
     return new Value(data, parts[0].rows, cols, { op: "concat", parts });
   },
-  norm(x, gamma, beta, eps) {
-    return like(x, layerNorm(x.data, x.cols, gamma.data, beta.data, eps), { op: "norm", x, gamma: gamma.name, beta: beta.name, eps });
-  },
-  map(x, name) {
-    return like(x, x.data.map(activations[name]), { op: "map", x, name });
-  },
+  norm: (x, gamma, beta, eps) => like(x, layerNorm(x.data, x.cols, gamma.data, beta.data, eps), { op: "norm", x, gamma: gamma.name, beta: beta.name, eps }),
+  map: (x, name) => like(x, x.data.map(activations[name]), { op: "map", x, name }),
   /** One row: the mean of all, or the first. */
   pool(x, how) {
     const taken = Array.from({ length: how === "first" ? 1 : x.rows }, (_, row) => x.row(row));
