@@ -279,10 +279,25 @@ def test_one_command_of_two_processes_goes_on_to_the_same_bytes_however_it_ended
     assert (output / "model.safetensors").read_bytes() == expected
 
 
+def test_what_accelerate_has_in_its_default_configuration_changes_no_weights(recipe, alone, tmp_path, monkeypatch):
+    (tmp_path / "accelerate").mkdir()
+    lines = ["distributed_type: MULTI_GPU", "num_processes: 2", "mixed_precision: bf16", "dynamo_config:"]
+    configuration = "\n".join([*lines, "  dynamo_backend: EAGER", ""])
+    (tmp_path / "accelerate" / "default_config.yaml").write_text(configuration)
+    monkeypatch.setenv("HF_HOME", str(tmp_path))
+    monkeypatch.setenv("ACCELERATE_GRADIENT_ACCUMULATION_STEPS", "4")
+    by_accelerate = ("-m", "accelerate.commands.launch", "-m", "vanilla_transformer")
+    program = Program(tmp_path, command(recipe, tmp_path / "model"), launcher=by_accelerate, place=".")
+    assert program.code() == 0, program.said.read_text()
+    assert json.loads((tmp_path / "model" / "summary.json").read_text())["processes"] == 2
+    assert_same_training(tmp_path / "model", alone)
+
+
 @pytest.mark.parametrize(
     "environment",
     [
         {"ACCELERATE_MIXED_PRECISION": "no", "MASTER_ADDR": "127.0.0.1"},
+        {"ACCELERATE_USE_DEEPSPEED": "true", "RANK": "0"},
         {"WORLD_SIZE": "4", "RANK": "1"},
         {},
     ],

@@ -23,6 +23,7 @@ import torch
 from accelerate import Accelerator
 from accelerate.utils import (
     DistributedDataParallelKwargs,
+    GradientAccumulationPlugin,
     ProjectConfiguration,
     broadcast_object_list,
     gather_object,
@@ -46,6 +47,8 @@ MIN_STEPS = 1_000
 MIN_MEMORY = 4 << 30
 # How long processes wait for one that has not started, and for the one that prepares the text.
 JOINING_LIMIT, PREPARATION_LIMIT = timedelta(minutes=10), timedelta(days=7)
+# Ways of accelerate to divide the weights.
+_IN_PARTS = ("FSDP", "DEEPSPEED", "MEGATRON_LM", "PARALLELISM_CONFIG")
 # The exit code of a process that does not hear the others any more: the launcher knows why.
 _LOST = 75
 # A worker takes the code from where its launcher has it, wherever it was started, and ends silently on Ctrl-C.
@@ -215,6 +218,10 @@ def start_accelerator(store: "torch.distributed.Store | None", settings: Run) ->
         log_with=list(settings.trackers) or None,
         project_config=ProjectConfiguration(project_dir=settings.output, logging_dir=f"{settings.output}/trackers"),
         step_scheduler_with_optimizer=False,
+        # What is not given is read from variables that `accelerate launch` sets: the recipe alone decides.
+        mixed_precision="no",
+        gradient_accumulation_plugin=GradientAccumulationPlugin(num_steps=1),
+        dynamo_backend="no",
         # Gradients stay in the exchange buffers, and exist only once.
         kwargs_handlers=[DistributedDataParallelKwargs(gradient_as_bucket_view=True)],
     )
@@ -231,11 +238,12 @@ def check_launch() -> None:
     # Only these two reveal how many processes `accelerate launch` was to start.
     for_several = "ACCELERATE_MIXED_PRECISION" in os.environ and "MASTER_ADDR" in os.environ
     alone = "LOCAL_RANK" not in os.environ and (for_several or int(os.environ.get("WORLD_SIZE", "1")) > 1)
-    if alone or os.environ.get("ACCELERATE_USE_FSDP") == "true":
+    in_parts = [kind for kind in _IN_PARTS if os.environ.get(f"ACCELERATE_USE_{kind}", "").lower() == "true"]
+    if alone or in_parts:
         raise RecipeError(
             "Several processes were asked for, but each would train by itself or on a part of the weights: use "
-            "`accelerate launch --multi_gpu --num_processes N` without FSDP, on a CPU too, or `torchrun "
-            "--nproc_per_node N`."
+            f"`accelerate launch --multi_gpu --num_processes N` without {', '.join(in_parts) or 'FSDP'}, on a CPU too, "
+            "or `torchrun --nproc_per_node N`."
         )
 
 
