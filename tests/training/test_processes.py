@@ -176,6 +176,45 @@ def signalled(rank, by):
     loop.TrainingLoop._update = acting_update
 
 
+def test_the_process_that_fails_says_why_whoever_would_wait_for_it(recipe, tmp_path):
+    launch = Launch(2, command(recipe, tmp_path / "model", process_timeout=20), tmp_path, deed=failing)
+    assert launch.codes() == [1, 1], launch.printed_by_all()
+    assert re.search(LOST, launch.printed(0)) and "error: the reason" in launch.printed(1), launch.printed_by_all()
+
+
+def failing(rank):
+    """The second process fails in its first step; as on NCCL, a group ends when all end it."""
+    torch.distributed.destroy_process_group = lambda group: torch.distributed.barrier()
+    if rank == 1:
+        loop.TrainingLoop._update = fail
+
+
+def fail(*arguments):
+    raise ValueError("the reason")
+
+
+def test_the_launcher_finds_no_half_of_an_error(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "platform", "one where no signal is asked for")
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "a run")
+    monkeypatch.setenv("TORCHELASTIC_ERROR_FILE", str(tmp_path / "error"))
+    dump = json.dump
+    monkeypatch.setattr(
+        json, "dump", lambda *arguments: (dump(*arguments), (tmp_path / "error").touch(exist_ok=False))
+    )
+    with pytest.raises(ValueError, match="the reason"):
+        processes.run_worker(fail)
+    assert json.loads((tmp_path / "error").read_text())["message"]["message"] == "ValueError: the reason"
+
+
+def test_a_signal_that_the_program_around_python_handles_stays_with_it(monkeypatch):
+    heard = []
+    monkeypatch.setattr(signal, "signal", lambda *handler: heard.append(handler))
+    monkeypatch.setattr(signal, "getsignal", lambda signum: None)
+    with processes.StopRequest():
+        pass
+    assert heard == []
+
+
 def test_processes_that_do_not_mean_the_same_run_are_told_so(recipe, tmp_path):
     launch = Launch(2, command(recipe, tmp_path / "model"), tmp_path, deed=other_text)
     assert launch.codes() == [2, 2], launch.printed_by_all()

@@ -30,10 +30,11 @@ from accelerate.utils import (
     patch_environment,
 )
 from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException, Std
-from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure, record
+from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ErrorHandler, ProcessFailure, record
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from vanilla_transformer import __version__
+from vanilla_transformer.atomic_files import atomic_replace
 from vanilla_transformer.errors import RecipeError, RunError
 from vanilla_transformer.machine import OWN_LAUNCHER, own_threads, usable_cores
 from vanilla_transformer.recipe.reading import load_recipe
@@ -148,6 +149,15 @@ def _explain(failures: dict[int, ProcessFailure], number: int) -> NoReturn:
     raise RunError(f"The {number} processes of the run do not hear each other any more: {again}.")
 
 
+class _WholeErrorFile(ErrorHandler):
+    """Writes the file of an error that the launcher reads whole or not at all: of a half it would itself fail."""
+
+    def record_exception(self, e: BaseException) -> None:
+        if file := os.environ.get("TORCHELASTIC_ERROR_FILE"):
+            with atomic_replace(Path(file)) as whole, patch_environment(TORCHELASTIC_ERROR_FILE=whole):
+                super().record_exception(e)
+
+
 def run_worker(work: Callable[[], None]) -> None:
     """Does the work of a process; under torch's launcher, ends with it, and lets it report why the work failed."""
     if "TORCHELASTIC_RUN_ID" not in os.environ:
@@ -156,7 +166,7 @@ def run_worker(work: Callable[[], None]) -> None:
         # Workers have sessions of their own: when their launcher is killed, nothing else would end them.
         set_parent_death_signal = 1  # From Linux's sys/prctl.h.
         ctypes.CDLL(None, use_errno=True).prctl(set_parent_death_signal, signal.SIGKILL)
-    return record(work)()
+    return record(work, _WholeErrorFile())()
 
 
 @contextmanager
@@ -242,8 +252,8 @@ def check_launch() -> None:
     if alone or in_parts:
         raise RecipeError(
             "Several processes were asked for, but each would train by itself or on a part of the weights: use "
-            f"`accelerate launch --multi_gpu --num_processes N` without {', '.join(in_parts) or 'FSDP'}, on a CPU too, "
-            "or `torchrun --nproc_per_node N`."
+            f"`accelerate launch --multi_gpu --num_processes N` without {', '.join(in_parts) or 'FSDP'}, on a CPU "
+            "too, or `torchrun --nproc_per_node N`."
         )
 
 
@@ -264,7 +274,8 @@ def check_same(facts: dict[str, object]) -> None:
 class StopRequest:
     """Remembers the first signal that asked to stop, 0 before that; tells when a step is the last one.
 
-    In its block SIGTERM, SIGHUP and Ctrl-C are only recorded. An ignored SIGHUP stays ignored, as under nohup.
+    In its block SIGTERM, SIGHUP and Ctrl-C are only recorded. An ignored SIGHUP stays ignored, as under nohup, and one
+    that the program around Python handles stays with it.
 
     Args:
         finish: A file that asks the run, by being there, to end with the model that it has.
@@ -289,10 +300,12 @@ class StopRequest:
         self.signal = self.signal or signum
 
     def __enter__(self) -> Self:
-        # Outside the main thread Python allows no handlers, and Windows has no SIGHUP.
+        # Outside the main thread Python allows no handlers, and Windows has no SIGHUP. A handler of the program that
+        # Python is embedded in shows as None, and could not be restored.
         with suppress(ValueError):
             for signum in (getattr(signal, name) for name in ("SIGTERM", "SIGINT", "SIGHUP") if hasattr(signal, name)):
-                if signum == signal.SIGINT or signal.getsignal(signum) is not signal.SIG_IGN:
+                left_alone = (None,) if signum == signal.SIGINT else (None, signal.SIG_IGN)
+                if signal.getsignal(signum) not in left_alone:
                     self._previous[signum] = signal.signal(signum, self)
         return self
 

@@ -81,7 +81,7 @@ def start_run(recipe: Recipe) -> Iterator[RunContext]:
     _check_trackers(recipe.run.trackers)
     check_launch()
     logger = RunLogger(run.metrics, run.log, enabled=is_main_process())
-    accelerator = None
+    accelerator, together = None, True
     try:
         store = find_store()
         inputs = main_process_first(store, partial(_open_and_prepare, recipe, run, logger))
@@ -102,11 +102,18 @@ def start_run(recipe: Recipe) -> Iterator[RunContext]:
             with suppress(OSError):  # The disk may be full.
                 logger.info(f"Ended by an error: {error}", shown=False)
             raise
+    except (Exception, KeyboardInterrupt):
+        together = False
+        raise
     finally:
         logger.close_bar()
         run.leave()
         if accelerator is not None:
-            accelerator.end_training()
+            for tracker in accelerator.trackers:
+                tracker.finish()
+            # To end NCCL's group waits for the others, which after an error do not come: it has to be told first.
+            if together:
+                accelerator.state.destroy_process_group()
 
 
 def _check_trackers(names: Sequence[str]) -> None:
