@@ -25,7 +25,7 @@ from vanilla_transformer.data.preparation import StoredCorpus
 from vanilla_transformer.errors import RecipeError
 from vanilla_transformer.machine import usable_cores
 from vanilla_transformer.recipe.schema import Recipe
-from vanilla_transformer.training import loop, processes, setup
+from vanilla_transformer.training import inputs, loop, processes
 from vanilla_transformer.training.processes import processes_for
 
 # A server that has everything imported makes each process in milliseconds.
@@ -138,7 +138,7 @@ def assert_same_training(directory, alone):
 
 
 def test_two_processes_train_as_one_does_each_on_pairs_of_its_own(recipe, alone, tmp_path):
-    launch = Launch(2, command(recipe, tmp_path / "model"), tmp_path)
+    launch = Launch(2, command(recipe, tmp_path / "model"), tmp_path, deed=without_text)
     assert launch.codes() == [0, 0], launch.printed_by_all()
     assert_same_training(tmp_path / "model", alone)
     assert launch.printed(1) == ""
@@ -231,16 +231,15 @@ def test_processes_that_take_the_package_from_different_places_are_told_so(monke
         processes.check_same({})
 
 
+def without_text(rank):
+    """The second process cannot read the text: the main one prepares it for both."""
+    if rank == 1:
+        inputs.read_corpus = fail
+
+
 def other_text(rank):
     if rank == 1:
-        gather = setup.gather_inputs
-
-        def gather_others(*arguments):
-            inputs = gather(*arguments)
-            inputs.train.tokens = inputs.train.tokens[::-1]
-            return inputs
-
-        setup.gather_inputs = gather_others
+        StoredCorpus._hash = lambda self: "of another text"
 
 
 class Program:

@@ -4,6 +4,7 @@ import ctypes
 import logging
 import math
 import os
+import pickle
 import re
 import signal
 import socket
@@ -198,19 +199,21 @@ def find_store() -> "torch.distributed.Store | None":
 
 
 def main_process_first(store: "torch.distributed.Store | None", work: Callable[[], Result]) -> Result:
-    """Returns the result of `work` on each process; the others begin when the main one is done, and find its files.
+    """Returns the result of `work`, which the main process does, on each; the others wait, and have a pickled copy.
 
     They form no group yet: it would have to wait for as long as text is prepared.
     """
     if store is None:
         return work()
-    if not is_main_process():
-        store.wait(["prepared"], PREPARATION_LIMIT)
-    result = work()
-    store.set("prepared" if is_main_process() else f"ready {os.environ['RANK']}", "")
     if is_main_process():
+        result = work()
+        store.set("prepared", pickle.dumps(result))  # type: ignore[arg-type]
         store.wait([f"ready {rank}" for rank in range(1, int(os.environ["WORLD_SIZE"]))], PREPARATION_LIMIT)
-    return result
+        return result
+    store.wait(["prepared"], PREPARATION_LIMIT)
+    copy: Result = pickle.loads(store.get("prepared"))
+    store.set(f"ready {os.environ['RANK']}", "")
+    return copy
 
 
 def start_accelerator(store: "torch.distributed.Store | None", settings: Run) -> Accelerator:

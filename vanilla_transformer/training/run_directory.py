@@ -82,10 +82,6 @@ class RunDirectory:
         self.keep(recipe)
         return recipe
 
-    def follow(self, recipe: Recipe) -> Recipe:
-        """Returns what `open` has returned to the main process, or raises what it has raised there."""
-        return self._continue(recipe) if has_checkpoints(self.checkpoints) else recipe
-
     def leave(self) -> None:
         """Lets others train in the directory; the end of the process does so too, however it ends."""
         if self.is_locked:

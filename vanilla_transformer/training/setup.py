@@ -27,7 +27,7 @@ from vanilla_transformer.training.processes import (
     main_process_first,
     start_accelerator,
 )
-from vanilla_transformer.training.run_directory import RECIPE, AlreadyFinished, RunDirectory, RunLogger, output_path
+from vanilla_transformer.training.run_directory import AlreadyFinished, RunDirectory, RunLogger, output_path
 
 # Share of a run's minutes that its last evaluation and checkpoint, the mean, the scores and the card may take; and of
 # the time before them that is left to steps, beside evaluations and checkpoints.
@@ -89,8 +89,7 @@ def start_run(recipe: Recipe) -> Iterator[RunContext]:
             raise inputs
         accelerator = start_accelerator(store, recipe.run)
         texts = [corpus.tokens for corpus in (inputs.train, inputs.dev) if corpus is not None]
-        shared = (run.path / RECIPE).is_file()
-        check_same({"recipe": inputs.recipe.to_yaml(), "text": texts, "output directory": shared})
+        check_same({"recipe": recipe.to_yaml(), "text": texts})
         resolved = _resolve(inputs.recipe, inputs, accelerator, logger)
         checkpoint = from_main_process(partial(latest_checkpoint, run.checkpoints, logger.info))
         deadline = begun + 60 * (resolved.optimization.max_minutes or math.inf)
@@ -128,12 +127,12 @@ def _check_trackers(names: Sequence[str]) -> None:
 
 
 def _open_and_prepare(recipe: Recipe, run: RunDirectory, logger: RunLogger) -> Inputs | AlreadyFinished:
-    """Turns the text into tokens; all processes hear from the main one that there is nothing to do."""
+    """Turns the text into tokens; all processes hear from the main one if there is nothing to do."""
     try:
-        recipe = run.open(recipe) if is_main_process() else run.follow(recipe)
+        recipe = run.open(recipe)
     except AlreadyFinished as finished:
         return finished
-    if is_main_process() and not run.is_locked:
+    if not run.is_locked:
         logger.info(f"The disk of {run.path} cannot lock files: make sure that no other process trains there.")
     return gather_inputs(recipe, run, logger.info)
 
