@@ -98,7 +98,7 @@ def processes_for(recipe: Recipe) -> int:
     return recipe.run.processes or (2 if suits and (steps is None or steps >= MIN_STEPS) else 1)
 
 
-def launch(number: int, recipe: Recipe) -> None:
+def launch(number: int, recipe: Recipe, *options: str) -> None:
     """Runs `train` by a recipe in several processes that share the cores of this CPU, by torch's elastic launcher."""
     if sys.platform == "linux":
         os.environ["GLOO_SOCKET_IFNAME"] = "lo"
@@ -121,7 +121,7 @@ def launch(number: int, recipe: Recipe) -> None:
             signals_to_handle=",".join(["SIGTERM", "SIGINT", *hang_up]),
         )
         code = _WORKER.format(path=sys.path)
-        words = [*subprocess._args_from_interpreter_flags(), "-P", "-c", code, "train", file]  # type: ignore
+        words = [*subprocess._args_from_interpreter_flags(), "-P", "-c", code, "train", file, *options]  # type: ignore
         with patch_environment(OMP_NUM_THREADS=max(1, own_threads() // number)):
             try:
                 elastic_launch(config, sys.executable)(*words)
