@@ -350,13 +350,15 @@ def test_a_process_that_was_to_have_others_and_cannot_find_them_is_refused(monke
             processes.check_launch()
 
 
-def test_processes_that_share_cores_are_for_a_cpu_without_a_launcher(monkeypatch):
+def test_one_command_uses_all_accelerators_unless_a_launcher_starts_it(monkeypatch):
     two = Recipe.of(output="nowhere", processes=2)
     assert processes_for(two) == 2
     monkeypatch.setenv("WORLD_SIZE", "1")
     assert processes_for(two) == 1
     monkeypatch.delenv("WORLD_SIZE")
     monkeypatch.setattr(torch.accelerator, "is_available", lambda: True)
-    assert processes_for(Recipe.of(output="nowhere")) == 1
-    with refused(RecipeError, "torchrun --nproc-per-node"):
-        processes_for(two)
+    monkeypatch.setattr(torch.accelerator, "device_count", lambda: 8)
+    assert processes_for(two) == 2
+    assert processes_for(Recipe.of(output="nowhere", max_steps=1)) == (8 if sys.platform == "linux" else 1)
+    with refused(RecipeError, "processes", 9, 8):
+        processes_for(Recipe.of(output="nowhere", processes=9))

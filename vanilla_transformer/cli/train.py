@@ -21,8 +21,8 @@ class Train:
     """Train a model on text, from a recipe, from options, or from a recipe with some options overridden.
 
     To start, `train --train corpus.en corpus.de --output my-model` is enough: all other settings are chosen from the
-    data and the device, and printed. If interrupted, run the same command again to continue. On a CPU, several
-    processes share its cores; for several devices use `accelerate launch -m vanilla_transformer train ...`.
+    data and the device, and printed. If interrupted, run the same command again to continue. All accelerators of the
+    machine take part; for several machines use `torchrun ... -m vanilla_transformer train ...`.
     """
 
     name: Annotated[str | None, Positional, arg(metavar="[RECIPE]", help=RECIPE_HELP, help_behavior_hint="")] = None

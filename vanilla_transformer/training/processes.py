@@ -80,26 +80,29 @@ def processes_for(recipe: Recipe) -> int:
     """
     if is_launched():
         return 1
-    if torch.accelerator.is_available():
-        if (recipe.run.processes or 1) > 1:
-            raise RecipeError(
-                f"processes is {recipe.run.processes}, but the option shares the cores of a CPU: on several "
-                "accelerators use `torchrun --nproc-per-node N -m vanilla_transformer train ...`."
-            )
-        return 1
+    devices = torch.accelerator.device_count() if torch.accelerator.is_available() else 0
+    if devices and (recipe.run.processes or 1) > devices:
+        raise RecipeError(
+            f"processes is {recipe.run.processes}, but each needs an accelerator of its own, and there are {devices}: "
+            "give that number or less."
+        )
     output = Path(recipe.run.output or "")
     if recipe.run.processes is None and recipe.run.output and any(output.glob("checkpoints/step-*")):
         with suppress(RecipeError):  # The error is reported when the directory is opened.
             # The run may have begun on other machines.
-            return min(load_recipe(output / "recipe.yaml").run.processes or 1, usable_cores())
-    # Other systems and more processes have not been measured; of three threads, one would be idle.
-    suits = sys.platform == "linux" and own_threads() not in (1, 3) and psutil.virtual_memory().total >= MIN_MEMORY
+            return min(load_recipe(output / "recipe.yaml").run.processes or 1, devices or usable_cores())
+    # Other systems have not been tried.
+    is_linux = sys.platform == "linux"
+    if devices:
+        return recipe.run.processes or (devices if is_linux else 1)
+    # More processes have not been measured; of three threads, one would be idle.
+    suits = is_linux and own_threads() not in (1, 3) and psutil.virtual_memory().total >= MIN_MEMORY
     steps = recipe.optimization.max_steps
     return recipe.run.processes or (2 if suits and (steps is None or steps >= MIN_STEPS) else 1)
 
 
 def launch(number: int, recipe: Recipe, *options: str) -> None:
-    """Runs `train` by a recipe in several processes that share the cores of this CPU, by torch's elastic launcher."""
+    """Runs `train` by a recipe in several processes that share this machine, by torch's elastic launcher."""
     if sys.platform == "linux":
         os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     logging.disable(logging.CRITICAL)  # The launcher would tell each process that it ends.
