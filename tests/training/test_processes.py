@@ -176,7 +176,11 @@ def test_five_processes_train_each_family_as_one_in_steps_of_fewer_rows(family, 
     chosen = chosen.with_options(**STEPS, **RATES, **changes, precision="float32", metrics=(), average_checkpoints=1)
     (tmp_path / "recipe.yaml").write_text(chosen.to_yaml())
     for number in (1, 5):
-        launch = Launch(number, command(tmp_path / "recipe.yaml", tmp_path / f"{number}"), tmp_path / "folder")
+        # The group ends when the model is there.
+        ended = partial(open, tmp_path / f"{number}" / "summary.json", "rb", -1)
+        deed = partial(elsewhere, place="training.processes.torch.distributed.destroy_process_group", value=ended)
+        words = command(tmp_path / "recipe.yaml", tmp_path / f"{number}")
+        launch = Launch(number, words, tmp_path / "folder", deed=deed)
         assert launch.codes() == [0] * number, launch.printed_by_all()
     assert_same_training(tmp_path / "5", tmp_path / "1")
 

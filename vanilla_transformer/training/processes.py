@@ -49,8 +49,6 @@ MIN_STEPS = 1_000
 MIN_MEMORY = 4 << 30
 # How long processes wait for one that has not started, and for the one that prepares the text.
 JOINING_LIMIT, PREPARATION_LIMIT = timedelta(minutes=10), timedelta(days=7)
-# Ways of accelerate to divide the weights.
-_IN_PARTS = ("FSDP", "DEEPSPEED", "MEGATRON_LM", "PARALLELISM_CONFIG")
 # The exit code of a process that does not hear the others any more: the launcher knows why.
 _LOST = 75
 # A worker takes the code from where its launcher has it, wherever it was started, and ends silently on Ctrl-C.
@@ -91,12 +89,10 @@ def processes_for(recipe: Recipe) -> int:
         with suppress(RecipeError):  # The error is reported when the directory is opened.
             # The run may have begun on other machines.
             return min(load_recipe(output / "recipe.yaml").run.processes or 1, devices or usable_cores())
-    # Other systems have not been tried.
-    is_linux = sys.platform == "linux"
     if devices:
-        return recipe.run.processes or (devices if is_linux else 1)
-    # More processes have not been measured; of three threads, one would be idle.
-    suits = is_linux and own_threads() not in (1, 3) and psutil.virtual_memory().total >= MIN_MEMORY
+        return recipe.run.processes or (devices if sys.platform == "linux" else 1)
+    # Other systems and more processes have not been measured; of three threads, one would be idle.
+    suits = sys.platform == "linux" and own_threads() not in (1, 3) and psutil.virtual_memory().total >= MIN_MEMORY
     steps = recipe.optimization.max_steps
     return recipe.run.processes or (2 if suits and (steps is None or steps >= MIN_STEPS) else 1)
 
@@ -201,21 +197,23 @@ def find_store() -> "torch.distributed.Store | None":
     return torch.distributed.PrefixStore(f"start {os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
 
 
-def main_process_first(store: "torch.distributed.Store | None", work: Callable[[], Result]) -> Result:
+def main_process_first(
+    store: "torch.distributed.Store | None", work: Callable[[], Result], name: str = "prepared"
+) -> Result:
     """Returns the result of `work`, which the main process does, on each; the others wait, and have a pickled copy.
 
-    They form no group yet: it would have to wait for as long as text is prepared.
+    They do not wait as a group, whose waiting is limited: text is prepared, and a model scored, as long as it takes.
     """
     if store is None:
         return work()
     if is_main_process():
         result = work()
-        store.set("prepared", pickle.dumps(result))  # type: ignore[arg-type]
-        store.wait([f"ready {rank}" for rank in range(1, int(os.environ["WORLD_SIZE"]))], PREPARATION_LIMIT)
+        store.set(name, pickle.dumps(result))  # type: ignore[arg-type]
+        store.wait([f"{name} {rank}" for rank in range(1, int(os.environ["WORLD_SIZE"]))], PREPARATION_LIMIT)
         return result
-    store.wait(["prepared"], PREPARATION_LIMIT)
-    copy: Result = pickle.loads(store.get("prepared"))
-    store.set(f"ready {os.environ['RANK']}", "")
+    store.wait([name], PREPARATION_LIMIT)
+    copy: Result = pickle.loads(store.get(name))
+    store.set(f"{name} {os.environ['RANK']}", "")
     return copy
 
 
@@ -254,12 +252,12 @@ def check_launch() -> None:
     # Only these two reveal how many processes `accelerate launch` was to start.
     for_several = "ACCELERATE_MIXED_PRECISION" in os.environ and "MASTER_ADDR" in os.environ
     alone = "LOCAL_RANK" not in os.environ and (for_several or int(os.environ.get("WORLD_SIZE", "1")) > 1)
-    in_parts = [kind for kind in _IN_PARTS if os.environ.get(f"ACCELERATE_USE_{kind}", "").lower() == "true"]
-    if alone or in_parts:
+    in_parts = ("FSDP", "DEEPSPEED", "MEGATRON_LM", "PARALLELISM_CONFIG")
+    if alone or any(os.environ.get(f"ACCELERATE_USE_{one}") == "true" for one in in_parts):
         raise RecipeError(
             "Several processes were asked for, but each would train by itself or on a part of the weights: use "
-            f"`accelerate launch --multi_gpu --num_processes N` without {', '.join(in_parts) or 'FSDP'}, on a CPU "
-            "too, or `torchrun --nproc_per_node N`."
+            "`accelerate launch --multi_gpu --num_processes N` without FSDP or DeepSpeed, on a CPU too, or `torchrun "
+            "--nproc_per_node N`."
         )
 
 

@@ -101,6 +101,7 @@ def start_run(recipe: Recipe) -> Iterator[RunContext]:
             with suppress(OSError):  # The disk may be full.
                 logger.info(f"Ended by an error: {error}", shown=False)
             raise
+        main_process_first(store, lambda: None, "over")
     except (Exception, KeyboardInterrupt):
         together = False
         raise
