@@ -69,8 +69,15 @@ def test_a_run_trains_without_waits_and_its_model_loads_on_the_processor(
 
 
 @pytest.mark.parametrize("precision", ["bfloat16", "float16"])
-def test_a_run_in_half_precision_learns(precision, pairs, device, tmp_path, capsys):
+def test_a_run_in_half_precision_learns_and_goes_on_to_the_same_weights(
+    precision, pairs, device, train_until, tmp_path, capsys
+):
     recipe = pairs.with_options(**STEPS, output=str(tmp_path / "model"), precision=precision, max_grad_norm=1.0)
     vanilla_transformer.train(recipe)
     model, _ = load_model(tmp_path / "model", device="cpu")
     assert all(weight.isfinite().all() for weight in model.parameters())
+    if device != "cuda":  # There gradients are summed in no fixed order.
+        stopped = recipe.with_options(output=str(tmp_path / "stopped"))
+        train_until(stopped, 9)
+        again = vanilla_transformer.train(stopped).directory / "model.safetensors"
+        assert again.read_bytes() == (tmp_path / "model" / "model.safetensors").read_bytes()

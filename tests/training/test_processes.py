@@ -4,6 +4,7 @@ import faulthandler
 import json
 import multiprocessing
 import os
+import pkgutil
 import re
 import signal
 import subprocess
@@ -14,18 +15,21 @@ from functools import partial
 
 import psutil
 import pytest
+import small_tasks
 import torch
 from browser import free_port
 from refusals import refused
 from safetensors.torch import load_file
-from small_models import figures, small_recipe
+from small_models import SIZES, figures, small_recipe
+from small_tasks import labelled, lines, masked_lines, tagged  # noqa: F401
 
 from vanilla_transformer.cli.program import main
 from vanilla_transformer.data.preparation import StoredCorpus
 from vanilla_transformer.errors import RecipeError
 from vanilla_transformer.machine import usable_cores
+from vanilla_transformer.recipe.reading import load_recipe
 from vanilla_transformer.recipe.schema import Recipe
-from vanilla_transformer.training import loop, processes, setup
+from vanilla_transformer.training import loop, processes
 from vanilla_transformer.training.processes import processes_for
 
 # A server that has everything imported makes each process in milliseconds.
@@ -138,7 +142,9 @@ def assert_same_training(directory, alone):
 
 
 def test_two_processes_train_as_one_does_each_on_pairs_of_its_own(recipe, alone, tmp_path):
-    launch = Launch(2, command(recipe, tmp_path / "model"), tmp_path)
+    # The main process prepares the text for both.
+    deed = partial(elsewhere, place="training.inputs.read_corpus", value=fail)
+    launch = Launch(2, command(recipe, tmp_path / "model"), tmp_path, deed=deed)
     assert launch.codes() == [0, 0], launch.printed_by_all()
     assert_same_training(tmp_path / "model", alone)
     assert launch.printed(1) == ""
@@ -151,6 +157,32 @@ def test_two_processes_train_as_one_does_each_on_pairs_of_its_own(recipe, alone,
     again = Launch(2, command(recipe, tmp_path / "model"), tmp_path)
     assert again.codes() == [0, 0], again.printed_by_all()
     assert "is finished, there is nothing to do" in again.printed(0) and again.printed(1) == ""
+
+
+STEPS = {"batch_tokens": 40, "batches_per_step": 2, "max_steps": 3, "log_steps": 1, "eval_steps": 3, "save_steps": 3}
+RATES = {"adam_epsilon": 1.0, "learning_rate_scale": 10.0, "max_grad_norm": 0.5, "dropout": 0.0}
+
+
+@pytest.mark.parametrize("family", ["labelled", "tagged", "lines", "masked_lines", "mixture", "from", "bahdanau"])
+def test_five_processes_train_each_family_as_one_in_steps_of_fewer_rows(family, request, recipe, alone, tmp_path):
+    pairs, unset = load_recipe(recipe), dict.fromkeys((*SIZES, "vocab_size"))
+    chosen = request.getfixturevalue(family) if hasattr(small_tasks, family) else pairs
+    words = [word for part in ("train", "dev") for word in ("+", *pairs.data.corpora(part)[0].parts, "weight=2")]
+    changes = {
+        "mixture": {"train": words[1:]},
+        "from": {**unset, "from_model": str(alone)},
+        "bahdanau": {**unset, "architecture": "recurrent", "preset": "tiny", "attention": family, "vocab_size": 275},
+    }.get(family, {"examples": ()})
+    chosen = chosen.with_options(**STEPS, **RATES, **changes, precision="float32", metrics=(), average_checkpoints=1)
+    (tmp_path / "recipe.yaml").write_text(chosen.to_yaml())
+    for number in (1, 5):
+        # The group ends when the model is there.
+        ended = partial(open, tmp_path / f"{number}" / "summary.json", "rb", -1)
+        deed = partial(elsewhere, place="training.processes.torch.distributed.destroy_process_group", value=ended)
+        words = command(tmp_path / "recipe.yaml", tmp_path / f"{number}")
+        launch = Launch(number, words, tmp_path / "folder", deed=deed)
+        assert launch.codes() == [0] * number, launch.printed_by_all()
+    assert_same_training(tmp_path / "5", tmp_path / "1")
 
 
 def test_a_killed_process_ends_all_and_the_same_command_goes_on_with_another_number(recipe, alone, tmp_path):
@@ -176,32 +208,57 @@ def signalled(rank, by):
     loop.TrainingLoop._update = acting_update
 
 
-def test_processes_that_do_not_mean_the_same_run_are_told_so(recipe, tmp_path):
-    launch = Launch(2, command(recipe, tmp_path / "model"), tmp_path, deed=other_text)
+def elsewhere(rank, place, value):
+    """The second process has something else in a place of the package."""
+    if rank == 1:
+        holder, _, name = place.rpartition(".")
+        setattr(pkgutil.resolve_name(f"vanilla_transformer.{holder}"), name, value)
+
+
+def fail(*arguments):
+    """Raises an error; as on NCCL, a group ends when all end it."""
+    torch.distributed.destroy_process_group = lambda group: torch.distributed.barrier()
+    raise ValueError("the reason")
+
+
+def test_the_process_that_fails_says_why_whoever_would_wait_for_it(recipe, tmp_path):
+    deed = partial(elsewhere, place="training.loop.TrainingLoop._update", value=fail)
+    launch = Launch(2, command(recipe, tmp_path / "model", process_timeout=20), tmp_path, deed=deed)
+    assert launch.codes() == [1, 1], launch.printed_by_all()
+    assert re.search(LOST, launch.printed(0)) and "error: the reason" in launch.printed(1), launch.printed_by_all()
+
+
+@pytest.mark.parametrize(
+    ("name", "place", "value"),
+    [
+        ("text", "data.preparation.StoredCorpus._hash", str),
+        ("package", "training.processes.__file__", "/a/checkout/of"),
+    ],
+)
+def test_processes_that_do_not_mean_the_same_run_are_told_so(name, place, value, recipe, tmp_path):
+    words, deed = command(recipe, tmp_path / "model"), partial(elsewhere, place=place, value=value)
+    launch = Launch(2, words, tmp_path, deed=deed)
     assert launch.codes() == [2, 2], launch.printed_by_all()
-    assert "Process 1 has another text than" in launch.printed(0), launch.printed_by_all()
+    assert f"Process 1 has another {name} " in launch.printed(0), launch.printed_by_all()
     assert not (tmp_path / "model" / "checkpoints").exists()
 
 
-def test_processes_that_take_the_package_from_different_places_are_told_so(monkeypatch):
-    def gathered(facts):
-        return [facts[0], {name: "/a checkout" if "package on" in name else one for name, one in facts[0].items()}]
+def test_the_launcher_finds_no_half_of_an_error(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "platform", "one where no signal is asked for")
+    for name, value in {"TORCHELASTIC_RUN_ID": "a run", "TORCHELASTIC_ERROR_FILE": str(tmp_path / "error")}.items():
+        monkeypatch.setenv(name, value)
+    dump = json.dump
+    monkeypatch.setattr(json, "dump", lambda *given: (dump(*given), (tmp_path / "error").touch(exist_ok=False)))
+    with pytest.raises(ZeroDivisionError):
+        processes.run_worker(lambda: 1 / 0)
+    assert "division by zero" in json.loads((tmp_path / "error").read_text())["message"]["message"]
 
-    monkeypatch.setattr(processes, "gather_object", gathered)
-    with refused(RecipeError, "Process 1", "package on"):
-        processes.check_same({})
 
-
-def other_text(rank):
-    if rank == 1:
-        gather = setup.gather_inputs
-
-        def gather_others(*arguments):
-            inputs = gather(*arguments)
-            inputs.train.tokens = inputs.train.tokens[::-1]
-            return inputs
-
-        setup.gather_inputs = gather_others
+def test_a_signal_that_the_program_around_python_handles_stays_with_it(monkeypatch):
+    monkeypatch.setattr(signal, "signal", lambda *handler: pytest.fail("taken"))
+    monkeypatch.setattr(signal, "getsignal", lambda signum: None)
+    with processes.StopRequest():
+        pass
 
 
 class Program:
@@ -279,10 +336,25 @@ def test_one_command_of_two_processes_goes_on_to_the_same_bytes_however_it_ended
     assert (output / "model.safetensors").read_bytes() == expected
 
 
+def test_what_accelerate_has_in_its_default_configuration_changes_no_weights(recipe, alone, tmp_path, monkeypatch):
+    (tmp_path / "accelerate").mkdir()
+    choices = "distributed_type: MULTI_GPU, num_processes: 2, mixed_precision: bf16"
+    configuration = f"{{{choices}, dynamo_config: {{dynamo_backend: EAGER}}}}"
+    (tmp_path / "accelerate" / "default_config.yaml").write_text(configuration)
+    monkeypatch.setenv("HF_HOME", str(tmp_path))
+    monkeypatch.setenv("ACCELERATE_GRADIENT_ACCUMULATION_STEPS", "4")
+    by_accelerate = ("-m", "accelerate.commands.launch", "-m", "vanilla_transformer")
+    program = Program(tmp_path, command(recipe, tmp_path / "model"), launcher=by_accelerate, place=".")
+    assert program.code() == 0, program.said.read_text()
+    assert json.loads((tmp_path / "model" / "summary.json").read_text())["processes"] == 2
+    assert_same_training(tmp_path / "model", alone)
+
+
 @pytest.mark.parametrize(
     "environment",
     [
         {"ACCELERATE_MIXED_PRECISION": "no", "MASTER_ADDR": "127.0.0.1"},
+        {"ACCELERATE_USE_DEEPSPEED": "true", "RANK": "0"},
         {"WORLD_SIZE": "4", "RANK": "1"},
         {},
     ],
@@ -297,13 +369,15 @@ def test_a_process_that_was_to_have_others_and_cannot_find_them_is_refused(monke
             processes.check_launch()
 
 
-def test_processes_that_share_cores_are_for_a_cpu_without_a_launcher(monkeypatch):
+def test_one_command_uses_all_accelerators_unless_a_launcher_starts_it(monkeypatch):
     two = Recipe.of(output="nowhere", processes=2)
     assert processes_for(two) == 2
     monkeypatch.setenv("WORLD_SIZE", "1")
     assert processes_for(two) == 1
     monkeypatch.delenv("WORLD_SIZE")
     monkeypatch.setattr(torch.accelerator, "is_available", lambda: True)
-    assert processes_for(Recipe.of(output="nowhere")) == 1
-    with refused(RecipeError, "torchrun --nproc-per-node"):
-        processes_for(two)
+    monkeypatch.setattr(torch.accelerator, "device_count", lambda: 8)
+    assert processes_for(two) == 2
+    assert processes_for(Recipe.of(output="nowhere", max_steps=1)) == (8 if sys.platform == "linux" else 1)
+    with refused(RecipeError, "processes", 9, 8):
+        processes_for(Recipe.of(output="nowhere", processes=9))

@@ -381,6 +381,8 @@ def test_a_stopped_run_is_made_a_model_when_asked(recipe, tmp_path, train_until)
     train_until(mine, 14)
     with refused(ModelError, str(tmp_path / "model" / "recipe.yaml"), "--finish"):
         load_model(tmp_path / "model")
+    assert main(["train", "--finish", "--output", str(tmp_path / "model")]) == 1  # Without the run's other options.
+    assert not (tmp_path / "model" / "finish").exists()
     assert main(["train", str(tmp_path / "model" / "recipe.yaml"), "--finish"]) == 0
     assert json.loads((tmp_path / "model" / "summary.json").read_text())["averaged_steps"] == [6, 9, 12]
     load_model(tmp_path / "model")

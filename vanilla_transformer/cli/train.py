@@ -21,8 +21,8 @@ class Train:
     """Train a model on text, from a recipe, from options, or from a recipe with some options overridden.
 
     To start, `train --train corpus.en corpus.de --output my-model` is enough: all other settings are chosen from the
-    data and the device, and printed. If interrupted, run the same command again to continue. On a CPU, several
-    processes share its cores; for several devices use `accelerate launch -m vanilla_transformer train ...`.
+    data and the device, and printed. If interrupted, run the same command again to continue. All accelerators of the
+    machine take part; for several machines use `torchrun ... -m vanilla_transformer train ...`.
     """
 
     name: Annotated[str | None, Positional, arg(metavar="[RECIPE]", help=RECIPE_HELP, help_behavior_hint="")] = None
@@ -57,19 +57,19 @@ class Train:
                 return
         processes = processes_for(recipe)
         if processes > 1:
-            launch(processes, recipe)
+            launch(processes, recipe, *["--finish"] * self.finish)
         else:
-            run_worker(partial(_train, recipe))
+            run_worker(partial(_train, recipe, self.finish))
 
     def settled(self) -> Recipe:
         """Returns the recipe of the options; what they replace of a named recipe takes its settings along."""
         return self.recipe if self.name is None else named_recipe(self.name, self.recipe.options)
 
 
-def _train(recipe: Recipe) -> None:
-    from vanilla_transformer.training.loop import train
+def _train(recipe: Recipe, finish: bool) -> None:
+    from vanilla_transformer.training.loop import train_by
     from vanilla_transformer.training.processes import is_main_process
 
-    run = train(recipe)
+    run = train_by(recipe, finish=finish)
     if is_main_process():
         print(run)

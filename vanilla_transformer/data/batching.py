@@ -91,9 +91,10 @@ def share(step: Step, rank: int, world_size: int) -> list[Indices]:
 def pad(rows: Sequence[TokenIds], padding: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Returns rows of ids as one tensor (rows, longest) filled up with `padding`, and a mask that is 1 on the ids.
 
-    Without rows, returns a row of padding alone: a process with nothing to do in a step computes with it.
+    Without rows, returns a row of padding alone: a process with nothing to do in a step computes with it. It has two
+    tokens, because of one a language model predicts nothing, and Bahdanau's decoder shows no step.
     """
-    rows = rows if len(rows) else [[padding]]
+    rows = rows if len(rows) else [[padding, padding]]
     lengths = np.fromiter(map(len, rows), dtype=np.int64, count=len(rows))
     mask = np.arange(lengths.max()) < lengths[:, None]
     ids = np.full(mask.shape, padding, dtype=np.int64)

@@ -298,11 +298,11 @@ class Run(Block):
     log_steps: Count = 50
     #: Experiment trackers supported by accelerate: tensorboard, wandb, trackio, mlflow and others.
     trackers: Texts = ()
-    #: Processes that share the cores of a CPU; by default two for a run of at least 1,000 steps on two or more cores.
-    #: A resumed run keeps its number. Not for torchrun and other launchers, which start their own processes.
+    #: Processes that share the machine; by default one for each accelerator, or on a CPU of two or more cores two for
+    #: a run of at least 1,000 steps. A resumed run keeps its number. Other launchers start their own processes.
     processes: Annotated[int | None, number(int, 1, 1025), HINT] = None
-    #: Seconds that a process waits for the others within a step before the run is aborted.
-    process_timeout: Annotated[float, number(float, 1, 1_000_000)] = 120.0
+    #: Seconds that a process waits for the others before the run is aborted: for a step, or a checkpoint on its disk.
+    process_timeout: Annotated[float, number(float, 1, 1_000_000)] = 600.0
 
 
 @dataclass(frozen=True)

@@ -190,8 +190,8 @@ class Task(ABC):
     def collate(self, rows: Rows, rng: RowRandom, config: PreTrainedConfig) -> Batch:
         """Pads rows to a batch for the model.
 
-        Without rows, returns a batch whose loss is zero: a process with nothing to do in a step runs the same
-        operations as the others.
+        Without rows, returns a batch whose loss is zero, with a gradient for each weight: a process with nothing to
+        do in a step runs the same operations as the others.
         """
 
     @abstractmethod

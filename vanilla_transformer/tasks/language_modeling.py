@@ -161,9 +161,8 @@ class LanguageModeling(ModelingOfTexts):
 
     def collate(self, rows: Rows, rng: RowRandom, config: PreTrainedConfig) -> Batch:
         """Pads texts on the right, where no token sees the padding, to `input_ids` and `labels`."""
-        # Without rows, two tokens of padding, because the first is never predicted.
         return {
-            name: pad(rows["text"] or [[padding] * 2], padding)[0]
+            name: pad(rows["text"], padding)[0]
             for name, padding in (("input_ids", config.pad_token_id), ("labels", LABEL_PADDING))
         }
 

@@ -55,7 +55,7 @@ def finalize(context: RunContext, model: PreTrainedModel, progress: Progress) ->
         model.eval().save_pretrained(temporary)
         renew(temporary)
     threads = torch.get_num_threads()
-    if model.device.type == "cpu":  # The other processes of the run have ended.
+    if model.device.type == "cpu":  # The other processes of the run wait.
         torch.set_num_threads(max(threads, own_threads() * int(os.environ.get("LOCAL_WORLD_SIZE", "1"))))
     try:
         scores = _scores(context, model, progress)

@@ -1,8 +1,10 @@
 """What a run learns from: corpora as text, the vocabulary (section 5.1), tokens, and the batches of each step."""
 
+import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass
 from itertools import count
+from pathlib import Path
 
 import numpy as np
 from datasets import Dataset, concatenate_datasets
@@ -20,15 +22,14 @@ from vanilla_transformer.data.preparation import (
     prepare_corpus,
 )
 from vanilla_transformer.data.sources import BETWEEN_WORDS, refuse_pipes
-from vanilla_transformer.errors import CorpusError, RecipeError, VocabularyError
+from vanilla_transformer.errors import CorpusError, RecipeError, RunError, VocabularyError
 from vanilla_transformer.model.configuration_vanilla_transformer import VanillaTransformerConfig
 from vanilla_transformer.model.tokenization_vanilla_transformer import VanillaTransformerTokenizer, lowercased
 from vanilla_transformer.recipe.defaults import choose_vocab_size
 from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.tasks import Batch, RowRandom, special_tokens, task_for, with_labels
 from vanilla_transformer.training.checkpoints import Progress, has_checkpoints
-from vanilla_transformer.training.processes import is_main_process
-from vanilla_transformer.training.run_directory import RunDirectory
+from vanilla_transformer.training.run_directory import RECIPE, RunDirectory
 from vanilla_transformer.translation.loading import load_own_tokenizer, saved_config
 
 _ROWS_AT_ONCE = 10_000
@@ -42,9 +43,11 @@ MAX_PAIRS_IN_AN_EPOCH = 1_000_000_000
 class Inputs:
     """Corpora as text and as tokens, None where there is none, and the two languages if known.
 
-    `recipe` is the given one, completed by values that come from the text itself.
+    `recipe` is the given one, completed by values that come from the text itself. A copy for another process, which
+    pickle makes, opens the tokens by their names in the output directory, and has no text.
     """
 
+    path: Path
     recipe: Recipe
     tokenizer: PreTrainedTokenizerBase
     train: PreparedCorpus
@@ -52,6 +55,9 @@ class Inputs:
     dev_text: Dataset | None
     test_text: Dataset | None
     languages: tuple[str | None, str | None]
+
+    def __reduce__(self) -> tuple[Callable[..., "Inputs"], tuple[Path, Recipe]]:
+        return _open_inputs, (self.path, self.recipe)
 
 
 def gather_inputs(recipe: Recipe, run: RunDirectory, say: Callable[[str], None]) -> Inputs:
@@ -79,20 +85,17 @@ def gather_inputs(recipe: Recipe, run: RunDirectory, say: Callable[[str], None])
         say(f"{name}: {corpus.report.describe(task.form.unit)}")
         return corpus
 
-    learned: StoredCorpus | MixedCorpus
-    if len(train) == 1:
-        learned = prepared("train", "train", train[0])
-    else:
-        numbered = enumerate(zip(corpora["train"], train, strict=True), start=1)
-        parts = [prepared(f"train-{number}", f"train, {corpus}", text) for number, (corpus, text) in numbered]
-        weights = [corpus.weight for corpus in corpora["train"] if corpus.weight is not None]
-        learned = MixedCorpus(parts, weights or None, seed=recipe.optimization.seed)
+    names = ["train"] if len(train) == 1 else [f"train, {corpus}" for corpus in corpora["train"]]
+    parts = list(map(prepared, _places(recipe), names, train))
+    learned = _together(recipe, parts)
+    if isinstance(learned, MixedCorpus):
         for corpus, part, rows in zip(corpora["train"], parts, learned.shares, strict=True):
             say(
                 f"An epoch of {len(learned):,} {task.form.unit} has {rows:,} of {corpus}, {rows / len(learned):.1%}: "
                 f"each {'once' if rows == len(part) else f'{rows / len(part):.4g} times'}."
             )
     return Inputs(
+        run.path,
         recipe,
         tokenizer,
         learned,
@@ -101,6 +104,32 @@ def gather_inputs(recipe: Recipe, run: RunDirectory, say: Callable[[str], None])
         test_text=test,
         languages=corpus_languages(train[0]),
     )
+
+
+def _open_inputs(path: Path, recipe: Recipe) -> Inputs:
+    """Opens what the main process has gathered, without the text."""
+    run = RunDirectory(path)
+    if not (path / RECIPE).is_file():
+        raise RunError(
+            f"{path.absolute()} on {socket.gethostname()} is not the output directory of the main process: all "
+            "processes need one on a disk that they share, and the same command."
+        )
+    learned = _together(recipe, [StoredCorpus(run.prepared / place) for place in _places(recipe)])
+    dev = StoredCorpus(run.prepared / "dev") if recipe.data.dev else None
+    return Inputs(path, recipe, load_own_tokenizer(path), learned, dev, None, None, (None, None))
+
+
+def _places(recipe: Recipe) -> list[str]:
+    """Returns the names of the prepared corpora to learn from."""
+    number = len(recipe.data.corpora("train"))
+    return ["train"] if number == 1 else [f"train-{one}" for one in range(1, number + 1)]
+
+
+def _together(recipe: Recipe, parts: Sequence[StoredCorpus]) -> "StoredCorpus | MixedCorpus":
+    if len(parts) == 1:
+        return parts[0]
+    weights = [corpus.weight for corpus in recipe.data.corpora("train") if corpus.weight is not None]
+    return MixedCorpus(parts, weights or None, seed=recipe.optimization.seed)
 
 
 def _warnings(texts: Mapping[str, Sequence[Dataset]], columns: Sequence[str], unit: str) -> Iterator[str]:
@@ -130,7 +159,7 @@ def _tokenizer(
     recipe: Recipe, run: RunDirectory, texts: Sequence[Dataset], say: Callable[[str], None]
 ) -> PreTrainedTokenizerBase:
     """Returns the run's tokenizer, to which its checkpoints belong; until there are some, it is made anew."""
-    if is_main_process() and not has_checkpoints(run.checkpoints):
+    if not has_checkpoints(run.checkpoints):
         with atomic_directory(run.path, "tokenizer") as temporary:
             _first_tokenizer(recipe, texts, say).save_pretrained(temporary)
             if not (temporary / "tokenizer.json").exists():

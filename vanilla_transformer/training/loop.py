@@ -81,9 +81,14 @@ def train(recipe: Recipe | str | Path | None = None, **settings: object) -> Trai
             f"processes is {recipe.run.processes}, but a call from Python trains in one process: leave it "
             "out, or use the command `train`."
         )
+    return train_by(recipe)
+
+
+def train_by(recipe: Recipe, *, finish: bool = False) -> TrainedRun:
+    """`train` by a whole recipe; with `finish`, a run that was stopped ends with the model of its last checkpoint."""
     try:
         with explain_lost_processes(), start_run(recipe) as context:
-            _follow(context)
+            _follow(context, finish)
             return TrainedRun(context.run.path)
     except AlreadyFinished as finished:
         if is_main_process():
@@ -91,7 +96,7 @@ def train(recipe: Recipe | str | Path | None = None, **settings: object) -> Trai
         return TrainedRun(output_path(recipe))
 
 
-def _follow(context: RunContext) -> None:
+def _follow(context: RunContext, finish: bool) -> None:
     """Runs from the first step to the last file."""
     recipe, run, inputs = context.recipe, context.run, context.inputs
     accelerator, logger = context.accelerator, context.logger
@@ -106,6 +111,8 @@ def _follow(context: RunContext) -> None:
     loop.follow(recipe, context.checkpoint)
     if accelerator.is_main_process:
         run.go_on(recipe)
+        if finish:
+            run.finish.touch()
     with StopRequest(run.finish, context.last_step_by) as stop:
         loop.run(stop)
     step = loop.progress.step

@@ -4,6 +4,7 @@ import ctypes
 import logging
 import math
 import os
+import pickle
 import re
 import signal
 import socket
@@ -23,16 +24,18 @@ import torch
 from accelerate import Accelerator
 from accelerate.utils import (
     DistributedDataParallelKwargs,
+    GradientAccumulationPlugin,
     ProjectConfiguration,
     broadcast_object_list,
     gather_object,
     patch_environment,
 )
 from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException, Std
-from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure, record
+from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ErrorHandler, ProcessFailure, record
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from vanilla_transformer import __version__
+from vanilla_transformer.atomic_files import atomic_replace
 from vanilla_transformer.errors import RecipeError, RunError
 from vanilla_transformer.machine import OWN_LAUNCHER, own_threads, usable_cores
 from vanilla_transformer.recipe.reading import load_recipe
@@ -75,26 +78,27 @@ def processes_for(recipe: Recipe) -> int:
     """
     if is_launched():
         return 1
-    if torch.accelerator.is_available():
-        if (recipe.run.processes or 1) > 1:
-            raise RecipeError(
-                f"processes is {recipe.run.processes}, but the option shares the cores of a CPU: on several "
-                "accelerators use `torchrun --nproc-per-node N -m vanilla_transformer train ...`."
-            )
-        return 1
+    devices = torch.accelerator.device_count() if torch.accelerator.is_available() else 0
+    if devices and (recipe.run.processes or 1) > devices:
+        raise RecipeError(
+            f"processes is {recipe.run.processes}, but each needs an accelerator of its own, and there are {devices}: "
+            "give that number or less."
+        )
     output = Path(recipe.run.output or "")
     if recipe.run.processes is None and recipe.run.output and any(output.glob("checkpoints/step-*")):
         with suppress(RecipeError):  # The error is reported when the directory is opened.
             # The run may have begun on other machines.
-            return min(load_recipe(output / "recipe.yaml").run.processes or 1, usable_cores())
+            return min(load_recipe(output / "recipe.yaml").run.processes or 1, devices or usable_cores())
+    if devices:
+        return recipe.run.processes or (devices if sys.platform == "linux" else 1)
     # Other systems and more processes have not been measured; of three threads, one would be idle.
     suits = sys.platform == "linux" and own_threads() not in (1, 3) and psutil.virtual_memory().total >= MIN_MEMORY
     steps = recipe.optimization.max_steps
     return recipe.run.processes or (2 if suits and (steps is None or steps >= MIN_STEPS) else 1)
 
 
-def launch(number: int, recipe: Recipe) -> None:
-    """Runs `train` by a recipe in several processes that share the cores of this CPU, by torch's elastic launcher."""
+def launch(number: int, recipe: Recipe, *options: str) -> None:
+    """Runs `train` by a recipe in several processes that share this machine, by torch's elastic launcher."""
     if sys.platform == "linux":
         os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     logging.disable(logging.CRITICAL)  # The launcher would tell each process that it ends.
@@ -116,7 +120,7 @@ def launch(number: int, recipe: Recipe) -> None:
             signals_to_handle=",".join(["SIGTERM", "SIGINT", *hang_up]),
         )
         code = _WORKER.format(path=sys.path)
-        words = [*subprocess._args_from_interpreter_flags(), "-P", "-c", code, "train", file]  # type: ignore
+        words = [*subprocess._args_from_interpreter_flags(), "-P", "-c", code, "train", file, *options]  # type: ignore
         with patch_environment(OMP_NUM_THREADS=max(1, own_threads() // number)):
             try:
                 elastic_launch(config, sys.executable)(*words)
@@ -145,6 +149,15 @@ def _explain(failures: dict[int, ProcessFailure], number: int) -> NoReturn:
     raise RunError(f"The {number} processes of the run do not hear each other any more: {again}.")
 
 
+class _WholeErrorFile(ErrorHandler):
+    """Writes the file of an error that the launcher reads whole or not at all: of a half it would itself fail."""
+
+    def record_exception(self, e: BaseException) -> None:
+        if file := os.environ.get("TORCHELASTIC_ERROR_FILE"):
+            with atomic_replace(Path(file)) as whole, patch_environment(TORCHELASTIC_ERROR_FILE=whole):
+                super().record_exception(e)
+
+
 def run_worker(work: Callable[[], None]) -> None:
     """Does the work of a process; under torch's launcher, ends with it, and lets it report why the work failed."""
     if "TORCHELASTIC_RUN_ID" not in os.environ:
@@ -153,7 +166,7 @@ def run_worker(work: Callable[[], None]) -> None:
         # Workers have sessions of their own: when their launcher is killed, nothing else would end them.
         set_parent_death_signal = 1  # From Linux's sys/prctl.h.
         ctypes.CDLL(None, use_errno=True).prctl(set_parent_death_signal, signal.SIGKILL)
-    return record(work)()
+    return record(work, _WholeErrorFile())()
 
 
 @contextmanager
@@ -184,20 +197,24 @@ def find_store() -> "torch.distributed.Store | None":
     return torch.distributed.PrefixStore(f"start {os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
 
 
-def main_process_first(store: "torch.distributed.Store | None", work: Callable[[], Result]) -> Result:
-    """Returns the result of `work` on each process; the others begin when the main one is done, and find its files.
+def main_process_first(
+    store: "torch.distributed.Store | None", work: Callable[[], Result], name: str = "prepared"
+) -> Result:
+    """Returns the result of `work`, which the main process does, on each; the others wait, and have a pickled copy.
 
-    They form no group yet: it would have to wait for as long as text is prepared.
+    They do not wait as a group, whose waiting is limited: text is prepared, and a model scored, as long as it takes.
     """
     if store is None:
         return work()
-    if not is_main_process():
-        store.wait(["prepared"], PREPARATION_LIMIT)
-    result = work()
-    store.set("prepared" if is_main_process() else f"ready {os.environ['RANK']}", "")
     if is_main_process():
-        store.wait([f"ready {rank}" for rank in range(1, int(os.environ["WORLD_SIZE"]))], PREPARATION_LIMIT)
-    return result
+        result = work()
+        store.set(name, pickle.dumps(result))  # type: ignore[arg-type]
+        store.wait([f"{name} {rank}" for rank in range(1, int(os.environ["WORLD_SIZE"]))], PREPARATION_LIMIT)
+        return result
+    store.wait([name], PREPARATION_LIMIT)
+    copy: Result = pickle.loads(store.get(name))
+    store.set(f"{name} {os.environ['RANK']}", "")
+    return copy
 
 
 def start_accelerator(store: "torch.distributed.Store | None", settings: Run) -> Accelerator:
@@ -215,6 +232,10 @@ def start_accelerator(store: "torch.distributed.Store | None", settings: Run) ->
         log_with=list(settings.trackers) or None,
         project_config=ProjectConfiguration(project_dir=settings.output, logging_dir=f"{settings.output}/trackers"),
         step_scheduler_with_optimizer=False,
+        # What is not given is read from variables that `accelerate launch` sets: the recipe alone decides.
+        mixed_precision="no",
+        gradient_accumulation_plugin=GradientAccumulationPlugin(num_steps=1),
+        dynamo_backend="no",
         # Gradients stay in the exchange buffers, and exist only once.
         kwargs_handlers=[DistributedDataParallelKwargs(gradient_as_bucket_view=True)],
     )
@@ -231,10 +252,11 @@ def check_launch() -> None:
     # Only these two reveal how many processes `accelerate launch` was to start.
     for_several = "ACCELERATE_MIXED_PRECISION" in os.environ and "MASTER_ADDR" in os.environ
     alone = "LOCAL_RANK" not in os.environ and (for_several or int(os.environ.get("WORLD_SIZE", "1")) > 1)
-    if alone or os.environ.get("ACCELERATE_USE_FSDP") == "true":
+    in_parts = ("FSDP", "DEEPSPEED", "MEGATRON_LM", "PARALLELISM_CONFIG")
+    if alone or any(os.environ.get(f"ACCELERATE_USE_{one}") == "true" for one in in_parts):
         raise RecipeError(
             "Several processes were asked for, but each would train by itself or on a part of the weights: use "
-            "`accelerate launch --multi_gpu --num_processes N` without FSDP, on a CPU too, or `torchrun "
+            "`accelerate launch --multi_gpu --num_processes N` without FSDP or DeepSpeed, on a CPU too, or `torchrun "
             "--nproc_per_node N`."
         )
 
@@ -256,7 +278,8 @@ def check_same(facts: dict[str, object]) -> None:
 class StopRequest:
     """Remembers the first signal that asked to stop, 0 before that; tells when a step is the last one.
 
-    In its block SIGTERM, SIGHUP and Ctrl-C are only recorded. An ignored SIGHUP stays ignored, as under nohup.
+    In its block SIGTERM, SIGHUP and Ctrl-C are only recorded. An ignored SIGHUP stays ignored, as under nohup, and one
+    that the program around Python handles stays with it.
 
     Args:
         finish: A file that asks the run, by being there, to end with the model that it has.
@@ -281,10 +304,12 @@ class StopRequest:
         self.signal = self.signal or signum
 
     def __enter__(self) -> Self:
-        # Outside the main thread Python allows no handlers, and Windows has no SIGHUP.
+        # Outside the main thread Python allows no handlers, and Windows has no SIGHUP. A handler of the program that
+        # Python is embedded in shows as None, and could not be restored.
         with suppress(ValueError):
             for signum in (getattr(signal, name) for name in ("SIGTERM", "SIGINT", "SIGHUP") if hasattr(signal, name)):
-                if signum == signal.SIGINT or signal.getsignal(signum) is not signal.SIG_IGN:
+                left_alone = (None,) if signum == signal.SIGINT else (None, signal.SIG_IGN)
+                if signal.getsignal(signum) not in left_alone:
                     self._previous[signum] = signal.signal(signum, self)
         return self
 

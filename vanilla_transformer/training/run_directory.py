@@ -82,10 +82,6 @@ class RunDirectory:
         self.keep(recipe)
         return recipe
 
-    def follow(self, recipe: Recipe) -> Recipe:
-        """Returns what `open` has returned to the main process, or raises what it has raised there."""
-        return self._continue(recipe) if has_checkpoints(self.checkpoints) else recipe
-
     def leave(self) -> None:
         """Lets others train in the directory; the end of the process does so too, however it ends."""
         if self.is_locked:
@@ -94,7 +90,10 @@ class RunDirectory:
             self._lock.release()
 
     def ask_to_finish(self) -> bool:
-        """Asks the run to end with the model that it has; tells whether another process, which trains, will do so."""
+        """Asks the process that trains here to end with the model that it has; tells whether there is one.
+
+        If there is none, nothing is written: the caller trains, and asks itself once all else is checked.
+        """
         if not (self.path / RECIPE).is_file():
             raise RunError(f"There is no run in {self.path}.")
         if self.summary.is_file():
@@ -107,7 +106,6 @@ class RunDirectory:
         try:
             if not has_checkpoints(self.checkpoints):
                 raise RunError(f"There is no checkpoint in {self.path} to make a model of.")
-            self.finish.touch()
             return False
         finally:
             self.leave()

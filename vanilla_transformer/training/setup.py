@@ -27,7 +27,7 @@ from vanilla_transformer.training.processes import (
     main_process_first,
     start_accelerator,
 )
-from vanilla_transformer.training.run_directory import RECIPE, AlreadyFinished, RunDirectory, RunLogger, output_path
+from vanilla_transformer.training.run_directory import AlreadyFinished, RunDirectory, RunLogger, output_path
 
 # Share of a run's minutes that its last evaluation and checkpoint, the mean, the scores and the card may take; and of
 # the time before them that is left to steps, beside evaluations and checkpoints.
@@ -81,7 +81,7 @@ def start_run(recipe: Recipe) -> Iterator[RunContext]:
     _check_trackers(recipe.run.trackers)
     check_launch()
     logger = RunLogger(run.metrics, run.log, enabled=is_main_process())
-    accelerator = None
+    accelerator, together = None, True
     try:
         store = find_store()
         inputs = main_process_first(store, partial(_open_and_prepare, recipe, run, logger))
@@ -89,8 +89,7 @@ def start_run(recipe: Recipe) -> Iterator[RunContext]:
             raise inputs
         accelerator = start_accelerator(store, recipe.run)
         texts = [corpus.tokens for corpus in (inputs.train, inputs.dev) if corpus is not None]
-        shared = (run.path / RECIPE).is_file()
-        check_same({"recipe": inputs.recipe.to_yaml(), "text": texts, "output directory": shared})
+        check_same({"recipe": recipe.to_yaml(), "text": texts})
         resolved = _resolve(inputs.recipe, inputs, accelerator, logger)
         checkpoint = from_main_process(partial(latest_checkpoint, run.checkpoints, logger.info))
         deadline = begun + 60 * (resolved.optimization.max_minutes or math.inf)
@@ -102,11 +101,19 @@ def start_run(recipe: Recipe) -> Iterator[RunContext]:
             with suppress(OSError):  # The disk may be full.
                 logger.info(f"Ended by an error: {error}", shown=False)
             raise
+        main_process_first(store, lambda: None, "over")
+    except (Exception, KeyboardInterrupt):
+        together = False
+        raise
     finally:
         logger.close_bar()
         run.leave()
         if accelerator is not None:
-            accelerator.end_training()
+            for tracker in accelerator.trackers:
+                tracker.finish()
+            # To end NCCL's group waits for the others, which after an error do not come: it has to be told first.
+            if together:
+                accelerator.state.destroy_process_group()
 
 
 def _check_trackers(names: Sequence[str]) -> None:
@@ -121,12 +128,12 @@ def _check_trackers(names: Sequence[str]) -> None:
 
 
 def _open_and_prepare(recipe: Recipe, run: RunDirectory, logger: RunLogger) -> Inputs | AlreadyFinished:
-    """Turns the text into tokens; all processes hear from the main one that there is nothing to do."""
+    """Turns the text into tokens; all processes hear from the main one if there is nothing to do."""
     try:
-        recipe = run.open(recipe) if is_main_process() else run.follow(recipe)
+        recipe = run.open(recipe)
     except AlreadyFinished as finished:
         return finished
-    if is_main_process() and not run.is_locked:
+    if not run.is_locked:
         logger.info(f"The disk of {run.path} cannot lock files: make sure that no other process trains there.")
     return gather_inputs(recipe, run, logger.info)
 
