@@ -251,6 +251,9 @@ def test_lowercasing_applies_to_text_but_not_to_targets(algorithm, tmp_path):
         both = either("HeLLo", text_target="HH AH")
         assert both["input_ids"] == either("hello")["input_ids"]
         assert either.decode(both["labels"], skip_special_tokens=True) == "HH AH"
+        with pytest.raises(ValueError, match="must be of type"):
+            either("HeLLo", text_target=[None])
+        assert either.encode("HeLLo") == either.encode("hello")
         assert either.decode(either("HH AH")["input_ids"], skip_special_tokens=True) == "hh ah"
 
 
