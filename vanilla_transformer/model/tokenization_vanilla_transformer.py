@@ -190,6 +190,12 @@ class VanillaTransformerTokenizer(PreTrainedTokenizerFast):
     def add_eos_token(self, value: bool) -> None:
         self.backend_tokenizer.post_processor = _post_processor(self.backend_tokenizer, self.add_bos_token, value)
 
+    def train_new_from_iterator(self, *args: Any, **kwargs: Any) -> Any:
+        """Learns anew as the library does, but no piece is marked as the continuation of a word."""
+        if isinstance(self.backend_tokenizer.model, models.WordPiece):
+            kwargs.setdefault("continuing_subword_prefix", "")
+        return super().train_new_from_iterator(*args, **kwargs)
+
     def update_post_processor(self) -> None:
         """Sets the tokens around a text as asked for at loading, and leaves the rest as it is."""
         for name in {"add_bos_token", "add_eos_token"} & self.init_kwargs.keys():
