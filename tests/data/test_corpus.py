@@ -336,12 +336,19 @@ def test_a_dataset_of_the_hub_is_asked_for_by_name_config_and_split(monkeypatch,
     assert asked == [{"path": "some/corpus", "name": name} for name in (None, None, "de-en")]
 
 
-def test_an_existing_path_wins_over_colons(tmp_path, write, rows, monkeypatch):
+def test_an_existing_path_wins_over_colons_and_patterns(tmp_path, write, rows, monkeypatch):
     monkeypatch.chdir(tmp_path)
     write("a:b.tsv", "1\t2\n")
     assert rows("a:b.tsv") == [("1", "2")]
     with refused(CorpusError, "a:b.tsv", "'train'"):
         rows("a:b.tsv:train")
+    for name in ("d[1].parquet", "d1.parquet", "d?.parquet", "s[ab]/a.parquet", "sa/a.parquet"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        table([(name, name)]).to_parquet(tmp_path / name)
+    for name in ("d[1].parquet", "d?.parquet", "s[ab]/a.parquet"):
+        assert rows(name) == [(name, name)]
+    with refused(CorpusError, "s[ab]", "rename"):
+        rows("s[ab]")
 
 
 @pytest.mark.parametrize(
