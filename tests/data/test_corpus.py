@@ -315,7 +315,9 @@ def test_nothing_of_local_files_is_kept_outside_the_given_directory(tmp_path, wr
     assert not (tmp_path / "home").exists()
 
 
-@pytest.mark.parametrize("source", ["./absent", "/absent/folder", "absent.parquet", "a b", "absent.tsv:train"])
+@pytest.mark.parametrize(
+    "source", ["./absent", "/absent/folder", "absent.parquet", "a b", "absent.tsv:train", "s3://b/m"]
+)
 def test_a_source_that_must_be_a_path_is_not_sought_on_the_hub(unreachable_hub, rows, source):
     with refused(CorpusError, source.split(":")[0]) as caught:
         rows(source)

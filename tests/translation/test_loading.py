@@ -86,7 +86,10 @@ def test_weights_that_are_not_those_of_the_configuration_are_refused(directory, 
         load(directory)
 
 
-def test_a_configuration_without_weights_is_one(directory):
+def test_a_configuration_without_weights_is_one(directory, monkeypatch):
+    monkeypatch.setenv("HOME", str(directory.parent))
+    for load in (load_model, load_config, load_tokenizer, load_own_tokenizer):
+        load(f"~/{directory.name}")
     (directory / "model.safetensors").unlink()
     assert load_config(directory).d_model
     with refused(ModelError, directory, "model.safetensors"):

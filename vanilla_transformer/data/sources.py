@@ -104,6 +104,9 @@ class CorpusSpec:
     text_pair_column: str | None = None
     label_column: str | None = None
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "parts", tuple(map(os.path.expanduser, self.parts)))
+
     @property
     def columns(self) -> Wanted:
         """Names of all columns that it can name, None where it names none."""
@@ -213,6 +216,8 @@ def locate(corpus: CorpusSpec, form: TextForm) -> CorpusLocation:
             raise CorpusError(f"{corpus}: {form.unit} have no {setting}, but {' and '.join(known)}")
     wanted = tuple(getattr(corpus, setting) for setting in known)
     kind, paths, parts = "lines", corpus.parts, list[str]()
+    if any("://" in path and not os.path.exists(path) for path in paths):
+        raise CorpusError(f"{corpus} must be files or directories of this machine, or a name on the Hub")
     if len(paths) > (2 if form.parallel else 1):
         files = "two line-aligned files or " if form.parallel else ""
         raise CorpusError(f"{corpus}: {form.unit} come from {files}one source; separate several corpora with +")

@@ -44,7 +44,7 @@ def evaluate(
     Raises:
         OSError, ValueError: There is no such model or corpus, or they do not fit together.
     """
-    path = os.fspath(model)
+    path = os.path.expanduser(model)
     task = task_of_model(path)
     names = choose_metrics(path, task, metrics)
     corpus = read_corpus(with_columns_of_model(one_corpus(data), path, task.form), form=task.form)

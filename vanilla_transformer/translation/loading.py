@@ -179,7 +179,7 @@ def load_config(path: str | Path, *, its_weights: bool = True) -> Any:
         return load_weights_and_config(path, torch.float32).config
     if not is_known(config):
         raise ModelError(f"{path} is a model of the type {config.model_type}, not vanilla_transformer.")
-    if its_weights and any(file for pattern in _WEIGHTS for file in Path(path).glob(pattern)):
+    if its_weights and any(file for pattern in _WEIGHTS for file in Path(path).expanduser().glob(pattern)):
         _load_weights(path, config, torch.float32, model_class(config))
     return config
 
@@ -187,7 +187,7 @@ def load_config(path: str | Path, *, its_weights: bool = True) -> Any:
 def load_tokenizer(path: str | Path) -> PreTrainedTokenizerBase:
     """Loads the tokenizer of a model, or one on its own, from a directory or the Hub."""
     directory = _directory(path, "tokenizer_config.json", *_TOKENIZER_PATTERNS)
-    if directory == Path(path) and not any((directory / name).is_file() for name in VOCABULARIES):
+    if directory == Path(path).expanduser() and not any((directory / name).is_file() for name in VOCABULARIES):
         raise ModelError(f"{path} has no vocabulary: it has none of {', '.join(VOCABULARIES)}.")
     with _readable(path, blame="its tokenizer"):
         tokenizer = AutoTokenizer.from_pretrained(directory, trust_remote_code=False)
@@ -197,7 +197,8 @@ def load_tokenizer(path: str | Path) -> PreTrainedTokenizerBase:
 
 def load_own_tokenizer(path: str | Path) -> PreTrainedTokenizerBase:
     """Loads a tokenizer for training: one with a `tokenizer.json` as this package's class, another as its own."""
-    directory = Path(path) if Path(path).is_dir() else _from_hub(str(path), _TOKENIZER_PATTERNS)
+    directory = Path(path).expanduser()
+    directory = directory if directory.is_dir() else _from_hub(str(path), _TOKENIZER_PATTERNS)
     if not (directory / "tokenizer.json").is_file():
         return load_tokenizer(path)
     with _readable(path):
@@ -254,7 +255,7 @@ def _directory(name: str | Path, needed: str, *others: str) -> Path:
 
     It must have the file `needed`; `others` are patterns of the files to download besides.
     """
-    directory = Path(name)
+    directory = Path(name).expanduser()
     if not directory.is_dir():
         return _from_hub(str(name), (needed, *others))
     if not (directory / needed).is_file():
