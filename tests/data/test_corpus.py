@@ -175,10 +175,10 @@ def test_labels_are_names_numbers_or_classes_and_a_second_text_may_be_there(writ
 
 
 def test_words_and_tags_are_read_from_conll_columns(write, rows):
-    expected = [("New\u00a0York\tis\tbig", "B\tO\tO"), ("#\tok", "O\tO")]
-    assert (
-        rows(write("a.conll", "New\u00a0York\tB\nis\tO\nbig\tO\n\n\n#\tO\nok\tO\n"), form=TAGGED_SENTENCES) == expected
-    )
+    expected = [("New\u00a0York\tis\t\u3000", "B\tO\tO"), ("#\tok", "O\tO")]
+    for between in "\t ":
+        lines = "New\u00a0York\tB\nis\tO\n\u3000\tO\n\n\n#\tO\nok\tO\n".replace("\t", between)
+        assert rows(write("a.conll", lines), form=TAGGED_SENTENCES) == expected
     conll2003 = "-DOCSTART- -X- O O\n\nEU NNP B-NP B-ORG\nrejects VBZ B-VP O\n"
     assert rows(write("b.txt", conll2003), form=TAGGED_SENTENCES) == [("EU\trejects", "B-ORG\tO")]
     conllu = "# text = vámonos\n1-2\tvámonos\t_\t_\n1\tvamos\tir\tVERB\n2\tnos\tyo\tPRON\n2.1\tx\tx\tX\n"
@@ -248,6 +248,8 @@ def test_bad_input_is_named_with_its_file_and_line(tmp_path, write, rows, monkey
     [
         ("a.conll", "a\tX\n\nb\n", [], TAGGED_SENTENCES, "a.conll line 3"),
         ("a.conll", "a X\n# a comment inside\n", [], TAGGED_SENTENCES, "a.conll line 2"),
+        ("a.conll", "a\tX\nb\tADJ a\n", [], TAGGED_SENTENCES, "a.conll line 2 'ADJ"),
+        ("a.conll", "\u3000\tX\n", [], TAGGED_SENTENCES, "a.conll line 1"),
         ("a.conll", "a\nb\n", [], TAGGED_SENTENCES, "a.conll line 1"),
         ("a.conll", "a\tX\n", ["label_column=3"], TAGGED_SENTENCES, "column 3"),
         ("a.csv", "a,b\n1,2\n", [], TAGGED_SENTENCES, "a.csv"),

@@ -65,6 +65,7 @@ def test_errors_are_counted_against_the_nearest_reference_and_of_equally_near_on
     predictions = ["R EH D", "L EH D", "K AE T"]
     references = [["R IY D", "R EH D"], ["L IY D"], ["K AE T"]]
     assert value("wer", predictions, references) == pytest.approx(100 / 3)
+    assert value("wer", ["10\u2009000"], [["10 000"]]) == value("per", ["10\u2009000"], [["10 000"]]) == 100
     # One edit to the second reference (4 tokens) and none to the only one (2 tokens).
     assert value("per", ["A B C X", "D E"], [["X Y Z", "A B C D"], ["D E"]]) == pytest.approx(100 / 6)
     for references in (["A", "A B C"], ["A B C", "A"]):

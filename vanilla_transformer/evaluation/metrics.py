@@ -8,6 +8,7 @@ from itertools import zip_longest
 from typing import Any, NamedTuple
 
 from vanilla_transformer import __version__
+from vanilla_transformer.data.text_lines import words_of
 from vanilla_transformer.errors import CorpusError, RecipeError, did_you_mean, refuse_one_text
 from vanilla_transformer.evaluation.moses_tokenization import LANGUAGES, MosesTokenization
 
@@ -79,7 +80,7 @@ def _paper_bleu(language: str) -> Metric:
 def _word_error_rate(predictions: Sequence[str], references: References) -> tuple[float, str]:
     """Grapheme-to-phoneme word error rate: the share of items that match none of their references."""
     wrong = sum(
-        prediction.split() not in [reference.split() for reference in accepted]
+        words_of(prediction) not in map(words_of, accepted)
         for prediction, accepted in zip(predictions, references, strict=True)
     )
     return 100 * wrong / len(predictions), _signature_of_error_rate("items-that-equal-no-reference", references)
@@ -91,9 +92,9 @@ def _phoneme_error_rate(predictions: Sequence[str], references: References) -> t
 
     edits = length = 0
     for prediction, accepted in zip(predictions, references, strict=True):
-        tokens = prediction.split()
+        tokens = words_of(prediction)
         # Ties go to the longest reference.
-        nearest = min((Levenshtein.distance(tokens, one), -len(one)) for one in map(str.split, accepted))
+        nearest = min((Levenshtein.distance(tokens, one), -len(one)) for one in map(words_of, accepted))
         edits, length = edits + nearest[0], length - nearest[1]
     if not length:
         raise CorpusError("per cannot be computed: all references are empty.")
@@ -143,7 +144,7 @@ def _spans(predictions: Sequence[str], references: References) -> tuple[float, s
 
 def _tags(predictions: Sequence[str], references: References) -> tuple[list[list[str]], list[list[str]]]:
     """Returns the tags of each sentence: those given, and those predicted."""
-    return [reference.split() for reference, *_ in references], [tags.split() for tags in predictions]
+    return [words_of(reference) for reference, *_ in references], [*map(words_of, predictions)]
 
 
 def _version(library: str) -> dict[str, str]:
