@@ -32,11 +32,12 @@ logger = transformers_logging.get_logger(__name__)
 
 # Vocabulary files: that of our tokenizer, and those of the tokenizer classes of converted models.
 VOCABULARIES = ("tokenizer.json", "vocab.json", "vocab-src.json", "sentencepiece.bpe.model", "spiece.model")
-# Files that a tokenizer is loaded from, including those beside the vocabulary.
+# Files that a tokenizer is loaded from, including those beside the vocabulary, as patterns.
 TOKENIZER_FILES = (
     *VOCABULARIES,
     *("tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"),
     *("source.spm", "target.spm", "target_vocab.json", "vocab-tgt.json", "merges.txt"),
+    *("chat_template.jinja", "additional_chat_templates/*.jinja"),
 )
 # Weights with their index; the first that there are count.
 _WEIGHTS = ("model*.safetensors*", "pytorch_model*.bin*")
