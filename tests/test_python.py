@@ -29,6 +29,7 @@ sys.exit(main(["translate", *sys.argv[1:]]))
 REGISTERED = """
 import importlib.util, sys
 import vanilla_transformer
+sys.meta_path.insert(1, type("OldHook", (), {"find_module": lambda *_: None}))
 assert "transformers" not in sys.modules and "torch" not in sys.modules
 assert importlib.util.find_spec("transformers") is not None
 from transformers import AutoConfig
