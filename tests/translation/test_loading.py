@@ -73,6 +73,7 @@ OTHER_WEIGHTS = [
     (lambda path: with_weights(path, lambda weights: weights.pop(NORM)), f"{NORM} missing"),
     (lambda path: with_weights(path, lambda weights: weights.update(more=torch.ones(1))), "more left over"),
     (lambda path: set_in(path / "config.json", tie_word_embeddings=False), "lm_head.weight others missing"),
+    (lambda path: set_in(path / "config.json", _attn_implementation="a/b"), "config.json a/b"),
     (lambda path: set_in(path / "config.json", pad_token_id=264), "pad_token_id 264 config.json"),
 ]
 

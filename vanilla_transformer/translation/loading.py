@@ -20,6 +20,7 @@ from transformers import (
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from transformers.utils import logging as transformers_logging
 
 from vanilla_transformer.errors import ModelError, RecipeError, check_number
@@ -212,7 +213,14 @@ def saved_config(path: str | Path) -> PreTrainedConfig:
     """Returns the configuration of a model in a directory or on the Hub."""
     directory = _directory(path, "config.json")
     with _readable(path, blame="config.json"):
-        return AutoConfig.from_pretrained(directory, trust_remote_code=False)
+        config: PreTrainedConfig = AutoConfig.from_pretrained(directory, trust_remote_code=False)
+    attention = config._attn_implementation
+    if attention not in (None, "eager", *ALL_ATTENTION_FUNCTIONS):
+        raise ModelError(
+            f"{path} is not a usable model: config.json asks for the attention {attention!r}, which may be any code: "
+            "leave it out."
+        )
+    return config
 
 
 @contextmanager
