@@ -114,10 +114,10 @@ def continue_text(
     while len(written) < max_new_tokens and written[-1:] != [end]:
         if len(ids) >= block:
             ids = ids[-max(1, block // 2) :]
-        inputs = torch.tensor([ids], device=model.device)
+        inputs, plain = torch.tensor([ids], device=model.device), {"num_beams": 1, "return_dict_in_generate": False}
         most = min(max_new_tokens - len(written), block - len(ids))
         found: Any = model.generate(  # type: ignore[operator]
-            inputs, attention_mask=torch.ones_like(inputs), max_new_tokens=most, num_beams=1, streamer=stream, **search
+            inputs, attention_mask=torch.ones_like(inputs), max_new_tokens=most, streamer=stream, **plain, **search
         )
         written += found[0, len(ids) :].tolist()
         ids = found[0].tolist()
