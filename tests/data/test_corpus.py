@@ -118,6 +118,8 @@ def test_every_kind_of_string_in_parquet_is_text_and_a_null_is_empty(tmp_path, r
     pq.write_table(pa.table({"en": pa.array(["a", None], kind), "de": ["b", "c"]}), tmp_path / "c.parquet")
     assert rows(tmp_path / "c.parquet") == [("a", "b"), ("", "c")]
     assert rows(write("c.jsonl", '{"en": "a", "de": "b"}\n{"en": null, "de": "c"}\n')) == [("a", "b"), ("", "c")]
+    pairs = '{"translation": {"en": "a", "de": "b"}}\n{"translation": null}\n'
+    assert rows(write("t.jsonl", pairs)) == [("a", "b"), ("", "")]
     with refused(CorpusError, "line 2", "'en'"):
         rows(write("d.jsonl", '{"en": "a", "de": "b"}\n{"en": "a", "en": "c", "de": "d"}\n'))
 

@@ -88,9 +88,10 @@ def _rows(records: Records, names: Wanted, path: str, form: TextForm) -> Numbere
 
 
 def _text(record: dict[str, object], name: str, where: str, column: Column) -> str:
-    if name not in record:
+    no_pair = name.startswith(TRANSLATION) and record.get("translation", "") is None
+    if name not in record and not no_pair:
         raise CorpusError(f"{where}: no column {name!r}; there are {', '.join(map(repr, record))}")
-    text = record[name]
+    text = record.get(name)
     if text is None:
         return ""
     if column.numbers and isinstance(text, int | float):

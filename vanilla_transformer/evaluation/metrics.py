@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
-from itertools import zip_longest
+from itertools import chain, zip_longest
 from typing import Any, NamedTuple
 
 from vanilla_transformer import __version__
@@ -215,6 +215,7 @@ MASKED_METRICS = {"masked_perplexity": _per("masked-token", None)}
 
 def check_names(names: Iterable[str], metrics: Mapping[str, Metric] = METRICS) -> None:
     """Raises RecipeError for an unknown metric, by default one of text, before hours of decoding."""
+    refuse_one_text("metrics", names)
     for name in names:
         if name not in metrics:
             hint = did_you_mean(name, metrics) or "."
@@ -228,7 +229,7 @@ def score(
     metrics: Mapping[str, Metric] = METRICS,
 ) -> list[Score]:
     """Scores predictions against their references, at least one each, with every metric in `names`."""
-    names = list(names)
+    names = [*names] if not isinstance(names, str) else names
     check_names(names, metrics)
     refuse_one_text("predictions", predictions)
     for accepted in references:
@@ -237,4 +238,6 @@ def score(
         raise CorpusError(f"{len(predictions):,} predictions cannot be scored against {len(references):,} references.")
     if not predictions or not all(references):
         raise CorpusError("Scoring needs at least one prediction, and at least one reference for each.")
+    if any(one is None for one in chain(predictions, *references)):
+        raise CorpusError("None cannot be scored: give an empty text where a prediction or a reference is missing.")
     return [Score(name, *metrics[name].measure(predictions, references)) for name in names]

@@ -60,6 +60,7 @@ def evaluate_translation(
         generate_kwargs: For `model.generate`; its own settings apply otherwise.
     """
     check_names(metrics)
+    corpus = corpus.with_format(None)
     sources, references = list(corpus["source"]), list(corpus["target"])
     if not sources:
         raise CorpusError("The corpus to evaluate on is empty.")
