@@ -1,6 +1,7 @@
 """Metrics by name; each score has a signature that says how it was computed."""
 
 import math
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -202,6 +203,10 @@ METRICS = {
     "wer": Metric(_word_error_rate, one_item_per_source=True),
     "per": Metric(_phoneme_error_rate, one_item_per_source=True),
 }
+# How sacreBLEU splits languages written without spaces, for which its 13a takes a sentence for a word.
+_SPLIT = dict.fromkeys(("zh", "zho", "cmn", "yue"), "zh") | dict.fromkeys(
+    ("ja", "jpn", "th", "tha", "lo", "km", "my"), "char"
+)
 LABEL_METRICS = {"accuracy": Metric(_accuracy, by_default=True), "macro_f1": Metric(_macro_f1, by_default=True)}
 TAG_METRICS = {"token_accuracy": Metric(_token_accuracy, by_default=True), "seqeval": Metric(_spans)}
 LANGUAGE_MODEL_METRICS = {
@@ -211,6 +216,12 @@ LANGUAGE_MODEL_METRICS = {
 }
 # The masked tokens depend on the text alone.
 MASKED_METRICS = {"masked_perplexity": _per("masked-token", None)}
+
+
+def metrics_for(language: str | None) -> Mapping[str, Metric]:
+    """Returns `METRICS` for a target language such as zh_CN: BLEU splits its text as the language asks for."""
+    tokenize = _SPLIT.get(re.split("[-_]", language or "")[0])
+    return METRICS | ({"sacrebleu": _sacrebleu("BLEU", tokenize=tokenize)} if tokenize else {})
 
 
 def check_names(names: Iterable[str], metrics: Mapping[str, Metric] = METRICS) -> None:
