@@ -34,6 +34,7 @@ REFUSED = [
     ("evaluate model model --data in in --card", "--card is for a single model"),
     ("predict lm in --text-column text", "are for tables"),
     ("predict model in", "give the model to `translate`"),
+    *((words, "to `evaluate`") for words in ("translate mlm in", "predict mlm in", "generate mlm")),
     ("generate model", "give it to `translate`"),
     ("train --seed 1 nonsense", "must come before all options"),
     ("average model --output model", "not empty"),
@@ -68,7 +69,8 @@ def place(tmp_path_factory) -> Path:
     place = tmp_path_factory.mktemp("place")
     save_translator(place / "model")
     tokenizer = VanillaTransformerTokenizer.train(["a b"], 260, begins=True, ends=False)
-    save(random_model("language-model", vocab_size=260), tokenizer, place / "lm")
+    for name, kind in (("lm", "language-model"), ("mlm", "masked-language-model")):
+        save(random_model(kind, vocab_size=260), tokenizer, place / name)
     (place / "run" / "checkpoints").mkdir(parents=True)
     (place / "run" / "recipe.yaml").write_text("seed: 1\n")
     (place / "run" / "summary.json").write_text("{")

@@ -56,7 +56,8 @@ class Generate:
 
         task = task_of_model(self.model)
         if task.auto_class != "AutoModelForCausalLM":
-            command = "translate" if task.auto_class == "AutoModelForSeq2SeqLM" else "predict"
+            others = {"AutoModelForSeq2SeqLM": "translate", "AutoModelForMaskedLM": "evaluate"}
+            command = others.get(task.auto_class, "predict")
             raise ModelError(f"{self.model} is a model for {task.name}: give it to `{command}`, not to `generate`.")
         model, tokenizer = load_models([self.model], self.computing, translates=False)
         with open_output(None) as output:

@@ -119,7 +119,8 @@ def load_weights_and_config(path: str | Path, dtype: torch.dtype, *, translates:
     config = saved_config(path)
     one_stack = is_known(config) and not config.is_encoder_decoder
     if translates and one_stack:
-        command = "generate" if isinstance(config, VanillaTransformerDecoderConfig) else "predict"
+        command = "evaluate" if "MaskedLM" in str(config.architectures) else "predict"
+        command = "generate" if isinstance(config, VanillaTransformerDecoderConfig) else command
         raise ModelError(
             f"{path} is a model of the type {config.model_type}, which does not translate: give it to `{command}`."
         )
@@ -280,8 +281,12 @@ def _directory(name: str | Path, needed: str, *others: str) -> Path:
 def _from_hub(name: str, files: Sequence[str]) -> Path:
     owner, _, _ = name.partition("/")
     # It cannot be on the Hub, or looks like a local path.
-    if not re.fullmatch(r"[\w.-]+/[\w.-]+", name) or owner.strip(".") == "" or Path(owner).is_dir():
+    if not re.fullmatch(r"[\w.-]+/[\w.-]+", name) or owner.strip(".") == "":
         raise ModelError(f"There is no model directory {name}.")
+    if Path(owner).is_dir():
+        raise ModelError(
+            f"There is no model directory {name}; the Hub is not asked, for there is a directory {owner}."
+        )
     try:
         return Path(snapshot_download(name, allow_patterns=[*files]))
     except RepositoryNotFoundError as error:
