@@ -258,6 +258,7 @@ def test_bad_input_is_named_with_its_file_and_line(tmp_path, write, rows, monkey
         ("a.csv", "a,b\n1,2\n", [], LABELLED_TEXTS, "text_column"),
         ("a.tsv", "x\ty\n", ["text_column=3", "label_column=1"], LABELLED_TEXTS, "a.tsv '3'"),
         ("a.jsonl", '{"text": "x", "label": [1]}\n', [], LABELLED_TEXTS, "a.jsonl line 1 'label'"),
+        ("a.ndjson.gz", "{}\n", [], TEXTS, "a.ndjson.gz .jsonl"),
         ("a.txt", "x\n", ["source_column=1"], TEXTS, "source_column text_column"),
     ],
 )

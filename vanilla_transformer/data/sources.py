@@ -283,8 +283,10 @@ def refuse_pipes(corpora: Sequence[CorpusSpec]) -> None:
 
 
 def table_suffix(path: str) -> str | None:
-    """Returns the suffix that marks a file as a table, None for other files."""
+    """Returns the suffix that marks a file as a table, None for other files; refuses one that looks like one."""
     suffix = Path(without_suffix(path)).suffix.lower()
+    if suffix in (".json", ".ndjson", ".jsonlines"):
+        raise CorpusError(f"{path}: a table with a JSON object on each line ends with .jsonl: rename it if it is one")
     return suffix if suffix in FILE_SUFFIXES else None
 
 
