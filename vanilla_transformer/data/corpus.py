@@ -159,8 +159,6 @@ def as_text(dataset: Dataset, form: TextForm, names: Wanted, name: str, director
 
     What is not yet text is written to the directory.
     """
-    if not isinstance(dataset, Dataset):
-        raise CorpusError(f"{name} is read by row numbers: load the dataset without streaming")
     dataset = dataset.with_format(None) if dataset.format["type"] else dataset
     chosen = list(zip(form.columns, names, strict=True))
     features = dataset.features

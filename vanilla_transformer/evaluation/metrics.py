@@ -204,9 +204,7 @@ METRICS = {
     "per": Metric(_phoneme_error_rate, one_item_per_source=True),
 }
 # How sacreBLEU splits languages written without spaces, for which its 13a takes a sentence for a word.
-_SPLIT = dict.fromkeys(("zh", "zho", "cmn", "yue"), "zh") | dict.fromkeys(
-    ("ja", "jpn", "th", "tha", "lo", "km", "my"), "char"
-)
+_SPLIT = dict.fromkeys(["zh", "zho", "cmn"], "zh") | dict.fromkeys(["ja", "jpn", "th", "lo", "km", "my"], "char")
 LABEL_METRICS = {"accuracy": Metric(_accuracy, by_default=True), "macro_f1": Metric(_macro_f1, by_default=True)}
 TAG_METRICS = {"token_accuracy": Metric(_token_accuracy, by_default=True), "seqeval": Metric(_spans)}
 LANGUAGE_MODEL_METRICS = {

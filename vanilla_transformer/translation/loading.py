@@ -218,8 +218,7 @@ def saved_config(path: str | Path) -> PreTrainedConfig:
     attention = config._attn_implementation
     if attention not in (None, "eager", *ALL_ATTENTION_FUNCTIONS):
         raise ModelError(
-            f"{path} is not a usable model: config.json asks for the attention {attention!r}, which may be any code: "
-            "leave it out."
+            f"{path}: config.json asks for the attention {attention!r}, which may be any code: leave it out."
         )
     return config
 
@@ -284,9 +283,7 @@ def _from_hub(name: str, files: Sequence[str]) -> Path:
     if not re.fullmatch(r"[\w.-]+/[\w.-]+", name) or owner.strip(".") == "":
         raise ModelError(f"There is no model directory {name}.")
     if Path(owner).is_dir():
-        raise ModelError(
-            f"There is no model directory {name}; the Hub is not asked, for there is a directory {owner}."
-        )
+        raise ModelError(f"There is no model directory {name}; the directory {owner} here hides the owner on the Hub.")
     try:
         return Path(snapshot_download(name, allow_patterns=[*files]))
     except RepositoryNotFoundError as error:
