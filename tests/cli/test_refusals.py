@@ -49,7 +49,6 @@ REFUSED = [
     ("attend model A --output out", "out exists"),
     ("attend model A --output new/page.html", "new/page.html: No such file"),
     ("export model s3://b/m --to onnx", "s3:/b/m"),
-    ("translate model in --output ~/out", "~/out"),
     ("info bsae", "There is no preset 'bsae'"),
     ("export lm new --to onnx", "`generate`"),
 ]

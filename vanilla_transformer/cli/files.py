@@ -55,18 +55,11 @@ def _is_file(output: Path | None) -> bool:
     return output is not None and (output.is_file() or not output.exists())
 
 
-def _refuse_other_places(output: Path | None) -> None:
-    """Raises RecipeError for an address, and for a home folder that no shell has put in: neither is made here."""
-    if re.match(r"~|\w\w+:/", str(output)):
-        raise RecipeError(f"{output} is not a path of this machine: write it in full.")
-
-
 def check_output(output: Path | None, inputs: Iterable[Path | None] = (), models: Iterable[str] = ()) -> None:
     """Refuses an output before hours of work; an existing file stays as it is, and a model's files are inputs, too.
 
     None stands for standard input and standard output, which may be redirected to files.
     """
-    _refuse_other_places(output)
     target = _regular_file(output, sys.stdout)
     read = [*inputs, *(file for model in models for file in Path(model).glob("*"))]
     if target is not None and target in [_regular_file(path, sys.stdin) for path in read]:
@@ -92,7 +85,8 @@ def check_files(input: Path | None, output: Path | None, models: Sequence[str], 
 
 def check_new_directory(output: Path) -> None:
     """Raises RecipeError if the directory cannot be written, or holds more than a killed process left there."""
-    _refuse_other_places(output)
+    if re.match(r"~|\w\w+:/", str(output)):  # A home folder that no shell has put in, or an address.
+        raise RecipeError(f"{output} is not a path of this machine: write it in full.")
     if output.is_file() or (output.is_dir() and not all(file.name.startswith(PARTIAL) for file in output.iterdir())):
         raise RecipeError(f"{output} is not empty: name another directory.")
     there = next(path for path in (output.absolute(), *output.absolute().parents) if path.exists())
