@@ -12,7 +12,7 @@ from small_models import save_translator
 import vanilla_transformer
 from vanilla_transformer import evaluate, train
 from vanilla_transformer.cli import main
-from vanilla_transformer.errors import RecipeError
+from vanilla_transformer.errors import CorpusError, RecipeError
 
 PACKAGE = Path(vanilla_transformer.__file__).parent
 SIZES = {"d_model": 16, "d_ff": 32, "num_heads": 2, "encoder_layers": 1, "decoder_layers": 1, "vocab_size": 270}
@@ -29,6 +29,7 @@ sys.exit(main(["translate", *sys.argv[1:]]))
 REGISTERED = """
 import importlib.util, sys
 import vanilla_transformer
+sys.meta_path.insert(1, type("OldHook", (), {"find_module": lambda *_: None}))
 assert "transformers" not in sys.modules and "torch" not in sys.modules
 assert importlib.util.find_spec("transformers") is not None
 from transformers import AutoConfig
@@ -79,8 +80,10 @@ def test_training_and_scoring_do_what_the_commands_do(pairs, capsys):
     assert (run / "model.safetensors").read_bytes() == Path("by-command", "model.safetensors").read_bytes()
     capsys.readouterr()
     assert main(["evaluate", "by-command", "--data", *pairs]) == 0
-    scores = evaluate(run, pairs).scores
+    scores = evaluate(run, [*map(Path, pairs)]).scores
     assert capsys.readouterr().out.splitlines()[: len(scores)] == list(map(str, scores.values()))
+    with refused(CorpusError, "None"):
+        evaluate(run, None)
     assert run.scores["dev"].keys() == scores.keys()
     assert run.scores["dev"]["chrf"].signature == scores["chrf"].signature
 

@@ -169,7 +169,8 @@ def _taken(repo_id: str, by: str) -> PushError:
 
 def _sent(directory: Path) -> list[str]:
     """Returns the names of the files to upload."""
-    names = sorted(file.name for file in directory.iterdir() if file.is_file())
+    files = [*directory.iterdir(), *directory.glob("additional_chat_templates/*")]
+    names = sorted(file.relative_to(directory).as_posix() for file in files if file.is_file())
     return list(filter_repo_objects(names, allow_patterns=SENT))
 
 

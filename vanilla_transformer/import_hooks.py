@@ -28,7 +28,7 @@ class _AfterImport(MetaPathFinder):
     def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
         if name != self.name:
             return None
-        others = [finder for finder in sys.meta_path if finder is not self]
+        others = [one for one in sys.meta_path if one is not self and hasattr(one, "find_spec")]  # Old ones have none.
         specs = (finder.find_spec(name, path, target) for finder in others)
         spec = next((spec for spec in specs if spec is not None), None)
         if spec is not None and spec.loader is not None:

@@ -3,6 +3,7 @@
 A type is `tyro`'s: it reads words, recognises values, and describes itself in the help and in errors.
 """
 
+import os.path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from tyro.conf import arg
@@ -41,6 +42,16 @@ def number(kind: type[int] | type[float], least: float, below: float = MAX, *, a
     return PrimitiveConstructorSpec(1, words, read, is_instance, lambda value: [str(value)])
 
 
+def _read_place(given: list[str]) -> str | None:
+    if "://" in given[0]:
+        raise ValueError(f"must be a directory of this machine, or a name on the Hub, not {given[0]!r}")
+    return None if given == ["None"] else os.path.expanduser(given[0])
+
+
+def _is_place(value: object) -> bool:
+    return value is None or (isinstance(value, str) and not value.startswith("~") and "://" not in value)
+
+
 def _are_texts(value: object) -> bool:
     return value is None or (isinstance(value, tuple) and all(isinstance(text, str) for text in value))
 
@@ -58,6 +69,7 @@ Positive = Annotated[float, _POSITIVE, HINT]
 OptionalPositive = Annotated[float | None, _POSITIVE, HINT]
 OptionalNumber = Annotated[float | None, number(float, 0), HINT]
 OptionalText = Annotated[str | None, arg(metavar="TEXT", help_behavior_hint=_known_default)]
+OptionalPlace = Annotated[str | None, Spec(1, "DIRECTORY", _read_place, _is_place, lambda value: [str(value)]), HINT]
 Texts = Annotated[tuple[str, ...], _TEXTS, HINT]
 OptionalTexts = Annotated[tuple[str, ...] | None, _TEXTS, HINT]
 if TYPE_CHECKING:

@@ -41,9 +41,10 @@ def test_a_prompt_goes_on_as_the_library_writes_it(model, run):
 
 @pytest.mark.parametrize("search", [GREEDY, DRAWN])
 def test_streamed_pieces_join_to_the_text_beyond_a_block_too(model, search):
-    shown = []
+    shown, (network, tokenizer) = [], loaded(model)
+    network.generation_config.return_dict_in_generate = True
     torch.manual_seed(3)
-    text, tokens = continue_text(*loaded(model), "to be or", 40, search, shown.append)
+    text, tokens = continue_text(network, tokenizer, "to be or", 40, search, shown.append)
     assert "".join(shown) == text and 0 < tokens <= 40
 
 

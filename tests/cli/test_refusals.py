@@ -34,6 +34,7 @@ REFUSED = [
     ("evaluate model model --data in in --card", "--card is for a single model"),
     ("predict lm in --text-column text", "are for tables"),
     ("predict model in", "give the model to `translate`"),
+    *((words, "to `evaluate`") for words in ("translate mlm in", "predict mlm in", "generate mlm")),
     ("generate model", "give it to `translate`"),
     ("train --seed 1 nonsense", "must come before all options"),
     ("average model --output model", "not empty"),
@@ -47,6 +48,7 @@ REFUSED = [
     ("align model in in --choose-heads --alignment-heads 1:1", "cannot be combined with --alignment-heads"),
     ("attend model A --output out", "out exists"),
     ("attend model A --output new/page.html", "new/page.html: No such file"),
+    ("export model s3://b/m --to onnx", "s3:/b/m"),
     ("info bsae", "There is no preset 'bsae'"),
     ("export lm new --to onnx", "`generate`"),
 ]
@@ -66,7 +68,8 @@ def place(tmp_path_factory) -> Path:
     place = tmp_path_factory.mktemp("place")
     save_translator(place / "model")
     tokenizer = VanillaTransformerTokenizer.train(["a b"], 260, begins=True, ends=False)
-    save(random_model("language-model", vocab_size=260), tokenizer, place / "lm")
+    for name, kind in (("lm", "language-model"), ("mlm", "masked-language-model")):
+        save(random_model(kind, vocab_size=260), tokenizer, place / name)
     (place / "run" / "checkpoints").mkdir(parents=True)
     (place / "run" / "recipe.yaml").write_text("seed: 1\n")
     (place / "run" / "summary.json").write_text("{")

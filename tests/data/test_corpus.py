@@ -118,6 +118,8 @@ def test_every_kind_of_string_in_parquet_is_text_and_a_null_is_empty(tmp_path, r
     pq.write_table(pa.table({"en": pa.array(["a", None], kind), "de": ["b", "c"]}), tmp_path / "c.parquet")
     assert rows(tmp_path / "c.parquet") == [("a", "b"), ("", "c")]
     assert rows(write("c.jsonl", '{"en": "a", "de": "b"}\n{"en": null, "de": "c"}\n')) == [("a", "b"), ("", "c")]
+    pairs = '{"translation": {"en": "a", "de": "b"}}\n{"translation": null}\n'
+    assert rows(write("t.jsonl", pairs)) == [("a", "b"), ("", "")]
     with refused(CorpusError, "line 2", "'en'"):
         rows(write("d.jsonl", '{"en": "a", "de": "b"}\n{"en": "a", "en": "c", "de": "d"}\n'))
 
@@ -175,10 +177,10 @@ def test_labels_are_names_numbers_or_classes_and_a_second_text_may_be_there(writ
 
 
 def test_words_and_tags_are_read_from_conll_columns(write, rows):
-    expected = [("New\u00a0York\tis\tbig", "B\tO\tO"), ("#\tok", "O\tO")]
-    assert (
-        rows(write("a.conll", "New\u00a0York\tB\nis\tO\nbig\tO\n\n\n#\tO\nok\tO\n"), form=TAGGED_SENTENCES) == expected
-    )
+    expected = [("New\u00a0York\tis\t\u3000", "B\tO\tO"), ("#\tok", "O\tO")]
+    for between in "\t ":
+        lines = "New\u00a0York\tB\nis\tO\n\u3000\tO\n\n\n#\tO\nok\tO\n".replace("\t", between)
+        assert rows(write("a.conll", lines), form=TAGGED_SENTENCES) == expected
     conll2003 = "-DOCSTART- -X- O O\n\nEU NNP B-NP B-ORG\nrejects VBZ B-VP O\n"
     assert rows(write("b.txt", conll2003), form=TAGGED_SENTENCES) == [("EU\trejects", "B-ORG\tO")]
     conllu = "# text = vámonos\n1-2\tvámonos\t_\t_\n1\tvamos\tir\tVERB\n2\tnos\tyo\tPRON\n2.1\tx\tx\tX\n"
@@ -248,12 +250,15 @@ def test_bad_input_is_named_with_its_file_and_line(tmp_path, write, rows, monkey
     [
         ("a.conll", "a\tX\n\nb\n", [], TAGGED_SENTENCES, "a.conll line 3"),
         ("a.conll", "a X\n# a comment inside\n", [], TAGGED_SENTENCES, "a.conll line 2"),
+        ("a.conll", "a\tX\nb\tADJ a\n", [], TAGGED_SENTENCES, "a.conll line 2 'ADJ"),
+        ("a.conll", "\u3000\tX\n", [], TAGGED_SENTENCES, "a.conll line 1"),
         ("a.conll", "a\nb\n", [], TAGGED_SENTENCES, "a.conll line 1"),
         ("a.conll", "a\tX\n", ["label_column=3"], TAGGED_SENTENCES, "column 3"),
         ("a.csv", "a,b\n1,2\n", [], TAGGED_SENTENCES, "a.csv"),
         ("a.csv", "a,b\n1,2\n", [], LABELLED_TEXTS, "text_column"),
         ("a.tsv", "x\ty\n", ["text_column=3", "label_column=1"], LABELLED_TEXTS, "a.tsv '3'"),
         ("a.jsonl", '{"text": "x", "label": [1]}\n', [], LABELLED_TEXTS, "a.jsonl line 1 'label'"),
+        ("a.ndjson.gz", "{}\n", [], TEXTS, "a.ndjson.gz .jsonl"),
         ("a.txt", "x\n", ["source_column=1"], TEXTS, "source_column text_column"),
     ],
 )
@@ -315,7 +320,9 @@ def test_nothing_of_local_files_is_kept_outside_the_given_directory(tmp_path, wr
     assert not (tmp_path / "home").exists()
 
 
-@pytest.mark.parametrize("source", ["./absent", "/absent/folder", "absent.parquet", "a b", "absent.tsv:train"])
+@pytest.mark.parametrize(
+    "source", ["./absent", "/absent/folder", "absent.parquet", "a b", "absent.tsv:train", "s3://b/m"]
+)
 def test_a_source_that_must_be_a_path_is_not_sought_on_the_hub(unreachable_hub, rows, source):
     with refused(CorpusError, source.split(":")[0]) as caught:
         rows(source)
@@ -336,12 +343,18 @@ def test_a_dataset_of_the_hub_is_asked_for_by_name_config_and_split(monkeypatch,
     assert asked == [{"path": "some/corpus", "name": name} for name in (None, None, "de-en")]
 
 
-def test_an_existing_path_wins_over_colons(tmp_path, write, rows, monkeypatch):
+def test_an_existing_path_wins_over_colons_and_patterns(tmp_path, write, rows, monkeypatch):
     monkeypatch.chdir(tmp_path)
     write("a:b.tsv", "1\t2\n")
     assert rows("a:b.tsv") == [("1", "2")]
     with refused(CorpusError, "a:b.tsv", "'train'"):
         rows("a:b.tsv:train")
+    (tmp_path / "s[ab]").mkdir()
+    for name in ("d1.parquet", "d[1].parquet", "d?.parquet", "s[ab]/a.parquet"):
+        table([(name, name)]).to_parquet(tmp_path / name)
+        assert rows(name) == [(name, name)]
+    with refused(CorpusError, "s[ab]", "rename"):
+        rows("s[ab]")
 
 
 @pytest.mark.parametrize(

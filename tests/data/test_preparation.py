@@ -117,7 +117,10 @@ def test_text_that_is_certainly_too_long_is_not_tokenized(prepare, tokenizer):
 
 
 def test_a_dataset_in_hand_needs_its_columns_of_text_and_a_null_is_empty(prepare):
-    assert prepare(Dataset.from_dict({"source": ["a", None], "target": ["b", "c"]})).report.dropped_empty == 1
+    some = Dataset.from_dict({"source": ["a", None], "target": ["b", "c"]})
+    assert prepare(some).report.dropped_empty == prepare(some.with_format("arrow")).report.dropped_empty == 1
+    with refused(CorpusError, "streaming"):
+        prepare(some.to_iterable_dataset())
     with refused(CorpusError, "'source'", "'en'"):
         prepare(Dataset.from_dict({"en": ["a"], "target": ["b"]}))
     with refused(CorpusError, "'target'", "int64"):

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, strategies as st
 from refusals import refused
 
-from vanilla_transformer.errors import CorpusError
+from vanilla_transformer.errors import CorpusError, RecipeError
 from vanilla_transformer.evaluation import score
 from vanilla_transformer.evaluation.metrics import LANGUAGE_MODEL_METRICS, TextCost
 
@@ -57,6 +57,10 @@ def test_texts_that_cannot_be_scored_are_refused():
         score(["wer"], ["A", "B"], [["A"]])
     with refused(CorpusError, "reference"):
         score(["wer"], ["A"], [[]])
+    with refused(CorpusError, "None"):
+        score(["chrf"], ["A"], [["A", None]])
+    with refused(RecipeError, "metrics", "['chrf']"):
+        score("chrf", ["A"], [["A"]])
     with refused(CorpusError, "empty"):
         score(["per"], ["A"], [[""]])
 
@@ -65,6 +69,7 @@ def test_errors_are_counted_against_the_nearest_reference_and_of_equally_near_on
     predictions = ["R EH D", "L EH D", "K AE T"]
     references = [["R IY D", "R EH D"], ["L IY D"], ["K AE T"]]
     assert value("wer", predictions, references) == pytest.approx(100 / 3)
+    assert value("wer", ["10\u2009000"], [["10 000"]]) == value("per", ["10\u2009000"], [["10 000"]]) == 100
     # One edit to the second reference (4 tokens) and none to the only one (2 tokens).
     assert value("per", ["A B C X", "D E"], [["X Y Z", "A B C D"], ["D E"]]) == pytest.approx(100 / 6)
     for references in (["A", "A B C"], ["A B C", "A"]):

@@ -2,6 +2,7 @@
 
 import pytest
 from datasets import Dataset
+from datasets.info import SupervisedKeysData
 from refusals import refused
 from small_models import CopyingModel
 
@@ -44,6 +45,8 @@ def test_lines_of_one_source_are_one_item_for_error_rates_only(model, tokenizer,
     assert per.value == pytest.approx(100 * 2 / 5)
     assert "items:3|nrefs:1-3" in wer.signature
     assert [bleu] == score(["sacrebleu"], SOURCES, [[target] for target in TARGETS])
+    corpus.info.supervised_keys = SupervisedKeysData("en", "zh_CN")
+    assert "tok:zh" in evaluate_translation(model, tokenizer, corpus, ["sacrebleu"]).scores["sacrebleu"].signature
 
 
 def test_split_references_are_joined_as_translations_are(model):

@@ -47,6 +47,7 @@ def test_the_page_asks_for_all_its_modules_and_for_the_model_at_once(explored):
 
 def test_replay_takes_as_many_checkpoints_as_fit(explored, tmp_path, monkeypatch):
     one = explored("plain")
+    monkeypatch.setattr(one.model.generation_config, "return_dict_in_generate", True)
     run = run_of(one.model, tmp_path / "run", [10, 20, 30, 40, 50, 60])
     write_page(one.model, one.tokenizer, tmp_path / "all", name="all", examples=["a"], run=run)
     training = about(tmp_path / "all")["training"]

@@ -6,10 +6,12 @@ import ctranslate2
 import pytest
 import torch
 from guide_clients import guide_client, run_client
+from refusals import refused
 from tokenizers import Tokenizer
 
 from vanilla_transformer import Translator
 from vanilla_transformer.cli import main
+from vanilla_transformer.errors import ModelError
 from vanilla_transformer.export import to_ctranslate2
 from vanilla_transformer.translation.loading import load_model
 
@@ -47,6 +49,8 @@ def test_translations_are_the_models(exported, spelled_backwards: Path, words: l
 def test_ten_lines_of_python_translate(spelled_backwards: Path, tmp_path: Path, words: list[str]):
     assert main(["export", str(spelled_backwards), str(tmp_path), "--to", "ctranslate2"]) == 0
     model, tokenizer = load_model(spelled_backwards, device="cpu")
+    with refused(ModelError, tmp_path, "empty"):
+        to_ctranslate2.export_ctranslate2(model, tokenizer, tmp_path)
     client = guide_client("ctranslate2")
     for changes in ({"A dog runs.": words[0]}, {"length_penalty=0.6": "length_penalty=0"}):
         for old, new in changes.items():

@@ -23,6 +23,8 @@ MODEL = {
     "tokenizer.json",
     "tokenizer_config.json",
     "translate.onnx",
+    "chat_template.jinja",
+    "additional_chat_templates/tools.jinja",
 } | CODE
 
 
@@ -32,6 +34,7 @@ def directory(saved: Path, tmp_path: Path) -> Path:
     directory = Path(shutil.copytree(saved, tmp_path / "tiny-en-de"))
     for name in (
         *("recipe.yaml", "learning_curves.png", "train.log", "metrics.jsonl", ".lock", "optimizer.pt", "notes.py"),
+        *(name for name in MODEL if name.endswith(".jinja")),
         *("checkpoints/step-5/model.safetensors", "prepared/train/config.json", "trackers/tokenizer.json"),
     ):
         (directory / name).parent.mkdir(parents=True, exist_ok=True)

@@ -15,7 +15,10 @@ from vanilla_transformer.inspection import Pieces, attention
 
 
 def test_weights_are_those_of_a_pass_with_the_written_out_attention(model, tokenizer):
+    model.train().model.encoder.eval()  # As with a frozen encoder.
     seen = attention(model, tokenizer, "A dog runs.", "Ein Hund läuft.")
+    assert model.training and not model.model.encoder.training
+    model.eval()
     inputs = tokenizer("A dog runs.", return_tensors="pt")
     labels = tokenizer(text_target="Ein Hund läuft.", return_tensors="pt")["input_ids"]
     model.set_attn_implementation("eager")

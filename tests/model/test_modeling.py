@@ -271,7 +271,9 @@ def test_positions_of_a_callers_own_are_refused():
 def test_learned_positions_end_where_they_end():
     for kind in KINDS:
         model = random_model(kind, positional_encoding="learned", max_position_embeddings=6)
-        assert model(**given(kind)).logits is not None
+        for padding in (0, 10):
+            mask = nn.functional.pad(MASK, (0, padding))
+            assert model(**given(kind, nn.functional.pad(IDS, (0, padding)), mask)).logits is not None
         with refused(ValueError, "7", "6"):
             model(**given(kind, torch.full((2, 7), 5), torch.ones(2, 7)))
         if kind == "translator":

@@ -112,6 +112,8 @@ def test_no_piece_is_learned_that_spells_a_special_token(algorithm: str):
     tokenizer = VanillaTransformerTokenizer.train(corpus, error.value.available, algorithm)
     assert sorted(token for token in tokenizer.get_vocab() if token.strip("Ġ'") in SPECIAL) == sorted(SPECIAL)
     assert plain_text(tokenizer)("</s>")["input_ids"].count(tokenizer.eos_token_id) == 1
+    again = tokenizer.train_new_from_iterator(["Häuser"] * 2, 300)
+    assert decoded(again, again("neue Häuser")["input_ids"]) == "neue Häuser"
 
 
 def test_same_texts_give_the_same_vocabulary_in_another_process():
@@ -251,6 +253,9 @@ def test_lowercasing_applies_to_text_but_not_to_targets(algorithm, tmp_path):
         both = either("HeLLo", text_target="HH AH")
         assert both["input_ids"] == either("hello")["input_ids"]
         assert either.decode(both["labels"], skip_special_tokens=True) == "HH AH"
+        with pytest.raises(ValueError, match="must be of type"):
+            either("HeLLo", text_target=[None])
+        assert either.encode("HeLLo") == either.encode("hello")
         assert either.decode(either("HH AH")["input_ids"], skip_special_tokens=True) == "hh ah"
 
 

@@ -1,5 +1,7 @@
 """A setting has one name, one type and one set of limits: in YAML, in Python and on the command line."""
 
+import os
+
 import pytest
 import yaml
 from hypothesis import given, settings, strategies as st
@@ -10,6 +12,7 @@ from vanilla_transformer.errors import RecipeError
 from vanilla_transformer.recipe.reading import load_recipe
 from vanilla_transformer.recipe.schema import Recipe
 
+HOME, PLACES = os.path.expanduser("~"), ("output", "from_model", "tokenizer")
 WORDS = st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=1).filter(lambda text: text[0] != "-")
 VALUES = {
     "examples": st.lists(WORDS, min_size=1).map(tuple),
@@ -54,6 +57,8 @@ def test_settings_stand_in_their_blocks_or_outside(tmp_path):
     blocks += "  from_model: general\n"
     assert load_recipe(written(tmp_path, flat)) == load_recipe(written(tmp_path, blocks))
     assert load_recipe(written(tmp_path, "optimization:\ntokenizer:\nrecurrent:\nseed: 1\n")) == Recipe()
+    home = Recipe.of(train=("~/a.en", "~/a.de"), **dict.fromkeys(PLACES, "~/m"))
+    assert home == Recipe.of(train=(f"{HOME}/a.en", f"{HOME}/a.de"), **dict.fromkeys(PLACES, f"{HOME}/m"))
     text = Recipe.of(metrics=(), max_steps=3).to_yaml()
     assert "metrics: []" in text and "max_steps: 3" in text and "recurrent:" not in text
 
@@ -86,6 +91,8 @@ def test_the_recipe_of_a_saved_model_may_have_settings_that_there_are_not(tmp_pa
         ("max_steps: 1.5", "max_steps '1.5'"),
         ("max_steps: 0", "max_steps '0'"),
         ("max_steps: 9223372036854775808", "max_steps '9223372036854775808'"),
+        ("output: s3://b/m", "output 's3://b/m'"),
+        ("from_model: hf://b/m", "from_model 'hf://b/m'"),
         ("dropout: nan", "dropout 'nan'"),
         ("learning_rate: inf", "learning_rate 'inf'"),
         ("seed: 1\nseed: 2", "seed line 2"),

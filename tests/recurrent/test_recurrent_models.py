@@ -95,7 +95,7 @@ def test_word_by_word_is_as_all_at_once_and_no_word_sees_a_later_one(cell, atten
 
 
 @pytest.mark.parametrize("attention", ["none", "luong-general"])
-def test_padding_before_a_target_leaves_the_state_as_it_is(attention, source, labels):
+def test_padding_beside_a_target_leaves_the_state_as_it_is(attention, source, labels):
     model = make(attention=attention)
     inputs = model.prepare_decoder_input_ids_from_labels(labels)
     padded = torch.cat((torch.zeros(3, 2, dtype=torch.long), inputs), 1)
@@ -103,6 +103,9 @@ def test_padding_before_a_target_leaves_the_state_as_it_is(attention, source, la
     logits = model(**source, decoder_input_ids=padded, decoder_attention_mask=mask).logits
     expected = model(**source, decoder_input_ids=inputs).logits
     torch.testing.assert_close(logits[:, 2:], expected, atol=1e-5, rtol=1e-5)
+    behind = {"decoder_input_ids": padded.flip(1), "decoder_attention_mask": mask.flip(1)}
+    states = (model(**source, **read).past_key_values for read in (behind, {"decoder_input_ids": inputs.flip(1)}))
+    torch.testing.assert_close(*(state.layers[0][0] for state in states))
 
 
 def test_luongs_model_is_the_loop_written_out():

@@ -73,6 +73,7 @@ OTHER_WEIGHTS = [
     (lambda path: with_weights(path, lambda weights: weights.pop(NORM)), f"{NORM} missing"),
     (lambda path: with_weights(path, lambda weights: weights.update(more=torch.ones(1))), "more left over"),
     (lambda path: set_in(path / "config.json", tie_word_embeddings=False), "lm_head.weight others missing"),
+    (lambda path: set_in(path / "config.json", _attn_implementation="a/b"), "config.json a/b"),
     (lambda path: set_in(path / "config.json", pad_token_id=264), "pad_token_id 264 config.json"),
 ]
 
@@ -86,7 +87,10 @@ def test_weights_that_are_not_those_of_the_configuration_are_refused(directory, 
         load(directory)
 
 
-def test_a_configuration_without_weights_is_one(directory):
+def test_a_configuration_without_weights_is_one(directory, monkeypatch):
+    monkeypatch.setenv("HOME", str(directory.parent))
+    for load in (load_model, load_config, load_tokenizer, load_own_tokenizer):
+        load(f"~/{directory.name}")
     (directory / "model.safetensors").unlink()
     assert load_config(directory).d_model
     with refused(ModelError, directory, "model.safetensors"):
@@ -137,7 +141,7 @@ def test_a_mistyped_name_of_a_directory_is_not_looked_for_on_the_hub(tmp_path, m
     monkeypatch.chdir(tmp_path)
     (tmp_path / "models").mkdir()
     for load in (load_model, load_config, load_tokenizer):
-        with refused(ModelError, name) as caught:
+        with refused(ModelError, name, *["directory models"] * name.startswith("models")) as caught:
             load(name)
         assert unreachable_hub not in str(caught.value)
 

@@ -1,6 +1,7 @@
 """Input and output of commands: files or standard streams, as a whole or answered line by line."""
 
 import os
+import re
 import stat
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -84,6 +85,8 @@ def check_files(input: Path | None, output: Path | None, models: Sequence[str], 
 
 def check_new_directory(output: Path) -> None:
     """Raises RecipeError if the directory cannot be written, or holds more than a killed process left there."""
+    if re.match(r"~|\w\w+:/", str(output)):  # A home folder that no shell has put in, or an address.
+        raise RecipeError(f"{output} is not a path of this machine: write it in full.")
     if output.is_file() or (output.is_dir() and not all(file.name.startswith(PARTIAL) for file in output.iterdir())):
         raise RecipeError(f"{output} is not empty: name another directory.")
     there = next(path for path in (output.absolute(), *output.absolute().parents) if path.exists())

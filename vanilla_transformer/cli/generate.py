@@ -56,7 +56,8 @@ class Generate:
 
         task = task_of_model(self.model)
         if task.auto_class != "AutoModelForCausalLM":
-            command = "translate" if task.auto_class == "AutoModelForSeq2SeqLM" else "predict"
+            others = {"AutoModelForSeq2SeqLM": "translate", "AutoModelForMaskedLM": "evaluate"}
+            command = others.get(task.auto_class, "predict")
             raise ModelError(f"{self.model} is a model for {task.name}: give it to `{command}`, not to `generate`.")
         model, tokenizer = load_models([self.model], self.computing, translates=False)
         with open_output(None) as output:
@@ -114,10 +115,10 @@ def continue_text(
     while len(written) < max_new_tokens and written[-1:] != [end]:
         if len(ids) >= block:
             ids = ids[-max(1, block // 2) :]
-        inputs = torch.tensor([ids], device=model.device)
+        inputs, plain = torch.tensor([ids], device=model.device), {"num_beams": 1, "return_dict_in_generate": False}
         most = min(max_new_tokens - len(written), block - len(ids))
         found: Any = model.generate(  # type: ignore[operator]
-            inputs, attention_mask=torch.ones_like(inputs), max_new_tokens=most, num_beams=1, streamer=stream, **search
+            inputs, attention_mask=torch.ones_like(inputs), max_new_tokens=most, streamer=stream, **plain, **search
         )
         written += found[0, len(ids) :].tolist()
         ids = found[0].tolist()

@@ -1,6 +1,7 @@
 """Text from files, directories, the Hub and the package itself, as a dataset whose rows know their lines."""
 
 import functools
+import glob
 import hashlib
 import json
 import os
@@ -158,6 +159,7 @@ def as_text(dataset: Dataset, form: TextForm, names: Wanted, name: str, director
 
     What is not yet text is written to the directory.
     """
+    dataset = dataset.with_format(None) if dataset.format["type"] else dataset
     chosen = list(zip(form.columns, names, strict=True))
     features = dataset.features
     for column, its in chosen:
@@ -247,7 +249,9 @@ def _arguments(location: CorpusLocation, directory: Path) -> dict[str, Any]:
     path = location.paths[0]
     arguments: dict[str, Any] = {"path": path, "name": location.config}
     if os.path.isfile(path):
-        arguments = {"path": "parquet", "data_files": path}
+        arguments = {"path": "parquet", "data_files": glob.escape(path)}
+    elif os.path.isdir(path) and glob.has_magic(os.path.realpath(path)):
+        raise CorpusError(f"{location}: `datasets` would read *, ? and [ in its path as a pattern: rename it")
     if os.path.exists(path):
         arguments["cache_dir"] = str(directory / "datasets")
     if hasattr(datasets.load_dataset_builder(**arguments).config, "keep_default_na"):

@@ -166,6 +166,8 @@ def prepare_corpus(
         CorpusError: No row is left.
     """
     directory = Path(directory)
+    if not isinstance(corpus, Dataset):
+        raise CorpusError("a corpus is read by row numbers: load the dataset without streaming")
     made = fingerprint_settings([corpus._fingerprint, settings_fingerprint(tokenizer, encoder, max_length)])
     with suppress(CorpusError):
         if (there := StoredCorpus(directory)).fingerprint == made:

@@ -62,6 +62,7 @@ class TextForm:
 
 Wanted = tuple[str | None, ...]
 """Names of the columns of a form as given by a user, None for columns still to be found."""
+Word = str | os.PathLike[str]
 Row = tuple[str, ...]
 NumberedRows = Iterator[tuple[int, Row]]
 """Rows, each with the number of its first line."""
@@ -104,6 +105,9 @@ class CorpusSpec:
     text_pair_column: str | None = None
     label_column: str | None = None
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "parts", tuple(map(os.path.expanduser, self.parts)))
+
     @property
     def columns(self) -> Wanted:
         """Names of all columns that it can name, None where it names none."""
@@ -121,7 +125,7 @@ class CorpusSpec:
 Corpora = tuple[CorpusSpec, ...]
 
 
-def parse_corpora(words: Sequence[str]) -> Corpora:
+def parse_corpora(words: Sequence[Word]) -> Corpora:
     """Reads the corpora in a list of words: ``+`` separates two, and ``name=value`` belongs to the corpus before it.
 
     ``news.en news.de weight=0.7 + europarl.parquet weight=0.3 source_column=en target_column=de`` are two corpora. An
@@ -131,8 +135,10 @@ def parse_corpora(words: Sequence[str]) -> Corpora:
     for word in words:
         if word == BETWEEN_CORPORA:
             corpora.append([])
+        elif not isinstance(word, str | os.PathLike):
+            raise CorpusError(f"a corpus is named by words and paths, not by {word!r}")
         else:
-            corpora[-1].append(word)
+            corpora[-1].append(os.fspath(word))
     parsed = tuple(_parse_one(corpus) for corpus in corpora) if words else ()
     without = [corpus for corpus in parsed if corpus.weight is None]
     if 0 < len(without) < len(parsed):
@@ -140,11 +146,11 @@ def parse_corpora(words: Sequence[str]) -> Corpora:
     return parsed
 
 
-def one_corpus(source: CorpusSpec | str | Sequence[str]) -> CorpusSpec:
+def one_corpus(source: CorpusSpec | Word | Sequence[Word]) -> CorpusSpec:
     """Returns the single corpus allowed where nothing is mixed."""
     if isinstance(source, CorpusSpec):
         return source
-    corpora = parse_corpora([source] if isinstance(source, str) else source)
+    corpora = parse_corpora(source if isinstance(source, Sequence) and not isinstance(source, str) else [source])
     if len(corpora) != 1 or corpora[0].weight is not None:
         raise CorpusError("give one corpus, without a weight: only training data can be mixed")
     return corpora[0]
@@ -213,6 +219,8 @@ def locate(corpus: CorpusSpec, form: TextForm) -> CorpusLocation:
             raise CorpusError(f"{corpus}: {form.unit} have no {setting}, but {' and '.join(known)}")
     wanted = tuple(getattr(corpus, setting) for setting in known)
     kind, paths, parts = "lines", corpus.parts, list[str]()
+    if any("://" in path and not os.path.exists(path) for path in paths):
+        raise CorpusError(f"{corpus} must be files or directories of this machine, or a name on the Hub")
     if len(paths) > (2 if form.parallel else 1):
         files = "two line-aligned files or " if form.parallel else ""
         raise CorpusError(f"{corpus}: {form.unit} come from {files}one source; separate several corpora with +")
@@ -275,8 +283,10 @@ def refuse_pipes(corpora: Sequence[CorpusSpec]) -> None:
 
 
 def table_suffix(path: str) -> str | None:
-    """Returns the suffix that marks a file as a table, None for other files."""
+    """Returns the suffix that marks a file as a table, None for other files; refuses one that looks like one."""
     suffix = Path(without_suffix(path)).suffix.lower()
+    if suffix in (".json", ".ndjson", ".jsonlines"):
+        raise CorpusError(f"{path}: a table with a JSON object on each line ends with .jsonl: rename it if it is one")
     return suffix if suffix in FILE_SUFFIXES else None
 
 

@@ -19,7 +19,7 @@ from vanilla_transformer.data.sources import (
     Wanted,
     choose_columns,
 )
-from vanilla_transformer.data.text_lines import decoded_lines, read_lines
+from vanilla_transformer.data.text_lines import decoded_lines, read_lines, words_of
 from vanilla_transformer.errors import CorpusError
 
 # Characters in a cell. Python's own limit is 131,072; a limit keeps an unclosed quote from filling memory.
@@ -88,9 +88,10 @@ def _rows(records: Records, names: Wanted, path: str, form: TextForm) -> Numbere
 
 
 def _text(record: dict[str, object], name: str, where: str, column: Column) -> str:
-    if name not in record:
+    no_pair = name.startswith(TRANSLATION) and record.get("translation", "") is None
+    if name not in record and not no_pair:
         raise CorpusError(f"{where}: no column {name!r}; there are {', '.join(map(repr, record))}")
-    text = record[name]
+    text = record.get(name)
     if text is None:
         return ""
     if column.numbers and isinstance(text, int | float):
@@ -147,7 +148,7 @@ def _without_twins(pairs: list[tuple[str, object]]) -> dict[str, object]:
 def read_conll(path: str, wanted: Wanted) -> NumberedRows:
     """Yields the sentences of a file with one word per line, its tags in columns beside it, and empty lines between.
 
-    Columns are separated by tabs or, in a line without tabs, by white space; `wanted` gives their numbers from 1. By
+    Columns are separated by tabs or, in a line without tabs, by spaces; `wanted` gives their numbers from 1. By
     default the first column is the word and the last its tag. Skipped is what cannot be a word: comments, which begin
     with ``# `` and have not the columns of words; multi-word tokens and empty words of CoNLL-U, whose first column
     numbers its words; and the lines ``-DOCSTART-`` of CoNLL-2003 between sentences.
@@ -157,6 +158,8 @@ def read_conll(path: str, wanted: Wanted) -> NumberedRows:
     for number, line in enumerate(chain(read_lines(path), [""]), start=1):
         where, cells = f"{path}, line {number}", _cells(line)
         if not cells:
+            if words and not any(word.strip() for word, *_ in words):
+                raise CorpusError(f"{path}, line {begin:,}: a sentence of white space alone")
             if words:
                 yield begin, tuple(BETWEEN_WORDS.join(column) for column in zip(*words, strict=True))
             words = []
@@ -172,9 +175,11 @@ def read_conll(path: str, wanted: Wanted) -> NumberedRows:
             raise CorpusError(f"{where}: {len(cells)} columns where {columns} are needed")
         if places[0] and re.fullmatch(r"\d+[-.]\d+", cells[0]):
             continue
-        found = [cells[place].strip() for place in places]
+        found = [cells[place].strip(" ") for place in places]
         if not all(found):
             raise CorpusError(f"{where}: the {'tag' if found[0] else 'word'} is missing")
+        if " " in found[-1] and len(found) == 2:
+            raise CorpusError(f"{where}: the tag {found[-1]!r} has a space, which stands between tags: leave it out")
         begin = begin if words else number
         words.append(found)
 
@@ -182,7 +187,7 @@ def read_conll(path: str, wanted: Wanted) -> NumberedRows:
 def _cells(line: str) -> list[str]:
     if not line.strip():
         return []
-    return line.split("\t") if "\t" in line else line.split()
+    return line.split("\t") if "\t" in line else words_of(line)
 
 
 def _places(where: str, wanted: Wanted, columns: int) -> list[int]:

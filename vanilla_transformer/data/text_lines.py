@@ -5,6 +5,7 @@ import gzip
 import io
 import lzma
 import os
+import re
 import sys
 import zlib
 from collections.abc import Iterator
@@ -60,6 +61,11 @@ def decoded_lines(path: str | os.PathLike[str]) -> Iterator[str]:
         raise CorpusError(f"{name}, line {number}: not UTF-8 ({byte}); convert the file to UTF-8 first") from error
     except (*DAMAGE, OSError) as error:
         raise CorpusError(f"{name} cannot be read: {getattr(error, 'strerror', None) or error}") from error
+
+
+def words_of(text: str) -> list[str]:
+    """Returns what stands between spaces and tabs; other white space, as in 10\u2009000, is part of a word."""
+    return re.findall(r"[^ \t]+", text)
 
 
 def suffix_of(path: str | os.PathLike[str]) -> str:

@@ -1,13 +1,15 @@
 """Metrics by name; each score has a signature that says how it was computed."""
 
 import math
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
-from itertools import zip_longest
+from itertools import chain, zip_longest
 from typing import Any, NamedTuple
 
 from vanilla_transformer import __version__
+from vanilla_transformer.data.text_lines import words_of
 from vanilla_transformer.errors import CorpusError, RecipeError, did_you_mean, refuse_one_text
 from vanilla_transformer.evaluation.moses_tokenization import LANGUAGES, MosesTokenization
 
@@ -79,7 +81,7 @@ def _paper_bleu(language: str) -> Metric:
 def _word_error_rate(predictions: Sequence[str], references: References) -> tuple[float, str]:
     """Grapheme-to-phoneme word error rate: the share of items that match none of their references."""
     wrong = sum(
-        prediction.split() not in [reference.split() for reference in accepted]
+        words_of(prediction) not in map(words_of, accepted)
         for prediction, accepted in zip(predictions, references, strict=True)
     )
     return 100 * wrong / len(predictions), _signature_of_error_rate("items-that-equal-no-reference", references)
@@ -91,9 +93,9 @@ def _phoneme_error_rate(predictions: Sequence[str], references: References) -> t
 
     edits = length = 0
     for prediction, accepted in zip(predictions, references, strict=True):
-        tokens = prediction.split()
+        tokens = words_of(prediction)
         # Ties go to the longest reference.
-        nearest = min((Levenshtein.distance(tokens, one), -len(one)) for one in map(str.split, accepted))
+        nearest = min((Levenshtein.distance(tokens, one), -len(one)) for one in map(words_of, accepted))
         edits, length = edits + nearest[0], length - nearest[1]
     if not length:
         raise CorpusError("per cannot be computed: all references are empty.")
@@ -143,7 +145,7 @@ def _spans(predictions: Sequence[str], references: References) -> tuple[float, s
 
 def _tags(predictions: Sequence[str], references: References) -> tuple[list[list[str]], list[list[str]]]:
     """Returns the tags of each sentence: those given, and those predicted."""
-    return [reference.split() for reference, *_ in references], [tags.split() for tags in predictions]
+    return [words_of(reference) for reference, *_ in references], [*map(words_of, predictions)]
 
 
 def _version(library: str) -> dict[str, str]:
@@ -201,6 +203,8 @@ METRICS = {
     "wer": Metric(_word_error_rate, one_item_per_source=True),
     "per": Metric(_phoneme_error_rate, one_item_per_source=True),
 }
+# How sacreBLEU splits languages written without spaces, for which its 13a takes a sentence for a word.
+_SPLIT = dict.fromkeys(["zh", "zho", "cmn"], "zh") | dict.fromkeys(["ja", "jpn", "th", "lo", "km", "my"], "char")
 LABEL_METRICS = {"accuracy": Metric(_accuracy, by_default=True), "macro_f1": Metric(_macro_f1, by_default=True)}
 TAG_METRICS = {"token_accuracy": Metric(_token_accuracy, by_default=True), "seqeval": Metric(_spans)}
 LANGUAGE_MODEL_METRICS = {
@@ -212,8 +216,15 @@ LANGUAGE_MODEL_METRICS = {
 MASKED_METRICS = {"masked_perplexity": _per("masked-token", None)}
 
 
+def metrics_for(language: str | None) -> Mapping[str, Metric]:
+    """Returns `METRICS` for a target language such as zh_CN: BLEU splits its text as the language asks for."""
+    tokenize = _SPLIT.get(re.split("[-_]", language or "")[0])
+    return METRICS | ({"sacrebleu": _sacrebleu("BLEU", tokenize=tokenize)} if tokenize else {})
+
+
 def check_names(names: Iterable[str], metrics: Mapping[str, Metric] = METRICS) -> None:
     """Raises RecipeError for an unknown metric, by default one of text, before hours of decoding."""
+    refuse_one_text("metrics", names)
     for name in names:
         if name not in metrics:
             hint = did_you_mean(name, metrics) or "."
@@ -227,7 +238,7 @@ def score(
     metrics: Mapping[str, Metric] = METRICS,
 ) -> list[Score]:
     """Scores predictions against their references, at least one each, with every metric in `names`."""
-    names = list(names)
+    names = [*names] if not isinstance(names, str) else names
     check_names(names, metrics)
     refuse_one_text("predictions", predictions)
     for accepted in references:
@@ -236,4 +247,6 @@ def score(
         raise CorpusError(f"{len(predictions):,} predictions cannot be scored against {len(references):,} references.")
     if not predictions or not all(references):
         raise CorpusError("Scoring needs at least one prediction, and at least one reference for each.")
+    if any(one is None for one in chain(predictions, *references)):
+        raise CorpusError("None cannot be scored: give an empty text where a prediction or a reference is missing.")
     return [Score(name, *metrics[name].measure(predictions, references)) for name in names]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from vanilla_transformer.errors import CorpusError
-from vanilla_transformer.evaluation.metrics import METRICS, Score, check_names, score
+from vanilla_transformer.evaluation.metrics import METRICS, Score, check_names, metrics_for, score
 from vanilla_transformer.model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
 from vanilla_transformer.translation import Translator
 from vanilla_transformer.translation.minimum_bayes_risk import Utility, by_minimum_bayes_risk
@@ -54,8 +54,9 @@ def evaluate_translation(
     """Translates each distinct `source` of the corpus once and scores the translations against the `target`s.
 
     BLEU, chrF and TER count every line of the corpus. For word and phoneme error rates, lines with the same source
-    are one item with several references. If the tokenizer expects text segmented into sub-words, references are
-    detokenized like the translations.
+    are one item with several references. BLEU splits text as a target language that the
+    corpus names asks for. If the tokenizer expects text segmented into sub-words, references are detokenized like the
+    translations.
 
     Args:
         metrics: Names from `METRICS`.
@@ -65,7 +66,10 @@ def evaluate_translation(
         mbr: Utility by which one of several translations is chosen.
         settings: Of the search, as in `Translator`; the model's own apply otherwise.
     """
+    from vanilla_transformer.data.corpus import corpus_languages
+
     check_names(metrics)
+    corpus = corpus.with_format(None)
     sources, references = list(corpus["source"]), list(corpus["target"])
     if not sources:
         raise CorpusError("The corpus to evaluate on is empty.")
@@ -81,7 +85,7 @@ def evaluate_translation(
     translated = {source: translation.text for source, translation in zip(distinct, translations, strict=True)}
     tokens = sum(len(translation.hypotheses[0].ids) for translation in translations)
     return Evaluation(
-        score_translations(metrics, translated, sources, references),
+        score_translations(metrics, translated, sources, references, language=corpus_languages(corpus)[1]),
         [translated[source] for source in sources],
         references,
         {
@@ -108,7 +112,12 @@ def in_chunks(
 
 
 def score_translations(
-    metrics: Sequence[str], translated: dict[str, str], sources: Sequence[str], references: Sequence[str]
+    metrics: Sequence[str],
+    translated: dict[str, str],
+    sources: Sequence[str],
+    references: Sequence[str],
+    *,
+    language: str | None = None,
 ) -> dict[str, Score]:
     """Scores the translation of each source, over lines or over distinct sources depending on the metric."""
     accepted: dict[str, list[str]] = {}
@@ -117,4 +126,4 @@ def score_translations(
     by_line = [translated[source] for source in sources], [[reference] for reference in references]
     by_source = [translated[source] for source in accepted], list(accepted.values())
     items = {name: by_source if METRICS[name].one_item_per_source else by_line for name in metrics}
-    return {name: score([name], *items[name])[0] for name in metrics}
+    return {name: score([name], *items[name], metrics_for(language))[0] for name in metrics}

@@ -11,6 +11,7 @@ import torch
 import yaml
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
+from vanilla_transformer.atomic_files import atomic_directory
 from vanilla_transformer.explore.browser_tokenizer import tokenizer_config, tokenizer_parts
 from vanilla_transformer.explore.computable import WRITERS, family, fields
 from vanilla_transformer.explore.packing import (
@@ -79,31 +80,33 @@ def write_page(
         report(f"The page's search ignores {', '.join(ignored)} in the model's generation_config.json.")
     examples = list(examples) or [_EXAMPLES.get(kind) or _some_text(tokenizer)]
     check = _check(model, tokenizer, examples[0])
-    output.mkdir(parents=True, exist_ok=True)
-    shutil.copytree(_WEB, output, dirs_exist_ok=True)
-    folder = output / "model"
-    folder.mkdir()
-    places, weights = pack(model.state_dict())
-    (folder / "weights.bin").write_bytes(weights)
-    about = {
-        "name": name,
-        "family": kind,
-        "parameters": sum(weight.numel() for weight in model.parameters()),
-        "config": fields(model.config),
-        "search": _search(model, settings) if kind in WRITERS else None,
-        "tokenizer": [parts, tokenizer_config(tokenizer, parts)],
-        "tokens": _tokens(tokenizer, model.config),
-        "pieces": _pieces(tokenizer, model.config.vocab_size),
-        "tensors": {key: list(place) for key, place in places.items()},
-        "examples": examples,
-        "documentation": documentation,
-        "check": check,
-        "training": _training(places, len(weights), run, folder, report) if run is not None else None,
-    }
-    (folder / "model.json").write_text(json.dumps(about, ensure_ascii=False), encoding="utf-8")
-    head = {"title": name, "emoji": "🔎", "sdk": "static", "app_file": "index.html"}
-    text = yaml.safe_dump(head, allow_unicode=True, sort_keys=False)
-    (output / CARD).write_text(_README.format(head=text, name=name), encoding="utf-8")
+    with atomic_directory(output, "page", last="index.html") as place:
+        for file in filter(Path.is_file, _WEB.rglob("*")):
+            (place / file.relative_to(_WEB)).parent.mkdir(exist_ok=True)
+            shutil.copyfile(file, place / file.relative_to(_WEB))
+        folder = place / "model"
+        folder.mkdir()
+        places, weights = pack(model.state_dict())
+        (folder / "weights.bin").write_bytes(weights)
+        about = {
+            "name": name,
+            "family": kind,
+            "parameters": sum(weight.numel() for weight in model.parameters()),
+            "config": fields(model.config),
+            "search": _search(model, settings) if kind in WRITERS else None,
+            "tokenizer": [parts, tokenizer_config(tokenizer, parts)],
+            "tokens": _tokens(tokenizer, model.config),
+            "pieces": _pieces(tokenizer, model.config.vocab_size),
+            "tensors": {key: list(place) for key, place in places.items()},
+            "examples": examples,
+            "documentation": documentation,
+            "check": check,
+            "training": _training(places, len(weights), run, folder, report) if run is not None else None,
+        }
+        (folder / "model.json").write_text(json.dumps(about, ensure_ascii=False), encoding="utf-8")
+        head = {"title": name, "emoji": "🔎", "sdk": "static", "app_file": "index.html"}
+        text = yaml.safe_dump(head, allow_unicode=True, sort_keys=False)
+        (place / CARD).write_text(_README.format(head=text, name=name), encoding="utf-8")
 
 
 def _some_text(tokenizer: PreTrainedTokenizerBase) -> str:
@@ -159,7 +162,7 @@ def _check(model: Any, tokenizer: PreTrainedTokenizerBase, text: str) -> dict[st
     target = None
     with torch.no_grad():
         if model.config.is_encoder_decoder:
-            target = model.generate(**inputs)
+            target = model.generate(**inputs, num_return_sequences=1, return_dict_in_generate=False)
             logits = model(**inputs, decoder_input_ids=target[:, :-1]).logits[0]
         else:
             logits = model(**inputs).logits[0]

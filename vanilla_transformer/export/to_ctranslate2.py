@@ -115,6 +115,8 @@ def export_ctranslate2(
     Args:
         quantization: A type of CTranslate2: float32, float16, bfloat16, int16, int8, int8_float32 and so on.
     """
+    if output.is_dir() and any(output.iterdir()):  # The converter would delete it all.
+        raise ModelError(f"{output} is not empty: name another directory.")
     model = exportable(model, _ACTIVATIONS)
     refuse_settings(model, ("bad_words_ids", "forced_eos_token_id"))
     with torch.no_grad():

@@ -186,14 +186,15 @@ def encode(
 @contextmanager
 def eager_attention(model: PreTrainedModel) -> Iterator[None]:
     """Puts the model into evaluation mode with eager attention, and restores it afterwards."""
-    implementation, was_training = model.config._attn_implementation, model.training
+    implementation, modes = model.config._attn_implementation, [(part, part.training) for part in model.modules()]
     model.set_attn_implementation("eager")
     model.eval()
     try:
         yield
     finally:
         model.set_attn_implementation(implementation)
-        model.train(was_training)
+        for part, was_training in modes:  # Some may be frozen.
+            part.training = was_training
 
 
 def _one_or_mean(weights: torch.Tensor, number: int | Literal["mean"], what: str) -> torch.Tensor:

@@ -451,8 +451,11 @@ class Stack(VanillaTransformerPreTrainedModel):
         elif attention_mask is None or attention_mask.dim() != 2:
             encodings = self.positional_encoding(length, start, device)
         else:
-            table = self.positional_encoding(attention_mask.shape[1], device=device)
             positions_BT = (attention_mask.long().cumsum(-1) - 1).clamp(min=0)[:, -length:]
+            width, learned = attention_mask.shape[1], self.positional_encoding.learned
+            if learned is not None and width > learned.num_embeddings:  # Padding needs no room.
+                width = int(positions_BT.max()) + 1
+            table = self.positional_encoding(width, device=device)
             encodings = nn.functional.embedding(positions_BT, table)
         return self.dropout(embeddings_BTD + encodings.to(embeddings_BTD.dtype))
 

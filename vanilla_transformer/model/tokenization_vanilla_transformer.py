@@ -66,7 +66,7 @@ _GOES_ON = Regex(r"@@(?: |\z)")
 # In bytes. Wordpiece looks at this much of a word at once, because its search is cubic in it.
 _LONGEST_PIECE = 100
 
-# Whether the call that runs reads a target: its own thread's, because threads share a tokenizer.
+# Whether the next text to be read is a target: its own thread's, because threads share a tokenizer.
 _READS_TARGET = ContextVar("reads_target", default=False)
 
 AnyTokenizer = TypeVar("AnyTokenizer", bound=PreTrainedTokenizerBase)
@@ -150,12 +150,8 @@ class VanillaTransformerTokenizer(PreTrainedTokenizerFast):
         return _Word(text) if tokens and tokens[0].startswith("Ġ") else text
 
     def _switch_to_target_mode(self) -> None:
-        """Keeps the case of references; the library calls it for `text_target`."""
+        """Keeps the case of references; the library calls it before it reads a `text_target`."""
         _READS_TARGET.set(True)
-
-    def _switch_to_input_mode(self) -> None:
-        """Ends `text_target`: handles the case of source text again."""
-        _READS_TARGET.set(False)
 
     def _decode(
         self,
@@ -173,6 +169,7 @@ class VanillaTransformerTokenizer(PreTrainedTokenizerFast):
         if kwargs.get("is_split_into_words") and not _has_space_before_text(self.backend_tokenizer):
             text, text_pair = _spaced(text), _spaced(text_pair)
         reader = self.for_targets() if _READS_TARGET.get() else self
+        _READS_TARGET.set(False)  # Before anything can raise: the next call reads a source.
         return super(VanillaTransformerTokenizer, reader)._encode_plus(text, text_pair, *args, **kwargs)
 
     @property
@@ -192,6 +189,12 @@ class VanillaTransformerTokenizer(PreTrainedTokenizerFast):
     @add_eos_token.setter
     def add_eos_token(self, value: bool) -> None:
         self.backend_tokenizer.post_processor = _post_processor(self.backend_tokenizer, self.add_bos_token, value)
+
+    def train_new_from_iterator(self, *args: Any, **kwargs: Any) -> Any:
+        """Learns anew as the library does, but no piece is marked as the continuation of a word."""
+        if isinstance(self.backend_tokenizer.model, models.WordPiece):
+            kwargs.setdefault("continuing_subword_prefix", "")
+        return super().train_new_from_iterator(*args, **kwargs)
 
     def update_post_processor(self) -> None:
         """Sets the tokens around a text as asked for at loading, and leaves the rest as it is."""

@@ -20,7 +20,7 @@ def load_recipe(name_or_path: str | Path, *, lenient: bool = False) -> Recipe:
         lenient: Whether to leave out fields that there are not, as beside a model that another version saved.
     """
     shipped = shipped_recipes()
-    file: Traversable = shipped.get(str(name_or_path), Path(name_or_path))
+    file: Traversable = shipped.get(str(name_or_path), Path(name_or_path).expanduser())
     if not file.is_file():
         hint = did_you_mean(str(name_or_path), shipped) or "."
         raise RecipeError(

@@ -25,6 +25,7 @@ from vanilla_transformer.options import (
     Count,
     OptionalCount,
     OptionalNumber,
+    OptionalPlace,
     OptionalPositive,
     OptionalShare,
     OptionalText,
@@ -134,7 +135,7 @@ class Tokenizer(Block):
     """The pieces that text is split into."""
 
     #: Model directory or Hub id whose tokenizer to use; by default one is trained on `train`.
-    tokenizer: OptionalText = None
+    tokenizer: OptionalPlace = None
     #: Sub-word algorithm (section 5.1: byte-pair encoding); presplit expects text already segmented with `@@ `.
     tokenizer_algorithm: Literal["bpe", "wordpiece", "character", "presplit"] = "bpe"
     #: Sides of `train` on which the tokenizer is trained.
@@ -153,7 +154,7 @@ class Start(Block):
     #: Start from the weights and tokenizer of this model, a directory or a Hub id: to fine-tune it, or to use the
     #: encoder of a masked language model in a classifier. The learning rate then stays constant after the warm-up
     #: (`learning_rate`), because the peak of Eq. 3 suits random weights and would undo what these have learned.
-    from_model: Annotated[OptionalText, arg(aliases=["--from"])] = None
+    from_model: Annotated[OptionalPlace, arg(aliases=["--from"])] = None
 
 
 @dataclass(frozen=True)
@@ -286,7 +287,7 @@ class Run(Block):
     """The output of a run, its place, and the number of processes."""
 
     #: Output directory, which becomes the model; an unfinished run of the same recipe there is resumed.
-    output: OptionalText = None
+    output: OptionalPlace = None
     #: Steps between checkpoints.
     save_steps: ChosenCount = CHOSEN
     #: Average the last N checkpoints for the final model (section 6.1: 5 for base, 20 for big).

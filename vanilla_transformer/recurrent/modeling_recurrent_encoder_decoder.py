@@ -212,8 +212,7 @@ class RecurrentDecoder(RecurrentPreTrainedModel):
         if attention_mask is not None:
             check_mask(attention_mask, state.length + embedded_BTD.shape[1])
             reads_BT = attention_mask[:, -embedded_BTD.shape[1] :].bool()
-            # Nothing is read behind the last word: only padding before it has to be skipped.
-            if bool(reads_BT[:, 0].all()):
+            if bool(reads_BT.all()):
                 reads_BT = None
         return self.advance(embedded_BTD, state, values_BSD, mask_BS.bool(), reads_BT)
 

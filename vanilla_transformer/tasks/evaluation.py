@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from vanilla_transformer.data.corpus import read_corpus
-from vanilla_transformer.data.sources import CorpusSpec, TextForm, locate, one_corpus
+from vanilla_transformer.data.sources import CorpusSpec, TextForm, Word, locate, one_corpus
 from vanilla_transformer.evaluation import Evaluation, check_names
 from vanilla_transformer.recipe.reading import load_recipe
 from vanilla_transformer.tasks.interface import Task
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 def evaluate(
     model: str | os.PathLike[str],
-    data: CorpusSpec | str | Sequence[str],
+    data: CorpusSpec | Word | Sequence[Word],
     *,
     metrics: Sequence[str] | None = None,
     device: str | torch.device | None = None,
@@ -44,7 +44,7 @@ def evaluate(
     Raises:
         OSError, ValueError: There is no such model or corpus, or they do not fit together.
     """
-    path = os.fspath(model)
+    path = os.path.expanduser(model)
     task = task_of_model(path)
     names = choose_metrics(path, task, metrics)
     corpus = read_corpus(with_columns_of_model(one_corpus(data), path, task.form), form=task.form)

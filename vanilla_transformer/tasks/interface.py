@@ -214,8 +214,9 @@ class Task(ABC):
         self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, *, batch_tokens: int | None = None
     ) -> Predictor:
         """Returns the model, ready to predict; raises ModelError if `predict` is not for it."""
+        command = "translate" if self.auto_class == "AutoModelForSeq2SeqLM" else "evaluate"
         raise ModelError(
-            f"`predict` is not for {self.name}: give the model to `translate`, or to its pipeline in transformers"
+            f"`predict` is not for {self.name}: give the model to `{command}`, or to its pipeline in transformers"
         )
 
     @abstractmethod

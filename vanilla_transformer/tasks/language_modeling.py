@@ -171,8 +171,9 @@ class LanguageModeling(ModelingOfTexts):
         continued, tokenizer = [], plain_text(tokenizer)
         for text in texts:
             inputs = tokenizer(text, return_tensors="pt").to(model.device)
+            settings = {"max_new_tokens": _CONTINUATION, "do_sample": False, "return_dict_in_generate": False}
             with evaluating(model):
-                ids: Any = model.generate(**inputs, max_new_tokens=_CONTINUATION, do_sample=False)  # type: ignore[operator]
+                ids: Any = model.generate(**inputs, **settings)  # type: ignore[operator]
             continued.append(str(tokenizer.decode(ids[0], skip_special_tokens=True)))
         return continued
 

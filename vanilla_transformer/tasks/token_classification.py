@@ -11,6 +11,7 @@ from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 from vanilla_transformer.data.batching import LABEL_PADDING, Lengths, pad
 from vanilla_transformer.data.preparation import Rows, Texts, reading_backend
 from vanilla_transformer.data.sources import BETWEEN_WORDS, TAGGED_SENTENCES, Row
+from vanilla_transformer.data.text_lines import words_of
 from vanilla_transformer.evaluation.metrics import TAG_METRICS
 from vanilla_transformer.model.modeling_vanilla_transformer import (
     VanillaTransformerEncoderForTokenClassification,
@@ -43,7 +44,7 @@ class Tagger(Predictor):
     nothing = Prediction("", "", {"words": [], "tags": [], "scores": []})
 
     def read(self, line: str) -> Row:
-        return (BETWEEN_WORDS.join(line.split()),)
+        return (BETWEEN_WORDS.join(words_of(line)),)
 
     def predictions(self, rows: Sequence[Row], progress: Callable[[int], object]) -> Iterator[tuple[int, Prediction]]:
         """Tags each sentence; words beyond the tokens that the model reads get `_`."""

@@ -20,6 +20,7 @@ from transformers import (
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from transformers.utils import logging as transformers_logging
 
 from vanilla_transformer.errors import ModelError, RecipeError
@@ -33,11 +34,12 @@ logger = transformers_logging.get_logger(__name__)
 
 # Vocabulary files: that of our tokenizer, and those of the tokenizer classes of converted models.
 VOCABULARIES = ("tokenizer.json", "vocab.json", "vocab-src.json", "sentencepiece.bpe.model", "spiece.model")
-# Files that a tokenizer is loaded from, including those beside the vocabulary.
+# Files that a tokenizer is loaded from, including those beside the vocabulary, as patterns.
 TOKENIZER_FILES = (
     *VOCABULARIES,
     *("tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"),
     *("source.spm", "target.spm", "target_vocab.json", "vocab-tgt.json", "merges.txt"),
+    *("chat_template.jinja", "additional_chat_templates/*.jinja"),
 )
 # Weights with their index; the first that there are count.
 _WEIGHTS = ("model*.safetensors*", "pytorch_model*.bin*")
@@ -109,7 +111,8 @@ def load_weights_and_config(path: str | Path, dtype: torch.dtype, *, translates:
     config = saved_config(path)
     one_stack = is_known(config) and not config.is_encoder_decoder
     if translates and one_stack:
-        command = "generate" if isinstance(config, VanillaTransformerDecoderConfig) else "predict"
+        command = "evaluate" if "MaskedLM" in str(config.architectures) else "predict"
+        command = "generate" if isinstance(config, VanillaTransformerDecoderConfig) else command
         raise ModelError(
             f"{path} is a model of the type {config.model_type}, which does not translate: give it to `{command}`."
         )
@@ -171,7 +174,7 @@ def load_config(path: str | Path, *, its_weights: bool = True) -> Any:
         return load_weights_and_config(path, torch.float32).config
     if not is_known(config):
         raise ModelError(f"{path} is a model of the type {config.model_type}, not vanilla_transformer.")
-    if its_weights and any(file for pattern in _WEIGHTS for file in Path(path).glob(pattern)):
+    if its_weights and any(file for pattern in _WEIGHTS for file in Path(path).expanduser().glob(pattern)):
         _load_weights(path, config, torch.float32, model_class(config))
     return config
 
@@ -179,7 +182,7 @@ def load_config(path: str | Path, *, its_weights: bool = True) -> Any:
 def load_tokenizer(path: str | Path) -> PreTrainedTokenizerBase:
     """Loads the tokenizer of a model, or one on its own, from a directory or the Hub."""
     directory = _directory(path, "tokenizer_config.json", *_TOKENIZER_PATTERNS)
-    if directory == Path(path) and not any((directory / name).is_file() for name in VOCABULARIES):
+    if directory == Path(path).expanduser() and not any((directory / name).is_file() for name in VOCABULARIES):
         raise ModelError(f"{path} has no vocabulary: it has none of {', '.join(VOCABULARIES)}.")
     with _readable(path, blame="its tokenizer"):
         tokenizer = AutoTokenizer.from_pretrained(directory, trust_remote_code=False)
@@ -189,7 +192,8 @@ def load_tokenizer(path: str | Path) -> PreTrainedTokenizerBase:
 
 def load_own_tokenizer(path: str | Path) -> PreTrainedTokenizerBase:
     """Loads a tokenizer for training: one with a `tokenizer.json` as this package's class, another as its own."""
-    directory = Path(path) if Path(path).is_dir() else _from_hub(str(path), _TOKENIZER_PATTERNS)
+    directory = Path(path).expanduser()
+    directory = directory if directory.is_dir() else _from_hub(str(path), _TOKENIZER_PATTERNS)
     if not (directory / "tokenizer.json").is_file():
         return load_tokenizer(path)
     with _readable(path):
@@ -202,7 +206,13 @@ def saved_config(path: str | Path) -> PreTrainedConfig:
     """Returns the configuration of a model in a directory or on the Hub."""
     directory = _directory(path, "config.json")
     with _readable(path, blame="config.json"):
-        return AutoConfig.from_pretrained(directory, trust_remote_code=False)
+        config: PreTrainedConfig = AutoConfig.from_pretrained(directory, trust_remote_code=False)
+    attention = config._attn_implementation
+    if attention not in (None, "eager", *ALL_ATTENTION_FUNCTIONS):
+        raise ModelError(
+            f"{path}: config.json asks for the attention {attention!r}, which may be any code: leave it out."
+        )
+    return config
 
 
 @contextmanager
@@ -246,7 +256,7 @@ def _directory(name: str | Path, needed: str, *others: str) -> Path:
 
     It must have the file `needed`; `others` are patterns of the files to download besides.
     """
-    directory = Path(name)
+    directory = Path(name).expanduser()
     if not directory.is_dir():
         return _from_hub(str(name), (needed, *others))
     if not (directory / needed).is_file():
@@ -262,8 +272,10 @@ def _directory(name: str | Path, needed: str, *others: str) -> Path:
 def _from_hub(name: str, files: Sequence[str]) -> Path:
     owner, _, _ = name.partition("/")
     # It cannot be on the Hub, or looks like a local path.
-    if not re.fullmatch(r"[\w.-]+/[\w.-]+", name) or owner.strip(".") == "" or Path(owner).is_dir():
+    if not re.fullmatch(r"[\w.-]+/[\w.-]+", name) or owner.strip(".") == "":
         raise ModelError(f"There is no model directory {name}.")
+    if Path(owner).is_dir():
+        raise ModelError(f"There is no model directory {name}; the directory {owner} here hides the owner on the Hub.")
     try:
         return Path(snapshot_download(name, allow_patterns=[*files]))
     except RepositoryNotFoundError as error:
