@@ -74,7 +74,9 @@ def test_help_of_every_command_imports_no_heavy_library():
         assert option in done.stdout
 
 
-def test_help_names_every_command(run):
+@pytest.mark.parametrize("columns", ["5", "80"])
+def test_help_names_every_command(run, monkeypatch, columns):
+    monkeypatch.setenv("COLUMNS", columns)  # Of a window so narrow that no word fits into it, too.
     code, out, _ = run("--help")
     assert code == 0 and len(COMMANDS) <= 16
     assert re.findall(r"• ([a-z-]+)", out) == [*COMMANDS]

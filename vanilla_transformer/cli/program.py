@@ -57,6 +57,8 @@ def main(words: list[str]) -> int:
     for name, mode in (("stdin", "r"), ("stdout", "r"), ("stderr", "w")):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115  open until the process ends
+    if os.environ.get("COLUMNS", "").isdecimal():  # Help does not end where no word fits into a line.
+        os.environ["COLUMNS"] = str(max(40, int(os.environ["COLUMNS"])))
     prepare_threads(TRAINING_SPINS if words[:1] == ["train"] else SPINS)
     code = 0
     try:

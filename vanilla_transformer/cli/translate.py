@@ -39,7 +39,7 @@ class Translate:
     #: Directory or Hub id of the model.
     model: Model
     #: First any further models, as directories: they need the same vocabulary and form an ensemble with MODEL. Then a
-    #: UTF-8 text file, plain or compressed (.gz, .bz2, .xz, .zst; default: standard input).
+    #: UTF-8 text file, plain or compressed (.gz, .bz2, .xz, .zst; default, or -: standard input).
     inputs: Annotated[tuple[str, ...], Positional, arg(metavar="[MODEL ...] [INPUT ...]", help_behavior_hint="")] = ()
     #: File to write to, plain or compressed like the input (default: standard output).
     output: OptionalPath = None
@@ -60,7 +60,7 @@ class Translate:
             )
         if self.alignment and (self.decoding.mbr or len(self.models) > 1):
             raise RecipeError("--alignment reads the attention of one model, without --mbr.")
-        input = Path(self.files[0]) if self.files else None
+        input = Path(self.files[0]) if self.files not in ((), ("-",)) else None
         check_files(input, self.output, self.models, resume=self.resume)
         work, chunk_lines = self.translating()
         answer_lines(

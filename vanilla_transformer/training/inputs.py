@@ -37,6 +37,8 @@ _ROWS_AT_ONCE = 10_000
 MAX_ROWS_FOR_VOCABULARY = 1_000_000
 # An epoch is planned in memory: about 30 bytes per pair, and 16 more if a share is drawn anew in each epoch.
 MAX_PAIRS_IN_AN_EPOCH = 1_000_000_000
+# Times that a pair is repeated on average.
+MAX_REPEATS = 1000
 
 
 @dataclass(frozen=True)
@@ -141,7 +143,8 @@ def _warnings(texts: Mapping[str, Sequence[Dataset]], columns: Sequence[str], un
         for corpus in texts[name]:
             rows = list(_rows(corpus, columns))
             for other in others:
-                known = set(rows).intersection(row for text in texts[other] for row in _rows(text, columns))
+                learned = (row for text in texts[other] for row in _rows(text, columns))
+                known = set(rows).intersection(row for row in learned if all(map(str.strip, row)))
                 if known:
                     count = sum(row in known for row in rows)
                     yield (
@@ -306,7 +309,7 @@ class MixedCorpus(PreparedCorpus):
 def _shares(sizes: Sequence[int], weights: Sequence[float]) -> list[int]:
     """Returns the number of pairs of each corpus in the smallest epoch that holds all pairs and has these weights."""
     pairs_per_weight = max(size / weight for size, weight in zip(sizes, weights, strict=True))
-    if pairs_per_weight * sum(weights) > MAX_PAIRS_IN_AN_EPOCH:
+    if pairs_per_weight * sum(weights) > min(MAX_PAIRS_IN_AN_EPOCH, MAX_REPEATS * sum(sizes)):
         raise CorpusError(
             f"with the weights {', '.join(f'{weight:g}' for weight in weights)}, an epoch that holds every "
             f"pair would have {pairs_per_weight * sum(weights):,.0f} pairs: give the larger corpora more "
