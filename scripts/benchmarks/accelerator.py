@@ -23,7 +23,7 @@ import torch
 from scripts.benchmarks.made_up import save_model, write_text
 
 # In pairs: CTranslate2 needs libraries that a machine may lack.
-DECODING = (("ours-float16", "marian-float16"), ("ours-float16", "ctranslate2-float16"))
+DECODING = (("live-float16", "marian-float16"), ("live-float16", "ctranslate2-float16"))
 VOCABULARY, PAIRS, WORDS = 37_000, 30_000, 40_000
 
 

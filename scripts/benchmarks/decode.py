@@ -9,11 +9,14 @@ them, and ratios are taken within a turn. Prints a table.
 
 import argparse
 import json
+import os
 import statistics
+import sys
 import tempfile
 import time
 from contextlib import ExitStack
 from dataclasses import dataclass
+from importlib.metadata import version
 from itertools import islice
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -22,12 +25,13 @@ from typing import Any
 from scripts.turns import Contest, cells, say, spread
 from vanilla_transformer.data.text_lines import read_lines
 
-# The command line's default on a CPU, used for all three.
+# The command line's default on a CPU, used for all.
 FILE_BATCH_TOKENS = 2048
-OURS = ("ours-float32", "ours-bfloat16", "ours-int8")
+# The graph that `Translator` runs, and `generate` on live weights.
+OURS = ("ours-float32", "ours-int8", "live-bfloat16")
 CONTESTANTS = (*OURS, "marian-float32", "marian-bfloat16", "ctranslate2-float32", "ctranslate2-int8")
-# Of accelerators.
-HALF_PRECISION = ("ours-float16", "marian-float16", "ctranslate2-float16")
+# If asked for: accelerators have half precision and no graph.
+OTHERS = ("live-float32", "live-float16", "marian-float16", "ctranslate2-float16")
 Turn = dict[str, Any]
 
 
@@ -40,6 +44,12 @@ class Case:
     beam: int
     forced: int | None = None
     calls: int = 1
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The search's settings, as arguments of `generate`."""
+        forced = {} if self.forced is None else {"min_new_tokens": self.forced, "max_new_tokens": self.forced}
+        return {"num_beams": self.beam, **forced}
 
 
 def cases(arguments: argparse.Namespace) -> list[Case]:
@@ -57,6 +67,8 @@ def cases(arguments: argparse.Namespace) -> list[Case]:
 def main() -> None:
     """Writes the exports, starts the contestants, lets them take turns and prints the table."""
     arguments = _arguments()
+    # The contestants inherit them, and their libraries read them when they are loaded.
+    os.environ |= dict.fromkeys(("OMP_NUM_THREADS", "RAYON_NUM_THREADS"), str(arguments.threads))
     with tempfile.TemporaryDirectory() as directory, ExitStack() as stack:
         work = Path(directory)
         export(arguments.model, work, any(name.startswith("ctranslate2") for name in arguments.contestants))
@@ -121,7 +133,7 @@ def table(measured: dict[str, dict[str, list[Turn]]], memory: dict[str, Turn]) -
     """Formats medians over the turns, and our speed-up: their seconds over ours, turn by turn."""
     lines = []
     for case, turns in measured.items():
-        ours = [name for name in turns if name.startswith("ours")]
+        ours = [name for name in turns if name.startswith(("ours", "live"))]
         theirs = [name for name in turns if name not in ours]
         head = ["", "tokens/s", "seconds a call", *(f"{name} is faster by" for name in ours)]
         lines += [f"\n### {case}\n", cells(head), cells(["---"] * len(head))]
@@ -138,22 +150,21 @@ def table(measured: dict[str, dict[str, list[Turn]]], memory: dict[str, Turn]) -
 
 def take_part(name: str, arguments: argparse.Namespace, work: Path, connection: Connection) -> None:
     """Runs a contestant's process: measures case by case, and in the end its peak memory and its versions."""
-    import torch
-
-    torch.set_num_threads(arguments.threads)
     kind, precision = name.split("-")
     lines = list(islice(filter(None, map(str.strip, read_lines(arguments.source))), arguments.lines))
     if len(lines) < arguments.lines:
         raise SystemExit(f"{arguments.source} has {len(lines):,} lines of text: give fewer as --lines.")
-    engines: dict[str, Any] = {"ours": OurEngine, "marian": MarianEngine, "ctranslate2": CTranslate2Engine}
-    engine = engines[kind](arguments.model, work, precision, arguments.device, arguments.threads)
-    rows = [engine.tokenizer(line)["input_ids"] for line in lines]
+    engines = {"ours": GraphEngine, "live": LiveEngine, "marian": MarianEngine, "ctranslate2": CTranslate2Engine}
+    engine: Any = engines[kind](arguments, work, precision)
+    rows = engine.encode(lines)
     if arguments.early_stopping and kind != "ctranslate2":
         engine.settings["early_stopping"] = True
     connection.send({})
     while (case := connection.recv()) is not None:
         connection.send(measure(engine, lines, rows, case))
     if arguments.device.startswith("cuda"):
+        import torch
+
         peak = torch.cuda.max_memory_allocated() or float("nan")  # CTranslate2 takes memory without torch.
     else:
         status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
@@ -163,34 +174,99 @@ def take_part(name: str, arguments: argparse.Namespace, work: Path, connection: 
 
 def measure(engine: Any, lines: list[str], rows: list[list[int]], case: Case) -> Turn:
     """Decodes a case; returns the seconds, the target tokens and the median seconds of a call."""
+    engine.prepare(case)
     calls, tokens = [], 0
     for call in range(case.calls):
         start = time.perf_counter()
         if case.sentences:
             batch = rows[call * case.sentences : (call + 1) * case.sentences]
-            tokens += engine.decode(batch, case.beam, case.forced)
+            tokens += engine.decode(batch, case)
         else:
-            tokens += engine.translate(lines)
+            tokens += engine.translate(lines, case)
         calls.append(time.perf_counter() - start)
     return {"seconds": sum(calls), "tokens": tokens, "call": statistics.median(calls)}
 
 
-class _TorchEngine:
-    """Shared parts of both models with a `generate`."""
+class _Engine:
+    """What a contestant does if it says nothing else."""
 
+    libraries: tuple[str, ...] = ("torch", "transformers")
+    way = "its own search"
+    settings: dict[str, Any]
     model: Any
     tokenizer: Any
-    settings: dict[str, Any]
 
-    def decode(self, rows: list[list[int]], beam: int, forced: int | None) -> int:
+    def prepare(self, case: Case) -> None:
+        """Loads what a case needs, before its time is taken."""
+
+    def encode(self, lines: list[str]) -> list[list[int]]:
+        """Returns the tokens of each line."""
+        return self.tokenizer(lines)["input_ids"]
+
+    def versions(self) -> str:
+        """Names the libraries that ran, and the search."""
+        return ", ".join([f"{name} {version(name)}" for name in self.libraries] + [self.way])
+
+
+class GraphEngine(_Engine):
+    """The graph that `Translator` runs on a processor, where torch is loaded only to convert a model."""
+
+    libraries = ("onnxruntime",)
+    case: Case | None = None
+    graph: Any = None
+
+    def __init__(self, arguments: argparse.Namespace, work: Path, precision: str) -> None:
+        from vanilla_transformer.translation.tokenizer_file import TokenizerFile
+
+        self.model, self.way = arguments.model, f"the graph in {precision}"
+        self.settings = {"precision": precision, "device": arguments.device}
+        self.converts = (work / "marian").is_symlink() or TokenizerFile.of(Path(self.model)) is None
+        self.prepare(Case("any", 1, 4))
+
+    def prepare(self, case: Case) -> None:
+        """Makes the graph of a case, once the one before has left memory; ends if it is not what the name says."""
+        from vanilla_transformer import Translator
+        from vanilla_transformer.translation.searches import GraphSearch, open_search
+
+        if case == self.case:
+            return
+        self.case, self.graph = case, None
+        settings = {**self.settings, **case.settings}
+        if case.sentences:
+            self.graph = open_search([self.model], **settings)
+        else:
+            self.graph = Translator(self.model, batch_tokens=FILE_BATCH_TOKENS, **settings)
+        found = self.graph.precision
+        if not isinstance(self.graph, GraphSearch | Translator) or found != self.settings["precision"]:
+            raise SystemExit(f"This was to be {self.way}, and is a {type(self.graph).__name__} in {found}.")
+        if "torch" in sys.modules and not self.converts:
+            raise SystemExit(f"This was to be {self.way} without torch, which is loaded.")
+
+    def encode(self, lines: list[str]) -> list[list[int]]:
+        """Returns the tokens of each line."""
+        return self.graph.encode(lines)
+
+    def decode(self, rows: list[list[int]], case: Case) -> int:
+        """Decodes a batch; returns the number of new tokens."""
+        found = [hypotheses[0].tokens for hypotheses in self.graph.search(rows)]
+        self.graph.decode(found)
+        return sum(map(len, found))
+
+    def translate(self, lines: list[str], case: Case) -> int:
+        """Translates all lines; returns the number of tokens of the translations."""
+        return sum(len(translation.hypotheses[0].ids) for translation in self.graph(lines))
+
+
+class _TorchEngine(_Engine):
+    """Shared parts of both models with a `generate`."""
+
+    def decode(self, rows: list[list[int]], case: Case) -> int:
         """Decodes a batch; returns the number of new tokens."""
         import torch
 
         inputs = self.tokenizer.pad({"input_ids": rows}, return_tensors="pt").to(self.model.device)
-        settings = {**self.settings, "num_beams": beam}
-        if forced is not None:
-            settings |= {"min_new_tokens": forced, "max_new_tokens": forced}
-        elif "max_new_tokens" in self.settings:
+        settings = {**self.settings, **case.settings}
+        if case.forced is None and "max_new_tokens" in settings:
             settings["max_new_tokens"] = inputs.input_ids.shape[1] + 50
         output = self.model.generate(**inputs, **settings)
         if output.is_cuda:
@@ -198,148 +274,96 @@ class _TorchEngine:
         self.tokenizer.batch_decode(output, skip_special_tokens=True)
         return self.new_tokens(output)
 
+    def translate(self, lines: list[str], case: Case) -> int:
+        """Translates as a careful user would: sorted by length, in batches of a fixed number of tokens."""
+        rows, tokens = sorted(self.encode(lines), key=len, reverse=True), 0
+        while rows:
+            size = max(1, FILE_BATCH_TOKENS // len(rows[0]))
+            tokens += self.decode(rows[:size], case)
+            rows = rows[size:]
+        return tokens
+
     def new_tokens(self, sequences: Any) -> int:
         """Counts the tokens after the first, up to `</s>`, with which Marian's search also pads."""
         ended = (sequences[:, 1:] == self.tokenizer.eos_token_id).long().cumsum(1)
         alive = (ended == 0) & (sequences[:, 1:] != self.tokenizer.pad_token_id)
         return int(alive.sum() + (ended > 0).any(1).sum())
 
-    def versions(self) -> str:
-        """Names the libraries that computed."""
-        import torch
-        import transformers
 
-        return f"torch {torch.__version__}, transformers {transformers.__version__}"
+class LiveEngine(_TorchEngine):
+    """This package's `generate`, with the weights as they are at each call."""
 
-
-class OurEngine(_TorchEngine):
-    """Engine of this package."""
-
-    def __init__(self, model: str, work: Path, precision: str, device: str, threads: int) -> None:
+    def __init__(self, arguments: argparse.Namespace, work: Path, precision: str) -> None:
         import torch
 
+        from vanilla_transformer.engine.cpu import computing_dtype
+        from vanilla_transformer.engine.known import unknown
         from vanilla_transformer.translation.loading import load_model
 
-        dtype = torch.float32 if precision == "int8" else getattr(torch, precision)
-        self.model, self.tokenizer = load_model(model, device=device, dtype=dtype)
-        self.settings: dict[str, Any] = {}
-        self.way = f"frozen {precision} weights"
-        # Frozen weights, which is how CTranslate2 always has them, for as long as the process lives.
-        self.frozen = self.model.frozen("int8" if precision == "int8" else None)
-        self.frozen.__enter__()
-
-    def decode(self, rows: list[list[int]], beam: int, forced: int | None) -> int:
-        """Decodes a batch as `_TorchEngine.decode` does, if the weights are as the contestant's name says."""
-        self._check_way()
-        return super().decode(rows, beam, forced)
-
-    def versions(self) -> str:
-        """Names the libraries that computed, and with which weights."""
-        return f"{super().versions()}, {self.way}"
-
-    def _check_way(self) -> None:
-        found = way_of(self.model)
-        if found != self.way:
-            raise SystemExit(f"This contestant decodes with {self.way}, and here are {found}.")
-
-    def translate(self, lines: list[str]) -> int:
-        """Translates all lines; returns the number of tokens of the translations."""
-        from vanilla_transformer import Translator
-
-        self._check_way()
-        found = Translator(self.model, self.tokenizer, batch_tokens=FILE_BATCH_TOKENS, **self.settings)(lines)
-        return sum(len(translation.hypotheses[0].ids) for translation in found)
-
-
-def way_of(model: Any) -> str:
-    """Returns the weights with which a call of `generate` decodes now."""
-    from vanilla_transformer.engine import opened
-    from vanilla_transformer.engine.known import unknown
-
-    if (reason := unknown(model)) is not None:
-        return f"live weights in the library's search, because of {reason}"
-    engine = opened(model)
-    if engine is None:
-        return "live weights"
-    return f"frozen {engine.quantization or str(model.dtype).removeprefix('torch.')} weights"
+        dtype = getattr(torch, precision)
+        self.model, self.tokenizer = load_model(arguments.model, device=arguments.device, dtype=dtype)
+        if (reason := unknown(self.model)) is not None:
+            raise SystemExit(f"This contestant is the engine, and here is the library's search, because of {reason}.")
+        products = str(computing_dtype(dtype, self.model.device)).removeprefix("torch.")
+        self.settings, self.way = {}, f"live weights multiplied in {products}"
 
 
 class MarianEngine(_TorchEngine):
     """Hugging Face's own `MarianMTModel`, with its own search and penalty."""
 
-    def __init__(self, model: str, work: Path, precision: str, device: str, threads: int) -> None:
-        import torch
+    def __init__(self, arguments: argparse.Namespace, work: Path, precision: str) -> None:
         from transformers import AutoTokenizer, MarianMTModel
 
-        dtype = getattr(torch, precision)
-        self.model = MarianMTModel.from_pretrained(work / "marian", dtype=dtype).eval()
-        self.model.to(torch.device(device))
+        model: Any = MarianMTModel.from_pretrained(work / "marian", dtype=precision)
+        self.model = model.eval().to(arguments.device)
         self.tokenizer = AutoTokenizer.from_pretrained(work / "marian")
         self.settings = {"early_stopping": False, "max_new_tokens": 1}
 
-    def translate(self, lines: list[str]) -> int:
-        """Translates as a careful user would: sorted by length, in batches of a fixed number of tokens."""
-        rows = sorted(self.tokenizer(lines)["input_ids"], key=len, reverse=True)
-        tokens = 0
-        while rows:
-            size = max(1, FILE_BATCH_TOKENS // len(rows[0]))
-            tokens += self.decode(rows[:size], 4, None)
-            rows = rows[size:]
-        return tokens
 
-
-class CTranslate2Engine:
+class CTranslate2Engine(_Engine):
     """CTranslate2, with its own search and penalty."""
 
-    tokenizer: Any
+    libraries = ("ctranslate2", "transformers")
 
-    def __init__(self, model: str, work: Path, precision: str, device: str, threads: int) -> None:
+    def __init__(self, arguments: argparse.Namespace, work: Path, precision: str) -> None:
         import ctranslate2
         from transformers import AutoTokenizer, GenerationConfig
 
         self.translator = ctranslate2.Translator(
             str(work / "ctranslate2"),
-            device=device.partition(":")[0],
+            device=arguments.device.partition(":")[0],
             compute_type=precision,
             inter_threads=1,
-            intra_threads=threads,
+            intra_threads=arguments.threads,
         )
         self.tokenizer = AutoTokenizer.from_pretrained(work / "marian")
         self.length_penalty = GenerationConfig.from_pretrained(work / "marian").length_penalty or 1.0
 
-    def decode(self, rows: list[list[int]], beam: int, forced: int | None) -> int:
+    def decode(self, rows: list[list[int]], case: Case, **batching: Any) -> int:
         """Decodes a batch; returns the number of new tokens."""
-        limit = max(map(len, rows)) + 50
-        return self._run(rows, beam_size=beam, min_decoding_length=forced or 1, max_decoding_length=forced or limit)
-
-    def translate(self, lines: list[str]) -> int:
-        """Translates all lines; CTranslate2 sorts and batches them."""
-        rows = self.tokenizer(lines)["input_ids"]
-        limit = max(map(len, rows)) + 50
-        return self._run(
-            rows, beam_size=4, max_decoding_length=limit, max_batch_size=FILE_BATCH_TOKENS, batch_type="tokens"
+        results = self.translator.translate_batch(
+            list(map(self.tokenizer.convert_ids_to_tokens, rows)),
+            beam_size=case.beam,
+            length_penalty=self.length_penalty if case.beam > 1 else 1.0,
+            min_decoding_length=case.forced or 1,
+            max_decoding_length=case.forced or max(map(len, rows)) + 50,
+            return_end_token=True,
+            **batching,
         )
-
-    def _run(self, rows: list[list[int]], **settings: Any) -> int:
-        texts = [self.tokenizer.convert_ids_to_tokens(row) for row in rows]
-        penalty = self.length_penalty if settings["beam_size"] > 1 else 1.0
-        results = self.translator.translate_batch(texts, length_penalty=penalty, return_end_token=True, **settings)
         found = [self.tokenizer.convert_tokens_to_ids(result.hypotheses[0]) for result in results]
         self.tokenizer.batch_decode(found, skip_special_tokens=True)
         return sum(map(len, found))
 
-    def versions(self) -> str:
-        """Names the library that computed."""
-        import ctranslate2
-
-        return f"ctranslate2 {ctranslate2.__version__}"
+    def translate(self, lines: list[str], case: Case) -> int:
+        """Translates all lines; CTranslate2 sorts and batches them."""
+        return self.decode(self.encode(lines), case, max_batch_size=FILE_BATCH_TOKENS, batch_type="tokens")
 
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", help="directory that `vanilla-transformer train` made")
     parser.add_argument("source", help="file of sentences, plain or .gz")
-    parser.add_argument("--contestants", nargs="+", choices=(*CONTESTANTS, *HALF_PRECISION), default=CONTESTANTS)
+    parser.add_argument("--contestants", nargs="+", choices=(*CONTESTANTS, *OTHERS), default=CONTESTANTS)
     parser.add_argument("--case", nargs="+", default=(), help="only the cases whose name has all of these in it")
     parser.add_argument("--sentences", type=int, nargs="+", default=[32], help="in a batch")
     parser.add_argument("--singles", type=int, default=8, help="sentences that are decoded one by one")
@@ -348,10 +372,10 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument(
         "--early-stopping",
         action="store_true",
-        help="let ours and Marian end a search by CTranslate2's rule: once as many hypotheses have ended as run",
+        help="let ours, live and Marian end a search by CTranslate2's rule: once as many hypotheses have ended as run",
     )
     parser.add_argument("--repeats", type=int, default=5, help="turns after one that warms up; with 0 that one counts")
-    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--threads", type=int, default=2, help="most that a contestant may use")
     parser.add_argument("--device", default="cpu")
     return parser.parse_args()
 

@@ -51,14 +51,7 @@ class Results:
     failures: dict[str, str]
 
 
-def measure(
-    names: Sequence[str],
-    job: Job,
-    *,
-    steps: int,
-    warmup_steps: int,
-    repeats: int,
-) -> Results:
+def measure(names: Sequence[str], job: Job, *, steps: int, warmup_steps: int, repeats: int) -> Results:
     """Lets the contestants take turns; each round begins with another one."""
     failures: dict[str, str] = {}
     turns: dict[str, list[Turn]] = {name: [] for name in (PEAK, *names)}

@@ -8,16 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from scripts.experiments.runs import (
-    LOWER_IS_BETTER,
-    Experiment,
-    ExperimentError,
-    Options,
-    Run,
-    Spread,
-    command,
-    write,
-)
+from scripts.experiments.runs import LOWER_IS_BETTER, Experiment, ExperimentError, Options, Run, Spread, command, write
 from scripts.turns import cells, say
 from vanilla_transformer.recipe.reading import load_recipe
 from vanilla_transformer.recipe.schema import Recipe
