@@ -213,7 +213,7 @@ class GraphEngine(_Engine):
 
     libraries = ("onnxruntime",)
     case: Case | None = None
-    graph: Any = None
+    translator: Any = None
 
     def __init__(self, arguments: argparse.Namespace, work: Path, precision: str) -> None:
         from vanilla_transformer.translation.tokenizer_file import TokenizerFile
@@ -226,35 +226,32 @@ class GraphEngine(_Engine):
     def prepare(self, case: Case) -> None:
         """Makes the graph of a case, once the one before has left memory; ends if it is not what the name says."""
         from vanilla_transformer import Translator
-        from vanilla_transformer.translation.searches import GraphSearch, open_search
+        from vanilla_transformer.translation.searches import GraphSearch
 
         if case == self.case:
             return
-        self.case, self.graph = case, None
+        self.case, self.translator = case, None
         settings = {**self.settings, **case.settings}
-        if case.sentences:
-            self.graph = open_search([self.model], **settings)
-        else:
-            self.graph = Translator(self.model, batch_tokens=FILE_BATCH_TOKENS, **settings)
-        found = self.graph.precision
-        if not isinstance(self.graph, GraphSearch | Translator) or found != self.settings["precision"]:
-            raise SystemExit(f"This was to be {self.way}, and is a {type(self.graph).__name__} in {found}.")
+        self.translator = Translator(self.model, batch_tokens=FILE_BATCH_TOKENS, **settings)
+        found, kind = self.translator.precision, type(self.translator.search)
+        if kind is not GraphSearch or found != self.settings["precision"]:
+            raise SystemExit(f"This was to be {self.way}, and is a {kind.__name__} in {found}.")
         if "torch" in sys.modules and not self.converts:
             raise SystemExit(f"This was to be {self.way} without torch, which is loaded.")
 
     def encode(self, lines: list[str]) -> list[list[int]]:
         """Returns the tokens of each line."""
-        return self.graph.encode(lines)
+        return self.translator.search.encode(lines)
 
     def decode(self, rows: list[list[int]], case: Case) -> int:
         """Decodes a batch; returns the number of new tokens."""
-        found = [hypotheses[0].tokens for hypotheses in self.graph.search(rows)]
-        self.graph.decode(found)
+        found = [hypotheses[0].tokens for hypotheses in self.translator.search.search(rows)]
+        self.translator.search.decode(found)
         return sum(map(len, found))
 
     def translate(self, lines: list[str], case: Case) -> int:
         """Translates all lines; returns the number of tokens of the translations."""
-        return sum(len(translation.hypotheses[0].ids) for translation in self.graph(lines))
+        return sum(len(translation.hypotheses[0].ids) for translation in self.translator(lines))
 
 
 class _TorchEngine(_Engine):

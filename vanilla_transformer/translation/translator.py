@@ -103,6 +103,9 @@ class Translator:
             `num_return_sequences` or `max_new_tokens`, or `do_sample=True` to draw translations at random; None leaves
             a setting to the model.
 
+    Attributes:
+        search: What decodes.
+
     Raises:
         ModelError: There is no such model, or it does not translate.
         ValueError: A setting is invalid.
@@ -125,16 +128,16 @@ class Translator:
         if tokenizer is not None:
             from vanilla_transformer.translation.live_models import live_search
 
-            self._search: Search = live_search(model, tokenizer, precision, device, **settings)
+            self.search: Search = live_search(model, tokenizer, precision, device, **settings)
         elif isinstance(model, str | os.PathLike | Sequence):
             names = [os.fspath(model)] if isinstance(model, str | os.PathLike) else list(map(os.fspath, model))
-            self._search = _open_search(names, precision=precision, device=device, **settings)
+            self.search = _open_search(names, precision=precision, device=device, **settings)
         else:
             raise ValueError(f"A {type(model).__name__} is translated with together with its tokenizer: give both.")
-        self.batch_tokens = batch_tokens or BATCH_TOKENS[self._search.device]
-        self.chunk_lines = CHUNK_LINES[self._search.device]
-        self.max_source_length = min(max_source_length, self._search.max_positions or max_source_length)
-        self.num_beams, self.precision = self._search.num_beams, self._search.precision
+        self.batch_tokens = batch_tokens or BATCH_TOKENS[self.search.device]
+        self.chunk_lines = CHUNK_LINES[self.search.device]
+        self.max_source_length = min(max_source_length, self.search.max_positions or max_source_length)
+        self.num_beams, self.precision = self.search.num_beams, self.search.precision
 
     @overload
     def __call__(self, lines: str) -> "Translation": ...  # type: ignore[overload-overlap]
@@ -163,7 +166,7 @@ class Translator:
         `progress` receives the lines in proportion to the tokens of each batch: the longest lines come first, so their
         number would predict a much later end.
         """
-        search = self._search
+        search = self.search
         nothing = Translation((Hypothesis("", 0.0),) * search.num_return_sequences)  # Of white space.
         translations = [nothing] * len(lines)
         full = [index for index, line in enumerate(lines) if line.strip()]
@@ -193,7 +196,7 @@ class Translator:
 
     def _found(self, batches: list[list[list[int]]]) -> Iterator[list[tuple["Hypothesis", ...]]]:
         """Yields the hypotheses of each batch, in order; several batches are searched side by side."""
-        workers = min(self._search.side_by_side, len(batches))
+        workers = min(self.search.side_by_side, len(batches))
         if workers < 2:
             yield from map(self._hypotheses, batches)
             return
@@ -201,8 +204,8 @@ class Translator:
             yield from pool.map(self._hypotheses, batches)
 
     def _hypotheses(self, rows: list[list[int]]) -> list[tuple["Hypothesis", ...]]:
-        found = self._search.search(rows)
-        texts = iter(self._search.decode([one.tokens for some in found for one in some]))
+        found = self.search.search(rows)
+        texts = iter(self.search.decode([one.tokens for some in found for one in some]))
         return [
             tuple(Hypothesis(" ".join(next(texts).splitlines()), one.score, tuple(one.tokens)) for one in some)
             for some in found
