@@ -20,8 +20,8 @@ from vanilla_transformer.graph.transformer import LOWEST, LayerGraph, Stored, Tr
 
 # Log-probability of an excluded continuation, as in the library's search.
 IMPOSSIBLE = -1.0e9
-# Steps of a block.
-BLOCK = 16
+# Steps of a block, of one sentence and of several, some of which may end long before others.
+STEPS_OF_ONE, STEPS_OF_MANY = 16, 4
 # More than there are places.
 _FIRST = 1 << 31
 # Names of values by what they are.
@@ -123,7 +123,11 @@ class Search(ABC):
         graph, parts = self.graph, ("keys", "values")
         self.count = graph.node("Shape", mask_NS, end=1)
         self.longest = longest = graph.node("ReduceMax", lengths_N1, keepdims=0)
-        blocks = graph.node("Div", graph.node("Add", longest, graph.scalar(BLOCK - 1)), graph.scalar(BLOCK))
+        is_one = graph.node("Equal", graph.node("Squeeze", self.count), graph.scalar(1))
+        length = graph.node("Where", is_one, graph.scalar(STEPS_OF_ONE), graph.scalar(STEPS_OF_MANY))
+        self.length_1 = graph.node("Unsqueeze", length, graph.number(0))
+        started = graph.node("Sub", graph.node("Add", longest, length), graph.scalar(1))
+        blocks = graph.node("Div", started, length)
         places_N = graph.node("Range", graph.scalar(0), graph.node("Squeeze", self.count), graph.scalar(1))
         shape = graph.node("Concat", self.count, graph.number(graph.heads, 0, graph.head_width), axis=0)
         nothing = graph.node("Expand", graph.number(0.0), shape)
@@ -139,8 +143,8 @@ class Search(ABC):
             for kind in ("source", "own")
         )
         state = {name: block.input(name, None, kind) for name, kind in self.state.items()}
-        begin = block.node("Mul", number, block.scalar(BLOCK))
-        steps_T = block.node("Add", begin, block.constant(np.arange(BLOCK)))
+        begin = block.node("Mul", number, length)
+        steps_T = block.node("Range", begin, block.node("Add", begin, length), block.scalar(1))
         encodings_TD = graph.encodings(block, steps_T, "decoder")
         self.last_n1 = block.node("Sub", block.node("Sub", lengths_n1, block.number(1)), begin)
         self.begin = begin
@@ -159,7 +163,7 @@ class Search(ABC):
         after, collected = self.step(step, place, graph.logits(step, x), before)
         goes_on = step.node("ReduceMax", self.going(step, dict(zip(self.state, after, strict=True))), keepdims=0)
         first = [*sum(caches, []), *state.values()]
-        rounds = block.node("Min", block.node("Sub", longest, begin), block.scalar(BLOCK))
+        rounds = block.node("Min", block.node("Sub", longest, begin), length)
         results = block.loop(rounds, step, first, [goes_on, *later, *after, *collected])
         cached, rest = results[: len(later)], results[len(later) :]
         state = dict(zip(self.state, rest, strict=False))
@@ -200,11 +204,11 @@ class Search(ABC):
     def _everywhere(self, block: LayerGraph, there_n: str, value_Tn: str, fill: float) -> str:
         """Maps what a block has collected to all sentences and to all steps of a block, (N, T, ...)."""
         value_nT = block.node("Transpose", value_Tn, perm=[1, 0, 2])
-        missing = block.node("Sub", block.number(BLOCK), block.node("Shape", value_Tn, end=1))
+        missing = block.node("Sub", self.length_1, block.node("Shape", value_Tn, end=1))
         pads = block.node("Concat", block.number(0, 0, 0, 0), missing, block.number(0), axis=0)
         padded = block.node("Pad", value_nT, pads, block.scalar(fill))
         width = block.node("Shape", value_Tn, start=2)
-        shape = block.node("Concat", self.count, block.number(BLOCK), width, axis=0)
+        shape = block.node("Concat", self.count, self.length_1, width, axis=0)
         everywhere = block.node("Expand", block.scalar(fill), shape)
         return block.node("ScatterND", everywhere, block.node("Unsqueeze", there_n, block.number(1)), padded)
 
