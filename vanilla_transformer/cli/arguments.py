@@ -116,8 +116,8 @@ class Decoding(BatchedComputing):
     precision: Annotated[
         Literal["auto", "float32", "bfloat16", "int8"],
         arg(
-            help="Type of matrices and arithmetic; int8 is for CPUs only. auto uses it there for one Transformer, and "
-            "elsewhere bfloat16 on CPUs that are faster with it, or else float32."
+            help="Type of matrices and arithmetic; int8 is for CPUs only. auto uses it there for a Transformer of a "
+            "width of 256 or more, bfloat16 for other models on CPUs that are faster with it, and otherwise float32."
         ),
     ] = "auto"  # type: ignore[assignment]
     #: Minimum Bayes risk: write the hypothesis that agrees most with all others of the beam, by sacreBLEU's sentence

@@ -71,10 +71,11 @@ class Info:
 
         from vanilla_transformer.engine.cpu import fastest_dtype, has_bfloat16_products
         from vanilla_transformer.graph.known import activations
+        from vanilla_transformer.graph.session import INT8_FROM_WIDTH
 
         takes = str(fastest_dtype(config.d_model, torch.device("cpu"))).removeprefix("torch.")
         if getattr(config, "activation_function", None) in activations("onnx"):
-            takes = "int8"
+            takes = "int8" if config.d_model >= INT8_FROM_WIDTH else "float32"
         return {
             "instructions": torch.backends.cpu.get_cpu_capability(),
             "threads": torch.get_num_threads(),

@@ -94,7 +94,8 @@ class Translator:
         model: A directory, a Hub id, several of these, which decode together as an ensemble, or a loaded model.
         tokenizer: Of a loaded model.
         precision: `float32`, `int8` (matrices of 8 bits, on a processor), `bfloat16` (decoded by torch), or `auto`:
-            int8 on a processor, or else the fastest type that loses nothing measurable. A loaded model keeps its type.
+            int8 on a processor from a width of 256 on, float32 below; or else the fastest type that loses nothing
+            measurable. A loaded model keeps its type.
         device: As torch names it, such as `cpu` or `cuda:1` (default: an accelerator if there is one, or where a
             loaded model is).
         batch_tokens: Source tokens in a batch, padding included; chosen by device if None.
