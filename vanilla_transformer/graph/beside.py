@@ -1,14 +1,13 @@
 """`translate.onnx` beside `model.safetensors`: the whole search, as a file that points at weights and holds none."""
 
-import json
 from pathlib import Path
 
 import numpy as np
 
-from vanilla_transformer.errors import ModelError
-from vanilla_transformer.graph.known import Settings, unknown
+from vanilla_transformer.graph.known import Settings
 from vanilla_transformer.graph.search import write_graph
-from vanilla_transformer.graph.weights import read_header, stored_weights
+from vanilla_transformer.graph.session import read_model
+from vanilla_transformer.graph.weights import read_header
 
 NAME = "translate.onnx"
 CLIENT = """import numpy as np
@@ -32,15 +31,7 @@ def write_beside(directory: Path) -> Settings:
     Raises:
         ModelError: There is something in the model or its settings that the graph does not know.
     """
-    config, own = (
-        json.loads((directory / name).read_text(encoding="utf-8"))
-        for name in ("config.json", "generation_config.json")
-    )
-    stored = stored_weights(directory)
-    reason = unknown(config, {name: weight.shape for name, weight in stored.items()})
-    if reason is not None:
-        raise ModelError(reason)
-    settings = Settings.of(config, own)
+    config, stored, settings = read_model(directory, {})
     headers = {}
     for name in sorted({weight.file for weight in stored.values()}):
         length, _ = read_header(directory / name)

@@ -101,21 +101,24 @@ def open_session(directory: Path, call: Mapping[str, Any], precision: str, threa
         ModelError: There is something that the graph does not know, or the files are not those of a model.
     """
     try:
-        config, own = (
-            json.loads((directory / name).read_text(encoding="utf-8"))
-            for name in ("config.json", "generation_config.json")
-        )
-        stored = stored_weights(directory)
-        reason = unknown(config, {name: weight.shape for name, weight in stored.items()})
-        if reason is not None:
-            raise ModelError(reason)
-        settings = Settings.of(config, own, call)
+        config, stored, settings = read_model(directory, call)
         weights = finite(read(directory, stored))
         return Session(config, weights, settings, precision=precision, threads=threads)
     except ModelError:
         raise
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise ModelError(f"a damaged file: {type(error).__name__}: {error}") from error
+
+
+def read_model(directory: Path, call: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Stored], Settings]:
+    """Returns the configuration, the places of the weights and the settings of a model directory that is known."""
+    files = directory / "config.json", directory / "generation_config.json"
+    config, own = (json.loads(file.read_text(encoding="utf-8")) for file in files)
+    stored = stored_weights(directory)
+    reason = unknown(config, {name: weight.shape for name, weight in stored.items()})
+    if reason is not None:
+        raise ModelError(reason)
+    return config, stored, Settings.of(config, own, call)
 
 
 def finite(weights: Iterable[tuple[str, np.ndarray]]) -> Iterator[tuple[str, np.ndarray]]:
