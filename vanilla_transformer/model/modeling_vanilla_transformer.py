@@ -321,11 +321,12 @@ class HubModel(PreTrainedModel):
             # The library leaves out names that share a weight, even where it will not tie them again.
             weights = self.state_dict() if kwargs.get("state_dict") is None else kwargs["state_dict"]
             kwargs["state_dict"] = {name: weight.clone() for name, weight in weights.items()}
-        # A search in ONNX that points into the weights would read others from the same places.
-        Path(save_directory, "translate.onnx").unlink(missing_ok=True)
         super().save_pretrained(save_directory, *args, **kwargs)
-        # Whatever the umask, safetensors' files can be read by their owner alone: give them the configuration's mode.
         config = os.path.join(save_directory, "config.json")
+        if os.path.isfile(config):
+            # A search in ONNX that points into the weights would read others from the same places.
+            Path(save_directory, "translate.onnx").unlink(missing_ok=True)
+        # Whatever the umask, safetensors' files can be read by their owner alone: give them the configuration's mode.
         for weights in Path(save_directory).glob("*.safetensors") if os.path.isfile(config) else ():
             shutil.copymode(config, weights)
 
