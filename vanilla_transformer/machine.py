@@ -13,6 +13,8 @@ from pathlib import Path
 TRAINING_SPINS, SPINS = 5_000, 20_000
 # The id by which workers know the launcher of `train` itself, which gives each its threads.
 OWN_LAUNCHER = "vanilla_transformer"
+# The environment variable with the time at which a command began, on the clock of `time.perf_counter`.
+BEGUN = "VANILLA_TRANSFORMER_BEGUN"
 _ROOT = Path("/")
 # From glibc's malloc.h.
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3

@@ -357,6 +357,19 @@ def test_a_run_of_half_a_minute_plans_for_it_and_ends_within_it(recipe, tmp_path
     assert 18 < steps < 22 and abs(kept.optimization.warmup_steps - 0.85 * 2 * steps / 3) < 2
 
 
+def test_the_minutes_of_a_command_begin_with_it_and_leave_as_long_for_its_end(
+    recipe, tmp_path, a_second_each, monkeypatch, capsys
+):
+    begun = a_second_each()
+    earlier = SimpleNamespace(perf_counter=lambda: begun - 8)  # Imports have taken eight seconds.
+    monkeypatch.setattr("vanilla_transformer.cli.time", earlier)
+    mine = into(recipe, tmp_path / "model", max_minutes=0.5, metrics=(), **OPEN)
+    (tmp_path / "recipe.yaml").write_text(mine.to_yaml())
+    assert main(["train", str(tmp_path / "recipe.yaml"), "--processes", "1"]) == 0
+    assert 10 < a_second_each() - begun < 14
+    assert "which leaves time for about 4 steps." in capsys.readouterr().err
+
+
 def test_an_interrupted_run_keeps_its_plan_and_its_used_minutes_and_can_be_repeated(
     recipe, tmp_path, a_second_each, train_until
 ):

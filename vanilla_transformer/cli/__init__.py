@@ -1,11 +1,18 @@
 """The command `vanilla-transformer`."""
 
+import os
 import sys
+import time
 from collections.abc import Sequence
+
+from vanilla_transformer.machine import BEGUN, OWN_LAUNCHER
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command in `argv` and returns the exit code: 1 for an error, 2 for a usage error, 130 for Ctrl-C."""
+    # The minutes of a run count from here; the processes that it starts inherit the time.
+    if os.environ.get("TORCHELASTIC_RUN_ID") != OWN_LAUNCHER:
+        os.environ[BEGUN] = str(time.perf_counter())
     try:
         from vanilla_transformer.cli.program import main as run
     except KeyboardInterrupt:

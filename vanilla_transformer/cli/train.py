@@ -1,5 +1,6 @@
 """`vanilla-transformer train`: train a model from a recipe, or from parallel text alone."""
 
+import os
 import sys
 from dataclasses import dataclass
 from functools import partial
@@ -8,6 +9,7 @@ from typing import Annotated
 from tyro.conf import Positional, arg
 
 from vanilla_transformer.cli.arguments import Flag
+from vanilla_transformer.machine import BEGUN
 from vanilla_transformer.recipe.reading import load_recipe, named_recipe, shipped_recipes
 from vanilla_transformer.recipe.schema import Recipe
 
@@ -70,6 +72,6 @@ def _train(recipe: Recipe, finish: bool) -> None:
     from vanilla_transformer.training.loop import train_by
     from vanilla_transformer.training.processes import is_main_process
 
-    run = train_by(recipe, finish=finish)
+    run = train_by(recipe, finish=finish, begun=float(os.environ[BEGUN]))
     if is_main_process():
         print(run)

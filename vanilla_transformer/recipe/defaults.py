@@ -371,14 +371,14 @@ def _choose_length(
     else:
         steps, reason = recipe.optimization.max_steps, "as asked"
     if steps_in_time is not None and steps_in_time < (recipe.optimization.max_steps or math.inf):
-        steps, reason = steps_in_time, f"in {_counted(recipe.optimization.max_minutes or 0, 'minute')}"
+        steps, reason = steps_in_time, f"in {counted(recipe.optimization.max_minutes or 0, 'minute')}"
     warmup, scale = _choose_warmup(recipe, steps)
     is_estimated = seconds_per_step and steps_in_time is None
     time = f", very roughly {duration(steps * seconds_per_step)} on {_name(device)}" if is_estimated else ""
-    epochs_done = _counted(float(f"{steps / steps_per_epoch:.2g}"), "epoch")
+    epochs_done = counted(float(f"{steps / steps_per_epoch:.2g}"), "epoch")
     sentence = (
-        f"Length: {_counted(steps, 'step')}, about {epochs_done}{time} ({reason}); "
-        f"the learning rate rises over {_counted(warmup, 'step')}"
+        f"Length: {counted(steps, 'step')}, about {epochs_done}{time} ({reason}); "
+        f"the learning rate rises over {counted(warmup, 'step')}"
         f"{'' if scale == 1 else f', and is {scale:.2g} times that of Eq. 3'}."
     )
     return steps, warmup, scale, sentence
@@ -421,11 +421,12 @@ def _choose_intervals(
     result = f"the last {recipe.run.average_checkpoints} are averaged"
     if recipe.start.from_model is not None and recipe.data.dev:
         result = "the one with the lowest loss on dev is the result, that of the start included"
-    every = _counted(saves, "step"), _counted(evaluations, "step")
+    every = counted(saves, "step"), counted(evaluations, "step")
     return chosen, f"Checkpoint every {every[0]}, {result}; loss on dev every {every[1]}."
 
 
-def _counted(number: float, unit: str) -> str:
+def counted(number: float, unit: str) -> str:
+    """Writes a number with its unit, in the plural unless it is one."""
     return f"{number:,.10g} {unit}{'s' * (number != 1)}"
 
 
@@ -446,7 +447,7 @@ def _rounded(steps: int) -> int:
 def _name(device: DeviceFacts) -> str:
     if device.kind != "cpu":
         return f"{device.processes} × {device.kind}"
-    return _counted(device.cores * device.processes, "CPU core")
+    return counted(device.cores * device.processes, "CPU core")
 
 
 def duration(seconds: float) -> str:

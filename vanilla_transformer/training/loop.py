@@ -84,10 +84,15 @@ def train(recipe: Recipe | str | Path | None = None, **settings: object) -> Trai
     return train_by(recipe)
 
 
-def train_by(recipe: Recipe, *, finish: bool = False) -> TrainedRun:
-    """`train` by a whole recipe; with `finish`, a run that was stopped ends with the model of its last checkpoint."""
+def train_by(recipe: Recipe, *, finish: bool = False, begun: float | None = None) -> TrainedRun:
+    """`train` by a whole recipe.
+
+    Args:
+        finish: A run that was stopped ends with the model of its last checkpoint.
+        begun: When the command began, on the clock of `time.perf_counter`; the call itself if None.
+    """
     try:
-        with explain_lost_processes(), start_run(recipe) as context:
+        with explain_lost_processes(), start_run(recipe, begun) as context:
             _follow(context, finish)
             return TrainedRun(context.run.path)
     except AlreadyFinished as finished:

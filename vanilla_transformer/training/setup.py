@@ -12,7 +12,7 @@ from accelerate.tracking import get_available_trackers
 
 from vanilla_transformer.errors import RecipeError
 from vanilla_transformer.evaluation import check_names
-from vanilla_transformer.recipe.defaults import CorpusFacts, check_sizes, device_facts, resolve
+from vanilla_transformer.recipe.defaults import CorpusFacts, check_sizes, counted, device_facts, resolve
 from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.tasks import task_for
 from vanilla_transformer.training.checkpoints import Checkpoint, latest_checkpoint
@@ -54,9 +54,11 @@ class RunContext:
 
     def plan_for_time(self, seconds_per_step: float) -> Recipe:
         """Returns the recipe with the schedule of the steps that fit into its minutes."""
-        minutes, given = self.recipe.optimization.max_minutes, self.inputs.recipe
+        given = self.inputs.recipe
         steps = max(1, int((self.last_step_by - time.perf_counter()) * SHARE_OF_STEPS / seconds_per_step))
-        self.logger.info(f"Speed: {seconds_per_step:.3g} s a step, so about {steps:,} fit into {minutes:g} minutes.")
+        self.logger.info(
+            f"Speed: {seconds_per_step:.3g} s a step, which leaves time for about {counted(steps, 'step')}."
+        )
         open_again = self.recipe.with_options(**{name: given[name] for name in SCHEDULE})
         return _resolve(open_again, self.inputs, self.accelerator, self.logger, steps)
 
@@ -67,9 +69,10 @@ class RunContext:
 
 
 @contextmanager
-def start_run(recipe: Recipe) -> Iterator[RunContext]:
+def start_run(recipe: Recipe, begun: float | None = None) -> Iterator[RunContext]:
     """Opens a run's directory, prepares its tokens and forms the group of its processes, until the block ends."""
-    begun = time.perf_counter()
+    called = time.perf_counter()
+    begun = called if begun is None else begun
     task = task_for(recipe)
     if recipe.evaluation.metrics:
         check_names(recipe.evaluation.metrics, task.metrics)
@@ -92,7 +95,8 @@ def start_run(recipe: Recipe) -> Iterator[RunContext]:
         check_same({"recipe": recipe.to_yaml(), "text": texts})
         resolved = _resolve(inputs.recipe, inputs, accelerator, logger)
         checkpoint = from_main_process(partial(latest_checkpoint, run.checkpoints, logger.info))
-        deadline = begun + 60 * (resolved.optimization.max_minutes or math.inf)
+        # A command's end, with its picture and what Python takes down, lasts about as long as its imports did.
+        deadline = begun + 60 * (resolved.optimization.max_minutes or math.inf) - (called - begun)
         if checkpoint is not None:
             deadline -= checkpoint.progress.seconds
         try:

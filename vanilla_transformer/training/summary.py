@@ -15,6 +15,7 @@ import torch
 from vanilla_transformer.atomic_files import atomic_write_text
 from vanilla_transformer.errors import RunError
 from vanilla_transformer.evaluation.metrics import Score
+from vanilla_transformer.recipe.defaults import counted
 from vanilla_transformer.tasks import Task
 
 # Files of a run's directory.
@@ -54,7 +55,7 @@ class Summary:
         flops = f"{self.flops:.2e} FLOPs; " if self.flops else ""
         memory = f"peak memory {self.peak_memory_bytes / 1e9:.2f} GB{' in the main process' * (self.processes > 1)}"
         found = [
-            f"{self.steps:,} steps, {self.epochs:.1f} epochs, {self.target_tokens:,} {items}.",
+            f"{counted(self.steps, 'step')}, {self.epochs:.1f} epochs, {self.target_tokens:,} {items}.",
             f"{self.seconds / 60:.1f} minutes on {self.device} in {self.precision}: "
             f"{self.target_tokens / self.seconds:,.0f} {items}/s; {flops}{memory}.",
         ]
