@@ -6,7 +6,7 @@ from contextlib import contextmanager
 import pytest
 import torch
 from hypothesis import strategies as st
-from transformers import GenerationMixin, LogitsProcessor
+from transformers import CompileConfig, GenerationConfig, GenerationMixin, LogitsProcessor, WatermarkingConfig
 
 from vanilla_transformer import VanillaTransformerDecoderForCausalLM, VanillaTransformerForConditionalGeneration
 from vanilla_transformer.model import generation_vanilla_transformer as generation
@@ -92,3 +92,23 @@ class Never(LogitsProcessor):
 
 
 INPUTS = sentences(0, [5, 3, 2], "right")
+
+# Another value of each setting of the library.
+CHANGED = {name: 3 for name in sorted(vars(GenerationConfig())) if name[0] != "_"} | {
+    "assistant_ensemble_weight": 0.5,
+    "bad_words_ids": [[5]],
+    "cache_implementation": "static",
+    "compile_config": CompileConfig(),
+    "do_sample": True,
+    "early_stopping": True,
+    "eos_token_id": [2, 7],
+    "epsilon_cutoff": 0.5,
+    "eta_cutoff": 0.5,
+    "exponential_decay_length_penalty": [2, 1.5],
+    "sequence_bias": [[[5], 1.0]],
+    "stop_strings": ["a"],
+    "suppress_tokens": [5],
+    "top_p": 0.5,
+    "typical_p": 0.5,
+    "watermarking_config": WatermarkingConfig(),
+}

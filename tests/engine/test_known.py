@@ -168,6 +168,8 @@ def test_the_reason_is_logged(monkeypatch):
         {"max_length": 20},
         {"max_length": 20, "max_new_tokens": 7},
         {"max_length": 20, "max_length_beyond_source": 3},
+        {"max_length": 20, "max_length_beyond_source": 3, "assistant_lookbehind": 10},
+        {"max_length": 19, "max_length_beyond_source": 3, "assistant_lookbehind": 10},
     ],
     ids=str,
 )

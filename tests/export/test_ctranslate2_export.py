@@ -1,5 +1,6 @@
 """CTranslate2 gives the translations that the model gives, without either's length penalty."""
 
+import re
 from pathlib import Path
 
 import ctranslate2
@@ -7,6 +8,7 @@ import pytest
 import torch
 from guide_clients import guide_client, run_client
 from refusals import refused
+from searches import CHANGED
 from tokenizers import Tokenizer
 
 from vanilla_transformer import Translator
@@ -76,3 +78,23 @@ def test_8_bits_are_of_7_and_the_model_stays_as_it_is(spelled_backwards: Path):
     rounded = {name: value.numpy() for name, value in rounded.items() if not isinstance(value, str)}
     assert len(rounded) > 8
     assert {int(abs(value.astype(int)).max()) for value in rounded.values()} == {64}
+
+
+@pytest.mark.parametrize("name", sorted(CHANGED.keys() - {"length_penalty"}))  # Of which its README tells.
+def test_every_setting_of_the_library_is_followed_or_refused(name, spelled_backwards, words, tmp_path):
+    model, tokenizer = load_model(spelled_backwards, device="cpu")
+    own = {"length_penalty_type": "huggingface", "length_penalty": 0.0, "renormalize_logits": True}
+    model.generation_config.update(**own | {name: CHANGED[name]})
+    try:
+        to_ctranslate2.export_ctranslate2(model, tokenizer, tmp_path)
+    except (ModelError, ValueError) as error:
+        assert name in str(error) and not list(tmp_path.iterdir())
+        return
+    options = re.search(r"translate_batch\(\[tokens], (.*)\)", (tmp_path / "README.md").read_text()).group(1)
+    sources = [tokenizer.convert_ids_to_tokens(tokenizer(word)["input_ids"]) for word in words]
+    found = ctranslate2.Translator(str(tmp_path), intra_threads=1).translate_batch(sources, **eval(f"dict({options})"))
+    texts = [tokenizer.decode(tokenizer.convert_tokens_to_ids(one.hypotheses[0])) for one in found]
+    for other in ("num_return_sequences", "return_dict_in_generate"):
+        setattr(model.generation_config, other, None)
+    expected = model.generate(**tokenizer(words, return_tensors="pt", padding=True))
+    assert texts == tokenizer.batch_decode(expected, skip_special_tokens=True)

@@ -71,6 +71,7 @@ def test_the_graph_gives_generates_sequences_and_scores(onnx_export, spelled_bac
 
 OWN = {
     "a length": {"max_length": 4},
+    "the library's length": {"max_length": 20},
     "a limit and a length": {"max_new_tokens": 2, "max_length": 9},
     "the library's penalty": {"length_penalty_type": "huggingface", "length_penalty": 0.7, "early_stopping": False},
     "the first that end": {"num_beams": 5, "early_stopping": True, "num_return_sequences": 2},

@@ -24,7 +24,7 @@ from vanilla_transformer.explore.packing import (
     size_in_8_bits,
     weights_of,
 )
-from vanilla_transformer.graph.known import changed_settings, max_new_tokens
+from vanilla_transformer.graph.known import max_new_tokens, not_followed, words
 from vanilla_transformer.model.tokenization_vanilla_transformer import plain_text
 from vanilla_transformer.training.model_card import CARD
 
@@ -32,6 +32,11 @@ _WEB = Path(__file__).parent / "web"
 # Texts on the page of a model whose card has no examples.
 _EXAMPLES = {"masked-language-model": "A <mask> waits."}
 _SHOWN_LIKELIEST = 5
+# Settings of `generate` that the page's search follows, or that change nothing in what it shows.
+_FOLLOWED = words(
+    "early_stopping length_penalty length_penalty_type max_length max_length_beyond_source max_new_tokens num_beams "
+    "num_return_sequences pad_token_id renormalize_logits"
+)
 # Tokens that a language model goes on with.
 _CONTINUATION = 24
 _README = """---
@@ -75,7 +80,7 @@ def write_page(
     tokenizer = plain_text(tokenizer)
     parts = tokenizer_parts(tokenizer)
     settings = model.generation_config.to_diff_dict() if kind in WRITERS and model.generation_config else {}
-    ignored = changed_settings(settings)
+    ignored = not_followed(settings, model.config.to_dict(), _FOLLOWED)
     if ignored:
         report(f"The page's search ignores {', '.join(ignored)} in the model's generation_config.json.")
     examples = list(examples) or [_EXAMPLES.get(kind) or _some_text(tokenizer)]

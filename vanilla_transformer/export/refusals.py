@@ -6,8 +6,9 @@ from transformers import PreTrainedModel
 
 from vanilla_transformer.engine.known import unknown_to_export
 from vanilla_transformer.errors import ModelError
-from vanilla_transformer.graph.known import changed_settings
+from vanilla_transformer.graph.known import not_followed
 from vanilla_transformer.model.configuration_vanilla_transformer import VanillaTransformerConfig
+from vanilla_transformer.model.generation_vanilla_transformer import savable
 from vanilla_transformer.model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
 
 
@@ -26,14 +27,14 @@ def exportable(model: PreTrainedModel, activations: Collection[str]) -> VanillaT
     if reason or not isinstance(model, VanillaTransformerForConditionalGeneration):
         reason = reason or f"a {type(model).__name__}"
         raise ModelError(f"The model cannot be exported, because no export supports {reason}.")
+    savable(model.generation_config).validate(strict=True)  # Before anything is written.
     return model
 
 
 def refuse_settings(model: VanillaTransformerForConditionalGeneration, followed: Collection[str]) -> None:
     """Raises ValueError if a model's settings include one, beside those `followed`, that its export would ignore."""
     settings = model.generation_config.to_diff_dict()
-    wrong = changed_settings(settings, followed)
-    wrong += ["bad_words_ids"] * any(len(words) != 1 for words in settings.get("bad_words_ids") or ())
+    wrong = not_followed(settings, model.config.to_dict(), followed)
     if wrong:
         raise ValueError(
             f"{wrong[0]}={settings[wrong[0]]!r} in {model.name_or_path}/generation_config.json is not available with "

@@ -12,7 +12,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from vanilla_transformer.errors import ModelError
 from vanilla_transformer.export.refusals import exportable, refuse_other_widths, refuse_settings
-from vanilla_transformer.graph.known import activations
+from vanilla_transformer.graph.known import Settings, activations, words
 from vanilla_transformer.model.configuration_vanilla_transformer import VanillaTransformerConfig
 from vanilla_transformer.model.generation_vanilla_transformer import savable
 from vanilla_transformer.model.modeling_vanilla_transformer import (
@@ -28,6 +28,12 @@ _ACTIVATIONS = {name: common_spec.Activation[theirs] for name, theirs in activat
 # CTranslate2 computes no positions, it stores them. Ours have no limit; this many suffice for the longest source that
 # `vanilla-transformer translate` takes, and for its translation.
 _POSITIONS = 2048
+# Settings of `generate` that its README's example follows, or names as different.
+_FOLLOWED = words(
+    "bad_words_ids decoder_start_token_id early_stopping forced_eos_token_id length_penalty length_penalty_type "
+    "max_length max_length_beyond_source max_new_tokens num_beams num_return_sequences pad_token_id "
+    "renormalize_logits suppress_tokens"
+)
 
 _README = """# For CTranslate2
 
@@ -118,7 +124,8 @@ def export_ctranslate2(
     if output.is_dir() and any(output.iterdir()):  # The converter would delete it all.
         raise ModelError(f"{output} is not empty: name another directory.")
     model = exportable(model, _ACTIVATIONS)
-    refuse_settings(model, ("bad_words_ids", "forced_eos_token_id"))
+    refuse_settings(model, _FOLLOWED)
+    settings = Settings.of(model.config.to_dict(), model.generation_config.to_diff_dict())
     with torch.no_grad():
         spec = _specification(model)
     tokenizer = plain_text(tokenizer)
@@ -128,13 +135,15 @@ def export_ctranslate2(
     spec.config.bos_token = tokenizer.bos_token or tokenizer.eos_token
     spec.config.eos_token = tokenizer.eos_token
     spec.config.unk_token = tokenizer.unk_token
-    spec.config.decoder_start_token = target[model.config.decoder_start_token_id]
+    spec.config.decoder_start_token = target[settings.start]
     spec.config.layer_norm_epsilon = model.config.layer_norm_eps
     _Made(spec).convert(str(output), quantization=quantization, force=True)
     savable(model.generation_config).save_pretrained(output)
     tokenizer.save_pretrained(output)
     alone = (output / "tokenizer.json").is_file()
-    (output / "README.md").write_text(_readme(model, tokenizer, target, alone, quantization), encoding="utf-8")
+    (output / "README.md").write_text(
+        _readme(model, settings, tokenizer, target, alone, quantization), encoding="utf-8"
+    )
 
 
 def _vocabularies(tokenizer: PreTrainedTokenizerBase, vocab_size: int) -> tuple[list[str], list[str]]:
@@ -156,20 +165,21 @@ def _by_id(tokens: dict[int, str], vocab_size: int) -> list[str]:
 
 def _readme(
     model: VanillaTransformerForConditionalGeneration,
+    settings: Settings,
     tokenizer: PreTrainedTokenizerBase,
     target: list[str],
     alone: bool,
     quantization: str,
 ) -> str:
     """Explains how to run the export, with the settings with which the model decodes."""
-    settings = model.generation_config
-    options = f"beam_size={settings.num_beams or 1}, length_penalty={settings.length_penalty or 0}"
+    options = f"beam_size={settings.num_beams}, length_penalty={settings.length_penalty:g}"
     # Without these limits CTranslate2 cuts sources after 1024 tokens and translations after 256.
     positions = _positions(model.config)
-    options += f", max_input_length={positions}, max_decoding_length={positions}"
-    if settings.bad_words_ids:
-        never = [[target[index] for index in words] for words in settings.bad_words_ids]
-        options += f", suppress_sequences={never}"
+    limit = min(positions, settings.most or positions)
+    limit -= settings.forced_end is not None  # The last token is then the end.
+    options += f", max_input_length={positions}, max_decoding_length={limit}"
+    if settings.never:
+        options += f", suppress_sequences={[[target[index]] for index in settings.never]}"
     example = (_WITH_TOKENIZERS if alone else _WITH_TRANSFORMERS).format(
         options=options,
         # Where CTranslate2 has no int16 it would use int8 instead.

@@ -54,27 +54,21 @@ _ACTIVATIONS = {
     "swish": _SILU,
     "tanh": Activation(("Tanh", "", {}), page=True),
 }
-# Settings of `generate` that change the result of a search, with the values that do not.
-NEUTRAL_SETTINGS: dict[str, tuple[Any, ...]] = {
-    "bad_words_ids": (None, []),
-    "begin_suppress_tokens": (None, []),
-    "do_sample": (None, False),
-    "encoder_no_repeat_ngram_size": (None, 0),
-    "encoder_repetition_penalty": (None, 1.0),
-    "exponential_decay_length_penalty": (None,),
-    "forced_bos_token_id": (None,),
-    "forced_eos_token_id": (None,),
-    "guidance_scale": (None, 1.0),
-    "max_time": (None,),
-    "min_length": (None, 0),
-    "min_new_tokens": (None, 0),
-    "no_repeat_ngram_size": (None, 0),
-    "num_beam_groups": (None, 1),
-    "penalty_alpha": (None,),
-    "repetition_penalty": (None, 1.0),
-    "sequence_bias": (None, {}, []),
-    "stop_strings": (None, []),
-    "suppress_tokens": (None, []),
+# Values of settings of `generate`, beside None and what the model's configuration has, that change nothing.
+_NEUTRAL: dict[str, Any] = {
+    "begin_suppress_tokens": [],
+    "diversity_penalty": 0.0,
+    "do_sample": False,
+    "encoder_no_repeat_ngram_size": 0,
+    "encoder_repetition_penalty": 1.0,
+    "guidance_scale": 1.0,
+    "min_length": 0,
+    "min_new_tokens": 0,
+    "no_repeat_ngram_size": 0,
+    "num_beam_groups": 1,
+    "remove_invalid_values": False,
+    "repetition_penalty": 1.0,
+    "suppress_tokens": [],
 }
 # Settings that the graph follows; bad_words_ids only of single tokens.
 _FOLLOWED = words(
@@ -82,11 +76,13 @@ _FOLLOWED = words(
     "length_penalty_type max_length max_length_beyond_source max_new_tokens min_length min_new_tokens num_beams "
     "num_return_sequences pad_token_id renormalize_logits suppress_tokens"
 )
-# Settings that change nothing in a search without sampling, or only what it returns beside its hypotheses.
+# Settings that change nothing in a search without sampling and without another model, or only what it returns beside
+# its hypotheses.
 _WITHOUT_EFFECT = words(
-    "alignment_heads alignment_step bos_token_id cache_config cache_implementation output_attentions "
-    "output_hidden_states output_logits output_scores quantization return_dict_in_generate temperature top_k top_p "
-    "transformers_version use_cache"
+    "alignment_heads alignment_step assistant_confidence_threshold assistant_lookbehind bos_token_id cache_config "
+    "cache_implementation epsilon_cutoff eta_cutoff num_assistant_tokens num_assistant_tokens_schedule "
+    "output_attentions output_hidden_states output_logits output_scores quantization return_dict_in_generate "
+    "target_lookbehind temperature top_k top_p transformers_version typical_p use_cache"
 )
 # With larger exponents the scores of long translations become NaN, or all the same.
 _MAX_LENGTH_PENALTY = 10
@@ -100,20 +96,36 @@ def activations(by: str) -> dict[str, Any]:
     return {name: operator for name, operator in found.items() if operator}
 
 
-def changed_settings(settings: Mapping[str, object], followed: Collection[str] = ()) -> list[str]:
-    """Returns the settings of `generate` with an effect, except those that a search follows."""
+def not_followed(
+    settings: Mapping[str, Any], config: Mapping[str, Any], followed: Collection[str] = _FOLLOWED
+) -> list[str]:
+    """Returns the settings of `generate` with an effect that a search does not follow; any unknown one is among them.
+
+    Args:
+        settings: The settings.
+        config: The model's configuration.
+        followed: Those that it follows; of bad_words_ids only single tokens.
+    """
     return [
         name
-        for name, neutral in NEUTRAL_SETTINGS.items()
-        if name not in followed and settings.get(name) not in neutral
+        for name, value in settings.items()
+        if not (
+            name.startswith("_")
+            or name in _WITHOUT_EFFECT
+            or value in (None, _NEUTRAL.get(name), config.get(name))
+            or (name in followed and (name != "bad_words_ids" or all(len(some) == 1 for some in value)))
+        )
     ]
 
 
 def max_new_tokens(settings: Mapping[str, Any]) -> int | None:
     """Returns the limit of new tokens among a translator's settings; None where its source alone sets one."""
     limit, length, beyond = map(settings.get, ("max_new_tokens", "max_length", "max_length_beyond_source"))
-    if limit is not None or (beyond is not None and length in (None, 20)):
-        return limit  # Trainers write a length of 20 beside other limits, unasked.
+    # `Seq2SeqTrainer` completes the settings of its model with all of the library's defaults, and saves them: a length
+    # of 20 beside another that is no setting of a search is its own.
+    is_written = length == 20 and settings.get("assistant_lookbehind") is not None
+    if limit is not None or (beyond is not None and (length is None or is_written)):
+        return limit
     # The library's default is 20 new tokens; a length counts the token that the decoder starts with.
     return 20 if length is None else length - 1
 
@@ -231,11 +243,8 @@ class Settings:
         """
         call = {name: value for name, value in (call or {}).items() if value is not None}
         given = {name: value for name, value in {**own, **call}.items() if value is not None}
-        for name, value in given.items():
-            neutral = name in _WITHOUT_EFFECT or value in NEUTRAL_SETTINGS.get(name, ())
-            many_tokens = name == "bad_words_ids" and any(len(some) != 1 for some in value)
-            if not (neutral or name in _FOLLOWED or name.startswith("_")) or many_tokens:
-                raise ModelError(f"{name}={value!r}")
+        for name in not_followed(given, config):
+            raise ModelError(f"{name}={given[name]!r}")
         kind = given.get("length_penalty_type", "huggingface")
         if kind not in ("google", "huggingface"):
             raise ModelError(f"length_penalty_type={kind!r}")

@@ -30,8 +30,6 @@ _PAPER_EXPONENT = 0.6
 # Settings of a beam: the paper's values; without a beam the library's defaults apply.
 _PAPER_BEAM = {"length_penalty": _PAPER_EXPONENT, "early_stopping": "never"}
 _NO_BEAM = {"length_penalty": 1.0, "early_stopping": False}
-# The length that the library writes into a generation config that gives none.
-_LIBRARY_MAX_LENGTH = 20
 # Fills finished rows until the search is over; it is no token's id, so it cannot be mistaken for one.
 _UNFILLED = -1
 
@@ -172,8 +170,11 @@ class _Asked:
             new, length, beyond = (
                 settings.get(name) for name in ("max_new_tokens", "max_length", "max_length_beyond_source")
             )
-            # `Seq2SeqTrainer` writes all of the library's settings into `model.generation_config` unasked.
-            is_written = length == _LIBRARY_MAX_LENGTH and beyond is not None and "max_length" not in self.kwargs
+            # `Seq2SeqTrainer` writes all of the library's defaults into `model.generation_config`, and saves them: a
+            # length of 20 beside another that nobody gives to a translator is its own. One that was 20 before cannot
+            # be told from it afterwards.
+            completed = beyond is not None and settings.get("assistant_lookbehind") is not None
+            is_written = length == 20 and completed and "max_length" not in self.kwargs
             if new is not None or (length is not None and not is_written):
                 return None
             if beyond is not None or "max_length_beyond_source" in self.kwargs:
