@@ -1,4 +1,4 @@
-"""The programs of the guide that translate with an export, by the runtime's own client."""
+"""The programs of the guide, or of an export's README, that translate by the runtime's own client."""
 
 import re
 import subprocess
@@ -8,9 +8,9 @@ from pathlib import Path
 GUIDE = Path(__file__).parents[2] / "docs" / "guides" / "deploy.md"
 
 
-def guide_client(package: str) -> str:
-    """Returns the guide's Python program for a runtime, of at most ten lines."""
-    blocks = re.findall(r"```python\n(.*?)```", GUIDE.read_text(encoding="utf-8"), flags=re.DOTALL)
+def guide_client(package: str, page: Path = GUIDE) -> str:
+    """Returns a page's Python program for a runtime, of at most ten lines."""
+    blocks = re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), flags=re.DOTALL)
     (client,) = [block for block in blocks if f"import {package}\n" in block]
     assert len([line for line in client.splitlines() if line.strip()]) <= 10
     return client

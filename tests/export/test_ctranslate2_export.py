@@ -53,7 +53,7 @@ def test_ten_lines_of_python_translate(spelled_backwards: Path, tmp_path: Path, 
     model, tokenizer = load_model(spelled_backwards, device="cpu")
     with refused(ModelError, tmp_path, "empty"):
         to_ctranslate2.export_ctranslate2(model, tokenizer, tmp_path)
-    client = guide_client("ctranslate2")
+    client = guide_client("ctranslate2", tmp_path / "README.md")
     for changes in ({"A dog runs.": words[0]}, {"length_penalty=0.6": "length_penalty=0"}):
         for old, new in changes.items():
             assert old in client
