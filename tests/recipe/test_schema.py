@@ -1,7 +1,9 @@
 """A setting has one name, one type and one set of limits: in YAML, in Python and on the command line."""
 
 import os
+from pathlib import Path
 
+import numpy as np
 import pytest
 import yaml
 from hypothesis import given, settings, strategies as st
@@ -11,6 +13,7 @@ from vanilla_transformer.cli.program import parse
 from vanilla_transformer.errors import RecipeError
 from vanilla_transformer.recipe.reading import load_recipe
 from vanilla_transformer.recipe.schema import Recipe
+from vanilla_transformer.training.summary import TrainedRun
 
 HOME, PLACES = os.path.expanduser("~"), ("output", "from_model", "tokenizer")
 WORDS = st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=1).filter(lambda text: text[0] != "-")
@@ -74,6 +77,18 @@ def test_numbers_are_read_as_the_field_has_them(tmp_path):
     found = recipe.optimization
     assert (found.adam_epsilon, found.learning_rate_scale, found.max_steps) == (1e-9, 2.0, 10)
     assert type(Recipe.of(learning_rate=1).optimization.learning_rate) is float
+
+
+def test_python_gives_paths_runs_and_numbers_of_numpy(tmp_path):
+    paths = Recipe.of(train=(Path("a.en"), "a.de"), output=Path("~/m"), from_model=TrainedRun(tmp_path))
+    assert paths == Recipe.of(train=("a.en", "a.de"), output="~/m", from_model=str(tmp_path))
+    numbers = Recipe.of(max_steps=np.int64(3), dropout=np.float32(0.5), adam_beta1=np.float64(0.25))
+    assert numbers == Recipe.of(max_steps=3, dropout=0.5, adam_beta1=0.25)
+    assert numbers.to_yaml() == Recipe.of(max_steps=3, dropout=0.5, adam_beta1=0.25).to_yaml()
+    assert Recipe.of(tokenizer="there").with_options(tokenizer=None) == Recipe()
+    for setting in ({"max_steps": np.float64(1.5)}, {"max_steps": True}, {"seed": 1 + 0j}):
+        with refused(RecipeError, *setting):
+            Recipe.of(**setting)
 
 
 def test_the_recipe_of_a_saved_model_may_have_settings_that_there_are_not(tmp_path):

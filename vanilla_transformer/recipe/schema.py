@@ -1,9 +1,11 @@
 """The recipe: all settings of a training run, in blocks; each setting has one name, which no other block has."""
 
 import dataclasses
+import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
+from numbers import Real
 from typing import Annotated, Any, Literal, Self
 
 import yaml
@@ -70,8 +72,8 @@ def _converted(name: str, value: object, hint: object) -> Any:
     if value is not None and spec.is_instance(value) is True:
         return value
     words = value if isinstance(value, list | tuple) and spec.nargs == "*" else [value]
-    if all(type(word) in (str, int, float) for word in words):
-        given = [str(word) for word in words]
+    if all(isinstance(word, str | Real | os.PathLike) and not isinstance(word, bool) for word in words):
+        given = [os.fspath(word) if isinstance(word, os.PathLike) else str(word) for word in words]
         if spec.choices is None or {*given} <= {*spec.choices}:
             try:
                 return spec.instance_from_str(given)
@@ -408,7 +410,8 @@ def placed(settings: Mapping[str, object], *, lenient: bool = False) -> Iterator
     """
     blocks = Recipe().blocks
     for name, value in settings.items():
-        block = name if name in blocks and isinstance(value, Mapping | None) else None
+        is_block = isinstance(value, Mapping) or (value is None and name not in places())
+        block = name if name in blocks and is_block else None
         inner = {name: value} if block is None else value or {}
         assert isinstance(inner, Mapping)
         known = [setting for setting, place in places().items() if block in (None, place)]
