@@ -105,6 +105,7 @@ def test_nothing_but_tasks_asks_which_task_it_is():
             tested = [node.left, *node.comparators] if isinstance(node, ast.Compare) else []
             asked = [one for one in tested if re.fullmatch(r"(.*\.)?task(\.name)?", ast.unparse(one))]
             assert not asked, f"{path}, line {node.lineno}: {ast.unparse(node)}"
+            assert getattr(node, "attr", "") != "auto_class", f"{path} asks a task for its Auto class"
 
 
 def test_shipped_files_import_only_what_the_hub_can_follow():

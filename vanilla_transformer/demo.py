@@ -101,11 +101,9 @@ def _kind(
 
     from vanilla_transformer.model.tokenization_vanilla_transformer import plain_text
     from vanilla_transformer.tasks import task_of_model
-    from vanilla_transformer.training.model_card import usage_for
 
     known: Any = None if model.config.is_encoder_decoder else task_of_model(path)
-    usage = None if known is None else usage_for(known)
-    name = "translation" if known is None else usage.pipeline if usage else None
+    name = "translation" if known is None else known.pipeline
     if name in ("translation", "fill-mask", "text-generation"):
         pipe: Any = pipeline(name, model=model, tokenizer=plain_text(tokenizer))  # type: ignore[call-overload]
     else:

@@ -11,7 +11,7 @@ from vanilla_transformer.engine import cpu
 from vanilla_transformer.recipe.defaults import (
     CPU_HOURS,
     MIN_WARMUP,
-    SIZE_PRESETS,
+    SIZES_FOR_PAIRS,
     CorpusFacts,
     DeviceFacts,
     check_sizes,
@@ -113,7 +113,7 @@ def test_a_translator_that_reads_few_tokens_is_shallow_unless_sizes_are_given():
 def test_paper_presets_fix_dropout_and_ours_follow_the_data():
     assert chosen(29_000, GPU, preset="big")[0].model.dropout == 0.3
     assert chosen(29_000, GPU, preset="table3-D-dropout0.2")[0].model.dropout == 0.2
-    assert chosen(29_000, GPU, preset="tiny")[0].model.dropout == SIZE_PRESETS["AutoModelForSeq2SeqLM"][1].dropout
+    assert chosen(29_000, GPU, preset="tiny")[0].model.dropout == SIZES_FOR_PAIRS[1].dropout
 
 
 def test_a_run_on_a_cpu_is_not_expected_to_take_longer_than_the_limit():
@@ -169,11 +169,11 @@ def test_short_runs_warm_up_for_a_part_without_a_higher_peak(steps):
     assert found.learning_rate_scale == 1 or found.warmup_steps < MIN_WARMUP
 
 
-@pytest.mark.parametrize(("warmup", "told"), [(100, False), (299, False), (300, True), (2_000, True)])
-def test_a_warm_up_that_is_given_has_the_papers_rate_and_is_warned_of_if_the_run_is_no_longer(warmup, told):
+@pytest.mark.parametrize(("warmup", "warned"), [(100, False), (299, False), (300, True), (2_000, True)])
+def test_a_warm_up_that_is_given_has_the_papers_rate_and_is_warned_of_if_the_run_is_no_longer(warmup, warned):
     recipe, sentences = chosen(3_000, LAPTOP, max_steps=300, warmup_steps=warmup)
     assert (recipe.optimization.warmup_steps, recipe.optimization.learning_rate_scale) == (warmup, 1.0)
-    assert any("Attention" in one and "--warmup-steps" in one for one in sentences) == told
+    assert any("Warning" in one and "--warmup-steps" in one for one in sentences) == warned
     assert chosen(3_000, LAPTOP, max_steps=300, learning_rate_scale=2.0)[0].optimization.learning_rate_scale == 2.0
 
 

@@ -164,7 +164,7 @@ def test_rows_to_be_scored_on_that_are_also_learned_are_counted(files, gather, t
     (tmp_path / "test.jsonl").write_text(json.dumps({"de": "same", "en": "same"}) + "\n")
     held_out = {name: (str(tmp_path / f"{name}.jsonl"), *COLUMNS) for name in ("dev", "test")}
     _, said = gather([*files, *COLUMNS], **held_out)
-    copied, known = [sentence for sentence in said if "Attention" in sentence]
+    copied, known = [sentence for sentence in said if "Warning" in sentence]
     assert "test" in copied and "3 of the 4" in known and "dev" in known
 
 

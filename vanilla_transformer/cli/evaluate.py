@@ -61,7 +61,7 @@ class Evaluate:
         if self.card:
             self._check_card()
         task = task_of_model(self.model)
-        translates = task.auto_class == "AutoModelForSeq2SeqLM"
+        translates = task.command == "translate"
         if (self.decoding.mbr or self.models) and not translates:
             raise RecipeError(f"--mbr and ensembles are for models that translate, which {self.model} does not.")
         metrics = choose_metrics(self.model, task, self.metrics or None)

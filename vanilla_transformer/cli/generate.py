@@ -55,10 +55,10 @@ class Generate:
             from vanilla_transformer.tasks import task_of_model
 
         task = task_of_model(self.model)
-        if task.auto_class != "AutoModelForCausalLM":
-            others = {"AutoModelForSeq2SeqLM": "translate", "AutoModelForMaskedLM": "evaluate"}
-            command = others.get(task.auto_class, "predict")
-            raise ModelError(f"{self.model} is a model for {task.name}: give it to `{command}`, not to `generate`.")
+        if task.command != "generate":
+            raise ModelError(
+                f"{self.model} is a model for {task.name}: give it to `{task.command}`, not to `generate`."
+            )
         model, tokenizer = load_models([self.model], self.computing, translates=False)
         with open_output(None) as output:
             show = (lambda text: None) if self.json else partial(print, end="", file=output, flush=True)

@@ -1,7 +1,7 @@
 """Defaults of a recipe, chosen from the size of the data and the device, with a sentence for each choice."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
@@ -24,7 +24,7 @@ class _Task(Protocol):
     def form(self) -> TextForm: ...
 
     @property
-    def auto_class(self) -> str: ...
+    def sizes(self) -> Sequence["SizePreset"]: ...
 
     @property
     def metrics(self) -> Mapping[str, Any]: ...
@@ -80,36 +80,34 @@ MODEL_FIELDS = (
     *("dropout", "attention_dropout", "activation_dropout", "label_smoothing", "positional_encoding"),
 )
 
-# The one table to tune, by the Auto class of the models. Small corpora of pairs follow published settings for Multi30k
-# (4+4 layers of width 128, dropout 0.3), the largest section 5 of the paper.
-SIZE_PRESETS: dict[str, tuple[SizePreset, ...]] = {
-    "AutoModelForSeq2SeqLM": (
-        SizePreset(20_000, 4_000, "tiny", 0.3, 2_048, 100),
-        SizePreset(100_000, 8_000, "tiny", 0.3, 4_096, 60),
-        SizePreset(300_000, 8_000, "small", 0.2, 4_096, 40),
-        SizePreset(1_000_000, 16_000, "small", 0.1, 8_192, 40),
-        SizePreset(math.inf, 37_000, "base", 0.1, 25_000, 100),
-    ),
-    "AutoModelForCausalLM": (
-        SizePreset(20_000, 4_000, "tiny", 0.3, 2_048, 40),
-        SizePreset(100_000, 8_000, "tiny", 0.2, 4_096, 20),
-        SizePreset(1_000_000, 16_000, "small", 0.1, 8_192, 10),
-        SizePreset(math.inf, 32_000, "base", 0.1, 25_000, 5),
-    ),
-    "AutoModelForMaskedLM": (
-        SizePreset(20_000, 4_000, "tiny", 0.1, 2_048, 100),
-        SizePreset(100_000, 8_000, "tiny", 0.1, 4_096, 60),
-        SizePreset(1_000_000, 16_000, "small", 0.1, 8_192, 40),
-        SizePreset(math.inf, 32_000, "base", 0.1, 25_000, 10),
-    ),
-    "AutoModelForTokenClassification": (
-        SizePreset(20_000, 4_000, "tiny", 0.3, 2_048, 40),
-        SizePreset(100_000, 8_000, "tiny", 0.2, 4_096, 20),
-        SizePreset(math.inf, 16_000, "small", 0.1, 8_192, 10),
-    ),
-}
+# The tables to tune, one for each kind of task. Small corpora of pairs follow published settings for Multi30k (4+4
+# layers of width 128, dropout 0.3), the largest section 5 of the paper.
+SIZES_FOR_PAIRS = (
+    SizePreset(20_000, 4_000, "tiny", 0.3, 2_048, 100),
+    SizePreset(100_000, 8_000, "tiny", 0.3, 4_096, 60),
+    SizePreset(300_000, 8_000, "small", 0.2, 4_096, 40),
+    SizePreset(1_000_000, 16_000, "small", 0.1, 8_192, 40),
+    SizePreset(math.inf, 37_000, "base", 0.1, 25_000, 100),
+)
+SIZES_FOR_NEXT_TOKENS = (
+    SizePreset(20_000, 4_000, "tiny", 0.3, 2_048, 40),
+    SizePreset(100_000, 8_000, "tiny", 0.2, 4_096, 20),
+    SizePreset(1_000_000, 16_000, "small", 0.1, 8_192, 10),
+    SizePreset(math.inf, 32_000, "base", 0.1, 25_000, 5),
+)
+SIZES_FOR_MASKED_TOKENS = (
+    SizePreset(20_000, 4_000, "tiny", 0.1, 2_048, 100),
+    SizePreset(100_000, 8_000, "tiny", 0.1, 4_096, 60),
+    SizePreset(1_000_000, 16_000, "small", 0.1, 8_192, 40),
+    SizePreset(math.inf, 32_000, "base", 0.1, 25_000, 10),
+)
+SIZES_FOR_TAGS = (
+    SizePreset(20_000, 4_000, "tiny", 0.3, 2_048, 40),
+    SizePreset(100_000, 8_000, "tiny", 0.2, 4_096, 20),
+    SizePreset(math.inf, 16_000, "small", 0.1, 8_192, 10),
+)
 # Of texts with a label, and of tasks from outside.
-_OTHER_PRESETS = (
+SIZES_FOR_LABELS = (
     SizePreset(20_000, 4_000, "tiny", 0.3, 2_048, 40),
     SizePreset(100_000, 8_000, "tiny", 0.3, 4_096, 20),
     SizePreset(1_000_000, 16_000, "small", 0.1, 8_192, 10),
@@ -209,7 +207,7 @@ def resolve(
     fill(chosen, "" if unmeasured else sentence)
     if given_warmup is not None and given_warmup >= steps and sentences and not unmeasured:
         sentences.append(
-            f"Attention: the warm-up of {given_warmup:,} steps leaves none of the {steps:,} steps at the "
+            f"Warning: the warm-up of {given_warmup:,} steps leaves none of the {steps:,} steps at the "
             "full learning rate: give fewer --warmup-steps, or leave the option out."
         )
     if recipe.model.architecture == "recurrent":
@@ -247,7 +245,7 @@ def device_facts(device: torch.device, processes: int) -> DeviceFacts:
 
 
 def _size_preset(task: _Task, rows: int) -> SizePreset:
-    return next(preset for preset in SIZE_PRESETS.get(task.auto_class, _OTHER_PRESETS) if rows <= preset.rows)
+    return next(preset for preset in task.sizes if rows <= preset.rows)
 
 
 def _choose_model(
@@ -270,7 +268,7 @@ def _choose_model(
 
 def _for_few_tokens(recipe: Recipe, task: _Task, corpus: CorpusFacts, device: DeviceFacts) -> dict[str, object]:
     """Returns the sizes of a translator that reads few tokens; none where it reads many, or the recipe has sizes."""
-    if task.auto_class != "AutoModelForSeq2SeqLM" or recipe.used("architecture", "preset", "start", *_SIZES):
+    if not task.form.parallel or recipe.used("architecture", "preset", "start", *_SIZES):
         return {}
     tokens = _tokens_read(recipe, task, corpus, device)
     if tokens >= FEW_TOKENS:

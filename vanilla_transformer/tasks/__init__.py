@@ -8,8 +8,8 @@ from vanilla_transformer.tasks.evaluation import (
     sample_texts,
     with_columns_of_model,
 )
-from vanilla_transformer.tasks.interface import Batch, Prediction, Predictor, RowRandom, Task, special_tokens
-from vanilla_transformer.tasks.registry import get_task, register_task, task_for, task_of_model, with_labels
+from vanilla_transformer.tasks.interface import Batch, Prediction, Predictor, RowRandom, Task
+from vanilla_transformer.tasks.registry import get_task, register_task, task_for, task_of_model
 
 __all__ = [
     "Batch",
@@ -24,9 +24,7 @@ __all__ = [
     "get_task",
     "register_task",
     "sample_texts",
-    "special_tokens",
     "task_for",
     "task_of_model",
     "with_columns_of_model",
-    "with_labels",
 ]

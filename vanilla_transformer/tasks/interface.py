@@ -3,17 +3,19 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import torch
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+from transformers.pipelines import PIPELINE_REGISTRY
 
 from vanilla_transformer.data.batching import Indices, Lengths, TokenIds, pad
 from vanilla_transformer.data.preparation import Encoder, Rows
 from vanilla_transformer.data.sources import Row, TextForm
 from vanilla_transformer.errors import ModelError, RecipeError, check_number
 from vanilla_transformer.evaluation import Evaluation, Metric
+from vanilla_transformer.recipe.defaults import SIZES_FOR_LABELS, SizePreset
 from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.translation.live_models import evaluating
 from vanilla_transformer.translation.translator import BATCH_TOKENS, CHUNK_LINES
@@ -41,15 +43,6 @@ class RowRandom:
         """Returns the generator of the row at that place of the batch, always from its start."""
         sequence = np.random.SeedSequence([self.seed, self.epoch], spawn_key=(int(self.rows[place]),))
         return np.random.default_rng(sequence)
-
-
-def special_tokens(auto_class: str) -> dict[str, bool]:
-    """Tells whether `<s>` begins a text for the models of an Auto class, `</s>` ends it, and there is a `<mask>`."""
-    return {
-        "begins": auto_class != "AutoModelForSeq2SeqLM",
-        "ends": auto_class != "AutoModelForCausalLM",  # A prompt must be able to continue.
-        "mask_token": auto_class == "AutoModelForMaskedLM",
-    }
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +128,47 @@ class Predictor(ABC):
         return [*ids] if len(ids) <= self.longest else [*ids[: self.longest - 1], ids[-1]]
 
 
-class Task(ABC):
+class _Described(Protocol):
+    @property
+    def form(self) -> TextForm: ...
+
+    @property
+    def auto_class(self) -> str: ...
+
+
+class TaskTraits:
+    """What a task may say of itself beyond what it must: each trait has a default.
+
+    Attributes:
+        command: The command that its models are used by.
+        sample: An input for the model card, where the recipe has no examples.
+        special_tokens: Whether `<s>` begins a text, `</s>` ends it, and the vocabulary has a `<mask>`.
+        sizes: The sizes of models and runs by the number of rows.
+    """
+
+    command = "predict"
+    sample = "..."
+    special_tokens: Mapping[str, bool] = {"begins": True, "ends": True, "mask_token": False}
+    sizes: Sequence[SizePreset] = SIZES_FOR_LABELS
+
+    @property
+    def loss_unit(self: _Described) -> str:
+        """The name of the items of its loss, in the plural."""
+        return self.form.unit
+
+    @property
+    def pipeline(self: _Described) -> str | None:
+        """The pipeline of `transformers` for its models, None if there is none."""
+        pipelines: Any = PIPELINE_REGISTRY.supported_tasks
+        kinds = {name: [kind.__name__ for kind in one["pt"]] for name, one in pipelines.items()}
+        return next((name for name, known in kinds.items() if self.auto_class in known), None)
+
+    def with_labels(self, recipe: Recipe, corpora: "Mapping[str, Sequence[Dataset]]") -> Recipe:
+        """Returns the recipe completed by the labels of its texts, if the task has any."""
+        return recipe
+
+
+class Task(TaskTraits, ABC):
     """A task that a run trains for. No other code asks which task it is.
 
     Two rules keep a resumed run bit-exact, and a run of several processes the same as a run of one: the number of loss
@@ -214,9 +247,8 @@ class Task(ABC):
         self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, *, batch_tokens: int | None = None
     ) -> Predictor:
         """Returns the model, ready to predict; raises ModelError if `predict` is not for it."""
-        command = "translate" if self.auto_class == "AutoModelForSeq2SeqLM" else "evaluate"
         raise ModelError(
-            f"`predict` is not for {self.name}: give the model to `{command}`, or to its pipeline in transformers"
+            f"`predict` is not for {self.name}: give the model to `{self.command}`, or to its pipeline in transformers"
         )
 
     @abstractmethod

@@ -17,6 +17,7 @@ from vanilla_transformer.evaluation.metrics import LANGUAGE_MODEL_METRICS, TextC
 from vanilla_transformer.model.configuration_vanilla_transformer import VanillaTransformerDecoderConfig
 from vanilla_transformer.model.modeling_vanilla_transformer import VanillaTransformerDecoderForCausalLM
 from vanilla_transformer.model.tokenization_vanilla_transformer import plain_text
+from vanilla_transformer.recipe.defaults import SIZES_FOR_NEXT_TOKENS
 from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.tasks.encoders import EncoderTask
 from vanilla_transformer.tasks.interface import Batch, Prediction, Predictor, RowRandom
@@ -142,7 +143,9 @@ class LanguageModeling(ModelingOfTexts):
     name = "language-modeling"
     foreign = ("classification",)
     config_class = VanillaTransformerDecoderConfig
-    auto_class = "AutoModelForCausalLM"
+    auto_class, command, loss_unit = "AutoModelForCausalLM", "generate", "tokens"
+    special_tokens = {"begins": True, "ends": False, "mask_token": False}  # A prompt must be able to continue.
+    sizes = SIZES_FOR_NEXT_TOKENS
     model_class = VanillaTransformerDecoderForCausalLM
     predictor_class = NextTokenScorer
     metrics = LANGUAGE_MODEL_METRICS

@@ -14,6 +14,7 @@ from vanilla_transformer.errors import CorpusError
 from vanilla_transformer.evaluation.metrics import MASKED_METRICS
 from vanilla_transformer.model.modeling_vanilla_transformer import VanillaTransformerEncoderForMaskedLM
 from vanilla_transformer.model.tokenization_vanilla_transformer import plain_text
+from vanilla_transformer.recipe.defaults import SIZES_FOR_MASKED_TOKENS
 from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.tasks.interface import Batch, RowRandom, Task
 from vanilla_transformer.tasks.language_modeling import Block, ModelingOfTexts, TextScorer
@@ -70,7 +71,10 @@ class MaskedLanguageModeling(ModelingOfTexts):
     """
 
     name = "masked-language-modeling"
-    auto_class = "AutoModelForMaskedLM"
+    auto_class, command, loss_unit = "AutoModelForMaskedLM", "evaluate", "masked tokens"
+    sample = "... <mask> ..."
+    special_tokens = {"begins": True, "ends": True, "mask_token": True}
+    sizes = SIZES_FOR_MASKED_TOKENS
     model_class = VanillaTransformerEncoderForMaskedLM
     predictor_class = MaskedScorer
     metrics = MASKED_METRICS

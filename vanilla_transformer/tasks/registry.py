@@ -1,24 +1,18 @@
 """Tasks by name."""
 
-from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from vanilla_transformer.errors import ModelError, RecipeError, did_you_mean
 from vanilla_transformer.recipe.reading import load_recipe
 from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.registration import FAMILIES
 from vanilla_transformer.tasks.interface import Task
-from vanilla_transformer.tasks.label_task import LabelTask
 from vanilla_transformer.tasks.language_modeling import LanguageModeling, PackedLanguageModeling
 from vanilla_transformer.tasks.masked_language_modeling import MaskedLanguageModeling
 from vanilla_transformer.tasks.text_classification import TextClassification
 from vanilla_transformer.tasks.token_classification import TokenClassification
 from vanilla_transformer.tasks.translation import Translation
 from vanilla_transformer.translation.loading import saved_config
-
-if TYPE_CHECKING:
-    from datasets import Dataset
 
 _TASKS: dict[str, Task] = {
     task.name: task
@@ -71,9 +65,3 @@ def task_of_model(path: str | Path) -> Task:
                 raise ModelError(f"{path} is a {name}, for which there is no task.")
             return PackedLanguageModeling() if getattr(config, "documents", "lines") == "packed" else task
     return _TASKS["translation"]
-
-
-def with_labels(recipe: Recipe, corpora: "Mapping[str, Sequence[Dataset]]") -> Recipe:
-    """Returns the recipe completed by the labels of its texts, if its task has any."""
-    task = task_for(recipe)
-    return task.with_labels(recipe, corpora) if isinstance(task, LabelTask) else recipe

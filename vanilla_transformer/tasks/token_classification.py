@@ -16,6 +16,7 @@ from vanilla_transformer.evaluation.metrics import TAG_METRICS
 from vanilla_transformer.model.modeling_vanilla_transformer import (
     VanillaTransformerEncoderForTokenClassification,
 )
+from vanilla_transformer.recipe.defaults import SIZES_FOR_TAGS
 from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.tasks.interface import Batch, Prediction, Predictor, RowRandom
 from vanilla_transformer.tasks.label_task import LabelTask
@@ -66,7 +67,8 @@ class TokenClassification(LabelTask):
     name = "token-classification"
     form = TAGGED_SENTENCES
     columns: tuple[str, ...] = ("tags", "words")
-    auto_class = "AutoModelForTokenClassification"
+    auto_class, loss_unit = "AutoModelForTokenClassification", "words"
+    sizes = SIZES_FOR_TAGS
     foreign = ("documents", "classifier_pooling")
     model_class = VanillaTransformerEncoderForTokenClassification
     predictor_class = Tagger

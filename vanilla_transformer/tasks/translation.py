@@ -12,7 +12,7 @@ from vanilla_transformer.errors import RecipeError
 from vanilla_transformer.evaluation import METRICS, Evaluation, evaluate_translation
 from vanilla_transformer.model.configuration_vanilla_transformer import VanillaTransformerConfig
 from vanilla_transformer.model.generation_vanilla_transformer import paper_generation_config
-from vanilla_transformer.recipe.defaults import MODEL_FIELDS
+from vanilla_transformer.recipe.defaults import MODEL_FIELDS, SIZES_FOR_PAIRS
 from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.registration import model_class
 from vanilla_transformer.tasks.interface import Batch, RowRandom, Task, refuse_options
@@ -31,7 +31,9 @@ class Translation(Task):
 
     name = "translation"
     form = PAIRS
-    auto_class = "AutoModelForSeq2SeqLM"
+    auto_class, command, loss_unit = "AutoModelForSeq2SeqLM", "translate", "target tokens"
+    special_tokens = {"begins": False, "ends": True, "mask_token": False}
+    sizes = SIZES_FOR_PAIRS
     metrics = METRICS
     columns: tuple[str, ...] = ("source", "target")
     config_class: type[VanillaTransformerConfig] = VanillaTransformerConfig

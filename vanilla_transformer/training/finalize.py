@@ -26,7 +26,7 @@ from vanilla_transformer.training.checkpoints import (
     load_average,
     remove_partial_files,
 )
-from vanilla_transformer.training.model_card import usage_for, write_model_card
+from vanilla_transformer.training.model_card import write_model_card
 from vanilla_transformer.training.run_directory import plot_learning_curves, read_metrics
 from vanilla_transformer.training.setup import RunContext
 from vanilla_transformer.training.summary import (
@@ -34,7 +34,6 @@ from vanilla_transformer.training.summary import (
     Summary,
     describe_device,
     describe_weights,
-    items_of_loss,
     peak_memory,
 )
 from vanilla_transformer.translation.loading import without_progress_bars
@@ -63,7 +62,7 @@ def finalize(context: RunContext, model: PreTrainedModel, progress: Progress) ->
         torch.set_num_threads(threads)
     summary = _summarise(context, model, progress, averaged, scores)
     task = task_for(recipe)
-    items = items_of_loss(task)
+    items = task.loss_unit
     plot_learning_curves(read_metrics(run.metrics), run.path / CURVES, f"nats per {items.removesuffix('s')}")
     examples = recipe.evaluation.examples
     answers = task.answers(model, context.inputs.tokenizer, examples) if examples else []
@@ -76,8 +75,8 @@ def finalize(context: RunContext, model: PreTrainedModel, progress: Progress) ->
     shutil.rmtree(run.prepared, ignore_errors=True)
     run.finish.unlink(missing_ok=True)
     summary.write(run.summary)
-    usage, place = usage_for(task), shlex.quote(str(run.path))
-    use = [f"{usage.command} {place} < FILE"] if usage and usage.command else []
+    place = shlex.quote(str(run.path))
+    use = [f"{task.command} {place} < FILE"] if task.command != "evaluate" else []
     scored = "SOURCES TARGETS" if task.form.parallel else "FILE"
     commands = [*use, f"evaluate {place} --data {scored}", f"demo {place}"]
     program = "vanilla-transformer"

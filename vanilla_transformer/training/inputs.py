@@ -27,7 +27,7 @@ from vanilla_transformer.model.configuration_vanilla_transformer import VanillaT
 from vanilla_transformer.model.tokenization_vanilla_transformer import VanillaTransformerTokenizer, lowercased
 from vanilla_transformer.recipe.defaults import choose_vocab_size
 from vanilla_transformer.recipe.schema import Recipe
-from vanilla_transformer.tasks import Batch, RowRandom, special_tokens, task_for, with_labels
+from vanilla_transformer.tasks import Batch, RowRandom, task_for
 from vanilla_transformer.training.checkpoints import Progress, has_checkpoints
 from vanilla_transformer.training.run_directory import RECIPE, RunDirectory
 from vanilla_transformer.translation.loading import load_own_tokenizer, saved_config
@@ -74,7 +74,7 @@ def gather_inputs(recipe: Recipe, run: RunDirectory, say: Callable[[str], None])
         for name, several in corpora.items()
     }
     train, dev, test = texts["train"], *(next(iter(texts[name]), None) for name in ("dev", "test"))
-    recipe = with_labels(recipe, texts)
+    recipe = task.with_labels(recipe, texts)
     if not has_checkpoints(run.checkpoints):
         for sentence in _warnings(texts, task.form.names, task.form.unit):
             say(sentence)
@@ -138,7 +138,7 @@ def _warnings(texts: Mapping[str, Sequence[Dataset]], columns: Sequence[str], un
     """Warns of likely mistakes in the choice of corpora: rows to copy, and rows to be scored on that were learned."""
     for name, corpora in texts.items():
         if len(columns) == 2 and any(all(a == b for a, b in _rows(corpus, columns)) for corpus in corpora):
-            yield f"Attention: both sides of {name} are the same text, so the model can only learn to copy."
+            yield f"Warning: both sides of {name} are the same text, so the model can only learn to copy."
     for name, others in (("dev", ["train"]), ("test", ["train", "dev"])):
         for corpus in texts[name]:
             rows = list(_rows(corpus, columns))
@@ -148,7 +148,7 @@ def _warnings(texts: Mapping[str, Sequence[Dataset]], columns: Sequence[str], un
                 if known:
                     count = sum(row in known for row in rows)
                     yield (
-                        f"Attention: {count:,} of the {len(rows):,} {unit} of {name} stand in {other} too, so scores "
+                        f"Warning: {count:,} of the {len(rows):,} {unit} of {name} stand in {other} too, so scores "
                         "on them say little about new text."
                     )
 
@@ -180,12 +180,12 @@ def _first_tokenizer(recipe: Recipe, texts: Sequence[Dataset], say: Callable[[st
     if name is None:
         return learn_tokenizer(recipe, texts, say)
     tokenizer, config = load_own_tokenizer(name), VanillaTransformerConfig() if start is None else saved_config(start)
-    check_tokenizer(tokenizer, name, special_tokens(task_for(recipe).auto_class), config)
+    check_tokenizer(tokenizer, name, task_for(recipe).special_tokens, config)
     return tokenizer
 
 
 def check_tokenizer(
-    tokenizer: PreTrainedTokenizerBase, name: str, special: dict[str, bool], model: PreTrainedConfig
+    tokenizer: PreTrainedTokenizerBase, name: str, special: Mapping[str, bool], model: PreTrainedConfig
 ) -> None:
     """Refuses a tokenizer that begins and ends texts differently from the model, which could then never stop."""
     names = ["pad_token_id", "bos_token_id", "eos_token_id"]
@@ -228,7 +228,7 @@ def learn_tokenizer(
             vocab_size,
             algorithm=recipe.tokenizer.tokenizer_algorithm,
             lowercase=recipe.tokenizer.tokenizer_lowercase,
-            **special_tokens(task.auto_class),
+            **task.special_tokens,
         )
 
     try:

@@ -44,7 +44,7 @@ from vanilla_transformer.training.processes import (
 )
 from vanilla_transformer.training.run_directory import AlreadyFinished, RunLogger, output_path
 from vanilla_transformer.training.setup import RunContext, start_run
-from vanilla_transformer.training.summary import TrainedRun, items_of_loss
+from vanilla_transformer.training.summary import TrainedRun
 from vanilla_transformer.translation.loading import move
 
 # On an accelerator, reading a number waits for all earlier work; this many steps share one wait.
@@ -410,7 +410,7 @@ class TrainingLoop:
             progress.evaluations_without_gain += 1
         figures = {"dev_loss": loss}
         words = f"dev: loss {loss:.4f}"
-        if "tokens" in items_of_loss(self.task):
+        if "tokens" in self.task.loss_unit:
             figures["dev_perplexity"] = math.exp(min(loss, 700.0))
             words += f" · perplexity {figures['dev_perplexity']:.2f}"
         self._record(figures, words)

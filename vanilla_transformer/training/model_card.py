@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 from huggingface_hub import EvalResult, ModelCard, ModelCardData, parse_local_safetensors_file_metadata
 
@@ -22,28 +22,12 @@ from vanilla_transformer.graph.beside import CLIENT, NAME
 from vanilla_transformer.recipe.reading import load_recipe
 from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.tasks import Task, task_for, task_of_model
-from vanilla_transformer.training.summary import CURVES, SUMMARY, Summary, describe_weights, items_of_loss
+from vanilla_transformer.training.summary import CURVES, SUMMARY, Summary, describe_weights
 
 TEMPLATE = Path(__file__).with_name("model_card.md")
 CARD = "README.md"
 
 
-class Usage(NamedTuple):
-    """How models that an Auto class loads are used; `example` is a text where the recipe has none."""
-
-    pipeline: str
-    command: str = ""
-    example: str = "..."
-
-
-_USAGES = {
-    "AutoModelForSeq2SeqLM": Usage("translation", "translate"),
-    "AutoModelForCausalLM": Usage("text-generation", "generate"),
-    "AutoModelForMaskedLM": Usage("fill-mask", example="... <mask> ..."),
-    "AutoModelForSequenceClassification": Usage("text-classification", "predict"),
-    "AutoModelForTokenClassification": Usage("token-classification", "predict"),
-    "AutoModelForQuestionAnswering": Usage("question-answering"),
-}
 _Run = tuple[Task | None, Recipe | None, Summary | None]
 _CHECKSUM = "\n<!-- as vanilla_transformer wrote it: "
 _HUB_ID = r"[\w-][\w.-]*(/[\w.-]+)?"
@@ -80,8 +64,8 @@ def add_scores(directory: Path, corpus: CorpusSpec, scores: Sequence[Score], set
     """
     if not (directory / CARD).is_file():
         write_model_card(directory)
-    usage = usage_for(_task(directory))
-    added = [_result(usage, corpus, score, settings=settings) for score in scores]
+    task = _task(directory)
+    added = [_result(task, corpus, score, settings=settings) for score in scores]
     identities = [_identity(result) for result in added]
     unmodified = is_unmodified(_read(directory / CARD))
     card, metadata = _parsed(directory)
@@ -130,11 +114,11 @@ def _parsed(directory: Path) -> tuple[ModelCard, ModelCardData]:
 def _metadata(directory: Path, run: _Run, answers: Sequence[str]) -> ModelCardData:
     """Returns the metadata of a run's card, or of a model of which only the files are known."""
     task, recipe, summary = run
-    usage, facts, results = usage_for(task), dict[str, Any](), list[EvalResult]()
+    facts, results = dict[str, Any](), list[EvalResult]()
     if recipe and summary:
         asked = zip(recipe.evaluation.examples, answers, strict=False)
         results = [
-            _result(usage, recipe.data.corpora(part)[0], score, split=part)
+            _result(task, recipe.data.corpora(part)[0], score, split=part)
             for part, scores in summary.scores.items()
             for score in scores
         ]
@@ -147,7 +131,7 @@ def _metadata(directory: Path, run: _Run, answers: Sequence[str]) -> ModelCardDa
         }
     return ModelCardData(
         library_name="transformers",
-        pipeline_tag=usage.pipeline if usage else None,
+        pipeline_tag=task.pipeline if task else None,
         tags=["vanilla_transformer"],
         model_name=directory.resolve().name if results else None,
         eval_results=results or None,
@@ -158,7 +142,7 @@ def _metadata(directory: Path, run: _Run, answers: Sequence[str]) -> ModelCardDa
 def _rendered(directory: Path, metadata: ModelCardData, run: _Run, title: str | None = None) -> str:
     """Fills the template with the facts of a run and those in the model's files."""
     task, recipe, summary = run
-    usage, facts, examples = usage_for(task), dict[str, Any](), tuple[str, ...]()
+    facts, examples = dict[str, Any](), tuple[str, ...]()
     if task and recipe and summary:
         examples, start = recipe.evaluation.examples, recipe.start.from_model
         facts = {
@@ -169,16 +153,16 @@ def _rendered(directory: Path, metadata: ModelCardData, run: _Run, title: str | 
             "weights": describe_weights(summary.averaged_steps),
             "form": task.form,
             "max_length": recipe.data.max_length,
-            "sentences": summary.sentences(items_of_loss(task)),
+            "sentences": summary.sentences(task.loss_unit),
             "published": without_local_paths(recipe).to_yaml().strip(),
         }
-    example = json.dumps(examples[0] if examples else usage and usage.example, ensure_ascii=False)
+    example = json.dumps(examples[0] if examples else task and task.sample, ensure_ascii=False)
     runs_alone = all((directory / name).is_file() for name in (NAME, "tokenizer.json"))
     card = ModelCard.from_template(
         metadata,
         template_path=str(TEMPLATE),
         title=title or directory.resolve().name,
-        usage=usage,
+        task=task if task and task.pipeline else None,
         version=version("vanilla_transformer"),
         example=example,
         client=CLIENT.replace('"A dog runs."', example) if runs_alone else "",
@@ -196,7 +180,7 @@ def _rendered(directory: Path, metadata: ModelCardData, run: _Run, title: str | 
 
 
 def _result(
-    usage: Usage | None,
+    task: Task | None,
     corpus: CorpusSpec,
     score: Score,
     *,
@@ -205,7 +189,7 @@ def _result(
 ) -> EvalResult:
     name, part = _name(corpus), corpus.parts[0]
     return EvalResult(
-        task_type=usage.pipeline if usage else "other",
+        task_type=task and task.pipeline or "other",
         # The Hub accepts only valid dataset ids.
         dataset_type=_hub_id(part) or re.sub(r"[^\w.-]+", "-", name),
         dataset_name=name,
@@ -249,11 +233,6 @@ def _run(directory: Path, summary: Summary | None = None, recipe: Recipe | None 
     if not task or not summary or not (recipe or file.is_file()):
         return task, None, None
     return task, recipe or load_recipe(file, lenient=True), summary
-
-
-def usage_for(task: Task | None) -> Usage | None:
-    """Returns what is said of the models of a task, None where nothing is known."""
-    return _USAGES.get(task.auto_class) if task else None
 
 
 def _count_parameters(directory: Path) -> int:

@@ -16,7 +16,6 @@ from vanilla_transformer.atomic_files import atomic_write_text
 from vanilla_transformer.errors import RunError
 from vanilla_transformer.evaluation.metrics import Score
 from vanilla_transformer.recipe.defaults import counted
-from vanilla_transformer.tasks import Task
 
 # Files of a run's directory.
 SUMMARY = "summary.json"
@@ -87,17 +86,6 @@ class Summary:
 def _score(values: dict[str, Any]) -> Score:
     value = math.nan if values["value"] is None else values["value"]
     return Score(values["name"], value, values["signature"])
-
-
-def items_of_loss(task: Task) -> str:
-    """Returns the name of the items of a task's loss, in the plural."""
-    items = {
-        "AutoModelForSeq2SeqLM": "target tokens",
-        "AutoModelForCausalLM": "tokens",
-        "AutoModelForMaskedLM": "masked tokens",
-        "AutoModelForTokenClassification": "words",
-    }
-    return items.get(task.auto_class, task.form.unit)
 
 
 def describe_weights(averaged_steps: Sequence[int]) -> str:
