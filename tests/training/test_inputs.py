@@ -168,6 +168,15 @@ def test_rows_to_be_scored_on_that_are_also_learned_are_counted(files, gather, t
     assert "test" in copied and "3 of the 4" in known and "dev" in known
 
 
+@pytest.mark.parametrize("fields", [{}, {"task": "language-modeling", "documents": "packed"}], ids=["pairs", "packed"])
+def test_empty_rows_are_not_counted_as_learned(fields, gather, tmp_path):
+    for name, text in {"a": "one\n\ntwo\n", "b": "eins\n\nzwei\n", "c": "three\n\n", "d": "drei\n\n"}.items():
+        (tmp_path / name).write_text(text)
+    train, dev = ([str(tmp_path / name) for name in names[: 1 if fields else 2]] for names in ("ab", "cd"))
+    _, said = gather(train, dev=tuple(dev), **fields)
+    assert said and not [sentence for sentence in said if "Attention" in sentence]
+
+
 def test_an_empty_or_missing_corpus_among_several_is_named(tmp_path, files, gather):
     with refused(CorpusError, "absent.tsv"):
         gather([*files[:2], "+", str(tmp_path / "absent.tsv")])
