@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -73,13 +74,21 @@ def test_16_bit_models_decode_in_float32_where_16_bits_are_emulated(monkeypatch,
 @pytest.mark.parametrize(("small", "expected"), [(cpu.SMALL, 1), (0, 2)])
 def test_a_call_has_the_threads_that_it_can_use_and_gives_them_back(monkeypatch, small: int, expected: int):
     model, seen = sharp(0), []
+
+    def start(*_):
+        seen.append(torch.get_num_threads())
+        beginning = threading.Thread(target=lambda: seen.append(torch.get_num_threads()))
+        beginning.start()
+        beginning.join()
+        raise ZeroDivisionError
+
     monkeypatch.setattr(cpu, "SMALL", small)
-    monkeypatch.setattr(Decoder, "start", lambda *_: seen.append(torch.get_num_threads()) or 1 / 0)
+    monkeypatch.setattr(Decoder, "start", start)
     before = torch.get_num_threads()
     torch.set_num_threads(2)
     try:
         with pytest.raises(ZeroDivisionError):
             model.generate(**INPUTS)
-        assert (seen, torch.get_num_threads()) == ([expected], 2)
+        assert (seen, torch.get_num_threads()) == ([expected, 2], 2)
     finally:
         torch.set_num_threads(before)

@@ -4,6 +4,7 @@ The processor's own abilities do not decide: oneDNN emulates bfloat16, and `ONED
 """
 
 import platform
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -47,7 +48,13 @@ def fitting_threads(model: torch.nn.Module, sentences: int) -> Iterator[None]:
     given = torch.get_num_threads()
     weights = list(model.parameters())
     small = weights[0].device.type == "cpu" and sentences * sum(weight.numel() for weight in weights) <= SMALL
-    torch.set_num_threads(1 if small else given)
+    if small and given > 1:
+        torch.set_num_threads(1)
+        # It is this thread's own number and that of all threads that begin later, which keep it: so it is set back for
+        # them where it is not this one's.
+        other = threading.Thread(target=torch.set_num_threads, args=(given,))
+        other.start()
+        other.join()
     try:
         yield
     finally:
