@@ -1,11 +1,12 @@
 """A browser and a server of files, for tests of pages; where there is no browser they skip themselves."""
 
 import functools
+import secrets
 import shutil
 import socket
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -17,10 +18,11 @@ PATIENCE = 180
 
 
 def free_port() -> int:
-    """Returns a port that nothing listens on."""
-    with socket.socket() as trial:
-        trial.bind(("127.0.0.1", 0))
-        return trial.getsockname()[1]
+    """Returns a port that nothing listens on, below those that systems give to whoever connects meanwhile."""
+    while True:
+        with suppress(OSError), socket.socket() as trial:
+            trial.bind(("127.0.0.1", 10_000 + secrets.randbelow(22_000)))
+            return trial.getsockname()[1]
 
 
 @contextmanager

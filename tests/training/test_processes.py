@@ -23,7 +23,7 @@ from safetensors.torch import load_file
 from small_models import SIZES, figures, small_recipe
 from small_tasks import labelled, lines, masked_lines, tagged  # noqa: F401
 
-from vanilla_transformer.cli.program import main
+from vanilla_transformer.cli import main
 from vanilla_transformer.data.preparation import StoredCorpus
 from vanilla_transformer.errors import RecipeError
 from vanilla_transformer.machine import usable_cores
@@ -334,6 +334,34 @@ def test_one_command_of_two_processes_goes_on_to_the_same_bytes_however_it_ended
     assert figures(output) == figures(tmp_path / "undisturbed")
     expected = (tmp_path / "undisturbed" / "model.safetensors").read_bytes()
     assert (output / "model.safetensors").read_bytes() == expected
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="workers end with their launcher on Linux alone")
+def test_a_machine_that_is_lost_ends_the_other_and_both_go_on_to_the_same_bytes(recipe, tmp_path):
+    longer = {"dropout": 0.3, "max_steps": 40}
+    # Each torchrun takes the whole machine.
+    undisturbed = Launch(2, command(recipe, tmp_path / "undisturbed", **longer), tmp_path, threads=usable_cores())
+    assert undisturbed.codes() == [0, 0], undisturbed.printed_by_all()
+
+    def two_machines():
+        nodes = f"--nnodes 2 --nproc-per-node 1 --rdzv-backend c10d --rdzv-endpoint 127.0.0.1:{free_port()}"
+        for rank in (0, 1):
+            torchrun = ["-m", "torch.distributed.run", *nodes.split(), "--rdzv-conf", f"is_host={1 - rank}"]
+            words = command(recipe, tmp_path / "model", **longer)
+            yield Program(tmp_path / f"{rank}", words, (*torchrun, "-m", "vanilla_transformer"), place=".")
+
+    main, other = two_machines()
+    main.wait_until((tmp_path / "model" / "checkpoints" / "step-00000008").exists)
+    workers = other.workers().values()
+    other.process.kill()
+    assert main.code() == 1 and not psutil.wait_procs(workers, timeout=120)[1]
+    assert re.search(LOST.removeprefix("error: "), main.said.read_text()), main.said.read_text()
+    again = list(two_machines())
+    assert [node.code() for node in again] == [0, 0], [node.said.read_text() for node in again]
+    assert "Going on from the checkpoint of step" in (tmp_path / "model" / "train.log").read_text()
+    assert figures(tmp_path / "model") == figures(tmp_path / "undisturbed")
+    expected = (tmp_path / "undisturbed" / "model.safetensors").read_bytes()
+    assert (tmp_path / "model" / "model.safetensors").read_bytes() == expected
 
 
 def test_what_accelerate_has_in_its_default_configuration_changes_no_weights(recipe, alone, tmp_path, monkeypatch):
