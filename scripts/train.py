@@ -5,17 +5,11 @@ accelerate launch scripts/train.py cmudict
 """
 
 import argparse
-import sys
-from pathlib import Path
 
 import yaml
+from accelerate import PartialState
 
-# Beside this program `evaluate` is a script, where training needs the library of that name.
-sys.path = [path for path in sys.path if Path(path).resolve() != Path(__file__).resolve().parent]
-
-from accelerate import PartialState  # noqa: E402
-
-from vanilla_transformer import train  # noqa: E402
+from vanilla_transformer import train
 
 
 def main(words: list[str] | None = None) -> None:

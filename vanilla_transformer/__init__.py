@@ -87,7 +87,7 @@ _HOMES = {
 __all__ = sorted(_HOMES)
 _PACKAGES = sorted(module.name for module in pkgutil.iter_modules(__path__) if module.ispkg)
 # These cannot be imported without the extra `train`.
-_OF_TRAINING = {"evaluate", "evaluation", "prepare_corpus", "tasks", "train"}
+_OF_TRAINING = {"evaluate", "prepare_corpus", "train"}
 
 
 def __getattr__(name: str) -> Any:

@@ -25,7 +25,7 @@ def test_a_model_is_trained_and_scored(tmp_path, pairs):
     data = f"train=[{source}, {target}]", f"dev=[{source}, {target}]"
     (line,) = run("train.py", recipe, f"output={model}", "max_steps=2", "vocab_size=270", *data)
     assert line.startswith(str(model))
-    scores = run("evaluate.py", model, source, target, "--predictions", predictions, "--num-beams", "1")
+    scores = run("score.py", model, source, target, "--predictions", predictions, "--num-beams", "1")
     expected = evaluate(model, (source, target), num_beams=1)
     assert scores == [str(score) for score in expected.scores.values()]
     assert predictions.read_text().split("\n")[:-1] == list(expected.predictions)

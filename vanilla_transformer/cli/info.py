@@ -1,6 +1,5 @@
 """`vanilla-transformer info`: size and cost of a preset or a model, compared with the paper."""
 
-import dataclasses
 import json
 from dataclasses import dataclass
 from pathlib import Path
@@ -46,7 +45,7 @@ class Info:
 
     def _report(self) -> dict[str, object]:
         """Returns all figures by name."""
-        from vanilla_transformer.inspection.paper_tables import MILLIONS_OF_PARAMETERS
+        from vanilla_transformer.inspection.paper_tables import MILLIONS_OF_PARAMETERS, training_cost
         from vanilla_transformer.inspection.parameters import count_parameters
         from vanilla_transformer.model.configuration_vanilla_transformer import VanillaTransformerConfig
         from vanilla_transformer.translation.loading import load_config
@@ -60,7 +59,7 @@ class Info:
             "sizes": {name: getattr(config, name) for name in _SIZES if hasattr(config, name)},
             "parameters": count_parameters(config),
             "table_3_millions": MILLIONS_OF_PARAMETERS.get(self.model) if is_preset else None,
-            "training": self._training(config),
+            "training": training_cost(config),
             "processor": self._processor(config),
         }
 
@@ -82,27 +81,3 @@ class Info:
             "bfloat16_products": has_bfloat16_products(),
             "translate_takes": takes if config.is_encoder_decoder else None,
         }
-
-    def _training(self, config: "OwnConfig") -> dict[str, object]:
-        """Returns FLOPs per target token and for the paper's schedule, and those of Table 2."""
-        import numpy as np
-
-        from vanilla_transformer.cost import training_flops
-        from vanilla_transformer.inspection import paper_tables as paper
-        from vanilla_transformer.model.configuration_vanilla_transformer import VanillaTransformerConfig
-
-        length = np.array([paper.SENTENCE_LENGTH])
-        per_token = training_flops(config, length, length) / paper.SENTENCE_LENGTH
-        token = "target_token" if config.is_encoder_decoder else "token"
-        figures: dict[str, object] = {"sentence_length": paper.SENTENCE_LENGTH, f"flops_per_{token}": per_token}
-        if not isinstance(config, VanillaTransformerConfig):
-            return figures
-        published = paper.table_2_row(config)
-        steps = published.steps if published else paper.STEPS
-        flops = per_token * paper.STEP_TOKENS * steps
-        table_2 = published and {
-            **dataclasses.asdict(published),
-            "device_flops": published.device_flops,
-            "share": flops / published.device_flops,
-        }
-        return {**figures, "steps": steps, "step_tokens": paper.STEP_TOKENS, "flops": flops, "table_2": table_2}

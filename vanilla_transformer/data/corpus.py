@@ -22,6 +22,7 @@ from datasets.info import SupervisedKeysData
 from vanilla_transformer.atomic_files import atomic_directory
 from vanilla_transformer.data.cmudict import dictionary_path, read_cmudict
 from vanilla_transformer.data.sources import (
+    LINE,
     PAIRS,
     TRANSLATION,
     CorpusLocation,
@@ -38,7 +39,6 @@ from vanilla_transformer.data.table_files import read_conll, read_table
 from vanilla_transformer.data.text_lines import read_lines, read_pieces, without_suffix
 from vanilla_transformer.errors import CorpusError
 
-LINE = "line"
 ROWS_PER_TABLE = 10_000
 # Such as en, pt_BR or deu_Latn, but none of the three-letter endings of corpus files that are not languages.
 _LANGUAGE = re.compile(r"(?!(bpe|dev|hyp|out|raw|ref|src|tgt|tok|trg|txt|val)$)[a-z]{2,3}([_-][A-Za-z0-9]+)*")
@@ -83,12 +83,6 @@ def corpus_languages(corpus: Dataset) -> tuple[str | None, str | None]:
     sides = corpus.info.supervised_keys or SupervisedKeysData()
     source, target = (name if _LANGUAGE.fullmatch(name) else None for name in (sides.input, sides.output))
     return source, target
-
-
-def row_place(corpus: Dataset, row: int) -> str:
-    """Returns the file and line of a corpus's row, given its number from 0, or the number if it is of no file."""
-    name = corpus.info.description or "the dataset"
-    return f"{name}, line {corpus[row][LINE]:,}" if LINE in corpus.features else f"{name}, row {row + 1:,}"
 
 
 @functools.cache

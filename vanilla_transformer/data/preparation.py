@@ -3,7 +3,7 @@
 import hashlib
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -14,13 +14,13 @@ import numpy as np
 from datasets import Dataset, Features, List as ListOf, Value
 from datasets.fingerprint import Hasher
 from numpy.typing import NDArray
-from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerBase
 
 from vanilla_transformer.atomic_files import atomic_directory
 from vanilla_transformer.data.batching import Lengths
 from vanilla_transformer.data.corpus import as_text, fingerprint_settings
-from vanilla_transformer.data.sources import Row, TextForm
+from vanilla_transformer.data.encoding import Encoder, Ids, Rows, Texts
+from vanilla_transformer.data.sources import Row
 from vanilla_transformer.errors import CorpusError
 from vanilla_transformer.model.tokenization_vanilla_transformer import VanillaTransformerTokenizer, plain_text
 
@@ -28,35 +28,8 @@ from vanilla_transformer.model.tokenization_vanilla_transformer import VanillaTr
 LAYOUT = 4
 TOKENS_FILE = "tokens.arrow"
 REPORT_FILE = "report.json"
-Texts = Mapping[str, Sequence[str]]
-TextOrPair = str | tuple[str, str]
-Encode = Callable[[Texts, PreTrainedTokenizerBase], Mapping[str, Sequence[Sequence[int]]]]
-Ids = NDArray[np.unsignedinteger]
-Rows = Mapping[str, Sequence[Ids]]
-"""Rows of a corpus by column: each name with the ids of its rows."""
 Piece = tuple[Ids, NDArray[np.integer]]
 """Ids of some rows of a column one after the other, and where each row begins and ends in them."""
-
-
-@dataclass(frozen=True)
-class Encoder:
-    """Turns text into ids: the part of a task that preparation needs.
-
-    Attributes:
-        columns: Names of the columns of ids made from them.
-        encode: Returns the ids of every row for each of `columns`, from the text of every row for each column of
-            `form`. If the form is `in_blocks`, a row of text may give several rows of ids. If it is `packed`, it gives
-            one, which is cut into blocks together with its neighbours; an empty row begins a text.
-        settings: Settings that the ids depend on, besides the text and the tokenizer.
-        ids: Returns the number of ids: all are below it.
-    """
-
-    name: str
-    form: TextForm
-    columns: tuple[str, ...]
-    encode: Encode
-    settings: tuple[object, ...] = ()
-    ids: Callable[[PreTrainedTokenizerBase], int] = len
 
 
 @dataclass(frozen=True)
@@ -276,26 +249,3 @@ def _longest_text(tokenizer: PreTrainedTokenizerBase, max_length: int) -> float:
     """
     own = isinstance(tokenizer, VanillaTransformerTokenizer) and not tokenizer.extra_special_tokens
     return max_length * max(map(len, tokenizer.get_vocab())) if own else math.inf
-
-
-def token_ids(
-    texts: Sequence[TextOrPair], tokenizer: PreTrainedTokenizerBase, *, target: bool = False
-) -> list[list[int]]:
-    """Returns the ids of each text or pair, with those the tokenizer adds at its ends; a `target` keeps its case."""
-    if not tokenizer.is_fast or (target and not isinstance(tokenizer, VanillaTransformerTokenizer)):
-        found: Any = tokenizer(text_target=list(texts)) if target else tokenizer(list(texts))
-        return list(found["input_ids"])
-    # The tokenizer's own call makes many Python objects that are not needed here, and takes twice as long. The backend
-    # already works on all cores; processes on top of it only cost memory.
-    backend = reading_backend(tokenizer.for_targets() if target else tokenizer)
-    return [encoding.ids for encoding in backend.encode_batch_fast(texts)]
-
-
-def reading_backend(tokenizer: PreTrainedTokenizerBase) -> Tokenizer:
-    """Returns the backend of a fast tokenizer, set to read plain text of any length."""
-    tokenizer = plain_text(tokenizer)
-    backend: Tokenizer = tokenizer.backend_tokenizer
-    backend.no_truncation()
-    backend.no_padding()
-    backend.encode_special_tokens = tokenizer.split_special_tokens
-    return backend

@@ -7,9 +7,13 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from vanilla_transformer.data.text_lines import COMPRESSED, without_suffix
 from vanilla_transformer.errors import CorpusError, closest, did_you_mean
+
+if TYPE_CHECKING:
+    from datasets import Dataset
 
 
 @dataclass(frozen=True)
@@ -82,6 +86,8 @@ TEXTS = TextForm((_TEXT,), "texts")
 TEXTS_IN_BLOCKS = replace(TEXTS, in_blocks=True)
 PACKED_TEXT = replace(TEXTS_IN_BLOCKS, unit="pieces of text", packed=True)
 TAGGED_SENTENCES = TextForm((Column("words", "text_column"), Column("tags", "label_column")), "sentences", tagged=True)
+# The column with the line of a file on which a row begins.
+LINE = "line"
 COLUMN_SETTINGS = ("source_column", "target_column", "text_column", "text_pair_column", "label_column")
 # Begins the names of the languages that the column `translation` of a table holds.
 TRANSLATION = "translation."
@@ -326,3 +332,9 @@ def choose_columns(names: Sequence[str], wanted: Wanted, where: str, form: TextF
         if name is not None and names.count(name) > 1:
             raise CorpusError(f"{where}: {names.count(name)} columns are named {name!r}: give each a name of its own")
     return tuple(chosen)
+
+
+def row_place(corpus: "Dataset", row: int) -> str:
+    """Returns the file and line of a corpus's row, given its number from 0, or the number if it is of no file."""
+    name = corpus.info.description or "the dataset"
+    return f"{name}, line {corpus[row][LINE]:,}" if LINE in corpus.features else f"{name}, row {row + 1:,}"

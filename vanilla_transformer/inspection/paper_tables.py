@@ -1,7 +1,11 @@
 """Tables 2 and 3: the paper's figures for the size and training of its models."""
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
+import numpy as np
+
+from vanilla_transformer.cost import training_flops
+from vanilla_transformer.inspection.parameters import OwnConfig
 from vanilla_transformer.model.configuration_vanilla_transformer import VanillaTransformerConfig
 
 # The paper does not publish its vocabulary. With these sizes all numbers of parameters in Table 3 but big's are ours,
@@ -53,3 +57,22 @@ def table_2_row(config: VanillaTransformerConfig) -> DeviceTime | None:
         if all(getattr(config, size) == getattr(published, size) for size in shape):
             return row
     return None
+
+
+def training_cost(config: OwnConfig) -> dict[str, object]:
+    """Returns FLOPs per target token and for the paper's schedule, and those of Table 2."""
+    length = np.array([SENTENCE_LENGTH])
+    per_token = training_flops(config, length, length) / SENTENCE_LENGTH
+    token = "target_token" if config.is_encoder_decoder else "token"
+    figures: dict[str, object] = {"sentence_length": SENTENCE_LENGTH, f"flops_per_{token}": per_token}
+    if not isinstance(config, VanillaTransformerConfig):
+        return figures
+    published = table_2_row(config)
+    steps = published.steps if published else STEPS
+    flops = per_token * STEP_TOKENS * steps
+    table_2 = published and {
+        **asdict(published),
+        "device_flops": published.device_flops,
+        "share": flops / published.device_flops,
+    }
+    return {**figures, "steps": steps, "step_tokens": STEP_TOKENS, "flops": flops, "table_2": table_2}

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from vanilla_transformer.data.corpus import read_corpus
 from vanilla_transformer.data.sources import CorpusSpec, TextForm, Word, locate, one_corpus
 from vanilla_transformer.evaluation import Evaluation, check_names
 from vanilla_transformer.recipe.reading import load_recipe
@@ -44,6 +43,8 @@ def evaluate(
     Raises:
         OSError, ValueError: There is no such model or corpus, or they do not fit together.
     """
+    from vanilla_transformer.data.corpus import read_corpus
+
     path = os.path.expanduser(model)
     task = task_of_model(path)
     names = choose_metrics(path, task, metrics)

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from transformers import PreTrainedTokenizerBase
 
-from vanilla_transformer.data.corpus import row_place
-from vanilla_transformer.data.preparation import Encoder, Texts
+from vanilla_transformer.data.encoding import Encoder, Texts
+from vanilla_transformer.data.sources import row_place
 from vanilla_transformer.errors import CorpusError, RecipeError, did_you_mean
 from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.tasks.encoders import EncoderTask

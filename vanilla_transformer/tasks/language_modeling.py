@@ -10,7 +10,7 @@ import torch
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from vanilla_transformer.data.batching import LABEL_PADDING, Lengths, TokenIds, pad
-from vanilla_transformer.data.preparation import Encoder, Rows, Texts, token_ids
+from vanilla_transformer.data.encoding import Encoder, Rows, Texts, token_ids
 from vanilla_transformer.data.sources import PACKED_TEXT, TEXTS_IN_BLOCKS, Row
 from vanilla_transformer.errors import RecipeError
 from vanilla_transformer.evaluation.metrics import LANGUAGE_MODEL_METRICS, TextCost

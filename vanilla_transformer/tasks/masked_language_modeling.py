@@ -8,7 +8,7 @@ from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerB
 
 from vanilla_transformer.cost import tokens_masked
 from vanilla_transformer.data.batching import LABEL_PADDING, Lengths, pad
-from vanilla_transformer.data.preparation import Encoder, Rows, Texts, token_ids
+from vanilla_transformer.data.encoding import Encoder, Rows, Texts, token_ids
 from vanilla_transformer.data.sources import Row
 from vanilla_transformer.errors import CorpusError
 from vanilla_transformer.evaluation.metrics import MASKED_METRICS

@@ -8,7 +8,7 @@ import torch
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from vanilla_transformer.data.batching import Lengths, pad
-from vanilla_transformer.data.preparation import Rows, TextOrPair, Texts, token_ids
+from vanilla_transformer.data.encoding import Rows, TextOrPair, Texts, token_ids
 from vanilla_transformer.data.sources import TEXTS, Column, Row, TextForm
 from vanilla_transformer.evaluation.metrics import LABEL_METRICS
 from vanilla_transformer.model.configuration_vanilla_transformer import VanillaTransformerEncoderConfig

@@ -9,7 +9,7 @@ import torch
 from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 
 from vanilla_transformer.data.batching import LABEL_PADDING, Lengths, pad
-from vanilla_transformer.data.preparation import Rows, Texts, reading_backend
+from vanilla_transformer.data.encoding import Rows, Texts, reading_backend
 from vanilla_transformer.data.sources import BETWEEN_WORDS, TAGGED_SENTENCES, Row
 from vanilla_transformer.data.text_lines import words_of
 from vanilla_transformer.evaluation.metrics import TAG_METRICS

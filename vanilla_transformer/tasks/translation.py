@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from vanilla_transformer.data.batching import LABEL_PADDING, Lengths, pad
-from vanilla_transformer.data.preparation import Encoder, Rows, Texts, token_ids
+from vanilla_transformer.data.encoding import Encoder, Rows, Texts, token_ids
 from vanilla_transformer.data.sources import PAIRS
 from vanilla_transformer.errors import RecipeError
 from vanilla_transformer.evaluation import METRICS, Evaluation, evaluate_translation

@@ -7,14 +7,17 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
-from accelerate import Accelerator
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 
 from vanilla_transformer.atomic_files import PARTIAL, atomic_write_text, sync
 from vanilla_transformer.errors import RunError
+
+if TYPE_CHECKING:
+    from accelerate import Accelerator
 
 WEIGHTS, OPTIMIZER, STATE = "model.safetensors", "optimizer.bin", "checkpoint.json"
 # To go on from the one before, should the latest be damaged.
@@ -79,7 +82,7 @@ class Checkpoint:
             (self.path / name).unlink(missing_ok=True)
 
 
-def save_plain_weights(accelerator: Accelerator, model: torch.nn.Module) -> None:
+def save_plain_weights(accelerator: "Accelerator", model: torch.nn.Module) -> None:
     """Makes the accelerator's checkpoints hold each weight of `model` once, under its own name, whatever wraps it."""
 
     def save(models: list[torch.nn.Module], states: list[dict[str, torch.Tensor]], directory: str) -> None:
@@ -93,7 +96,7 @@ def save_plain_weights(accelerator: Accelerator, model: torch.nn.Module) -> None
     accelerator.register_load_state_pre_hook(load)
 
 
-def save_checkpoint(accelerator: Accelerator, directory: Path, progress: Progress) -> None:
+def save_checkpoint(accelerator: "Accelerator", directory: Path, progress: Progress) -> None:
     """Writes a checkpoint; called by all processes at the same step."""
     partial = directory / f"{PARTIAL}step-{progress.step:08d}"
     if accelerator.is_main_process:

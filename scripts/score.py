@@ -1,16 +1,12 @@
 """Scores a model on text that it has not seen: the Python API as a program to copy and change.
 
-python scripts/evaluate.py my-model test.en test.de --metrics sacrebleu chrf --predictions translations.txt
+python scripts/score.py my-model test.en test.de --metrics sacrebleu chrf --predictions translations.txt
 """
 
 import argparse
-import sys
 from pathlib import Path
 
-# Beside this program `evaluate` is this script, where scores need the library of that name.
-sys.path = [path for path in sys.path if Path(path).resolve() != Path(__file__).resolve().parent]
-
-from vanilla_transformer import evaluate  # noqa: E402
+from vanilla_transformer import evaluate
 
 
 def main(words: list[str] | None = None) -> None:
