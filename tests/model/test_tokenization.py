@@ -200,7 +200,7 @@ def test_special_tokens_are_found_skipped_and_written_alike(algorithm: str, way:
     tokenizer = train(algorithm, mask_token=True)
     tokenizer.add_special_tokens({"extra_special_tokens": [">>deu<<"]})
     tokenizer.add_tokens(["<sep>"], special_tokens=True)
-    tokenizer.add_tokens(["zzz"])
+    tokenizer.add_tokens(["zzz", "für."])
     tokenizer.save_pretrained(tmp_path)
     if way == "tokenizers":
         alone = Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
@@ -215,10 +215,11 @@ def test_special_tokens_are_found_skipped_and_written_alike(algorithm: str, way:
         ("das zzz  zzzHaus", "das zzz  zzzHaus"),
         (" zzz>>deu<< ist<pad>", " zzz ist"),
         ("the(<mask>)", "the()"),
+        ("für.für. zzz", "für.für. zzz"),
     ):
         ids = encode(text)
         assert decode(ids, skip_special_tokens=False) == text and decode(ids, skip_special_tokens=True) == plain
-        named = [str(token) for token in tokenizer.all_special_tokens] + ["<sep>", "zzz"]
+        named = [str(token) for token in tokenizer.all_special_tokens] + ["<sep>", "zzz", "für."]
         assert all(ids.count(tokenizer.convert_tokens_to_ids(name)) == text.count(name) for name in named)
 
 

@@ -1,6 +1,7 @@
 """Section 5.1: one vocabulary of sub-words for source and target, which reproduces any text exactly."""
 
 import copy
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from contextvars import ContextVar
@@ -152,6 +153,15 @@ class VanillaTransformerTokenizer(PreTrainedTokenizerFast):
     def _switch_to_target_mode(self) -> None:
         """Keeps the case of references; the library calls it before it reads a `text_target`."""
         _READS_TARGET.set(True)
+
+    def _add_tokens(self, *args: Any, **kwargs: Any) -> int:
+        """Adds tokens, and has those decoded as text whose letters the decoder would take for bytes, as in a piece."""
+        added, backend = super()._add_tokens(*args, **kwargs), self.backend_tokenizer
+        for number, token in self.added_tokens_decoder.items():
+            if backend.decode([number], skip_special_tokens=False) != token.content:
+                whole, spelled = rf"\A{re.escape(token.content)}\z", _TO_BYTES.pre_tokenize_str(token.content)[0][0]
+                backend.decoder = decoders.Sequence([decoders.Replace(Regex(whole), spelled), backend.decoder])
+        return added
 
     def _decode(
         self,
