@@ -180,6 +180,7 @@ def _result(experiment: Experiment, run: Run, name: str, options: Recurrence, co
 
     from vanilla_transformer.data.corpus import read_corpus
     from vanilla_transformer.evaluation.scoring import evaluate_translation, score_translations
+    from vanilla_transformer.translation import Translator
 
     path = experiment.model(run)
     model, tokenizer = AutoModelForSeq2SeqLM.from_pretrained(path).eval(), AutoTokenizer.from_pretrained(path)
@@ -187,7 +188,7 @@ def _result(experiment: Experiment, run: Run, name: str, options: Recurrence, co
     metrics = list(recipe.evaluation.metrics or ())
     rows = read_corpus(corpus, form=task_for(recipe).form)
     start = time.process_time()
-    evaluation = evaluate_translation(model, tokenizer, rows, metrics)
+    evaluation = evaluate_translation(Translator(model, tokenizer, precision="float32"), rows, metrics)
     seconds = time.process_time() - start
     decoded = evaluation.figures["target_tokens_per_second"] * evaluation.figures["seconds"]
     sources = list(rows["source"])

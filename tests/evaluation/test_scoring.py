@@ -9,6 +9,7 @@ from small_models import CopyingModel
 from vanilla_transformer.errors import CorpusError, RecipeError
 from vanilla_transformer.evaluation import evaluate_translation, score
 from vanilla_transformer.model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
+from vanilla_transformer.translation import Translator
 
 SOURCES = ["a b", "c", "a b", "d e f", "a b"]
 TARGETS = ["a b", "x", "a c", "d e", "y"]
@@ -30,7 +31,7 @@ def corpus():
 
 
 def test_each_distinct_source_is_decoded_once(model, tokenizer, corpus):
-    evaluation = evaluate_translation(model, tokenizer, corpus, ["chrf"], num_beams=2)
+    evaluation = evaluate_translation(Translator(model, tokenizer, num_beams=2), corpus, ["chrf"])
     assert model.search == {"num_beams": 2}
     assert sum(map(len, model.batches)) == evaluation.figures["distinct_sources"] == 3
     assert evaluation.predictions == SOURCES
@@ -39,14 +40,19 @@ def test_each_distinct_source_is_decoded_once(model, tokenizer, corpus):
 
 
 def test_lines_of_one_source_are_one_item_for_error_rates_only(model, tokenizer, corpus):
-    wer, bleu, per = evaluate_translation(model, tokenizer, corpus, ["wer", "sacrebleu", "per"]).scores.values()
+    wer, bleu, per = evaluate_translation(
+        Translator(model, tokenizer), corpus, ["wer", "sacrebleu", "per"]
+    ).scores.values()
     # "a b" is right by its first reference; "c" and "d e f" are wrong; edits: 0 of 2, 1 of 1, 1 of 2 tokens.
     assert wer.value == pytest.approx(100 * 2 / 3)
     assert per.value == pytest.approx(100 * 2 / 5)
     assert "items:3|nrefs:1-3" in wer.signature
     assert [bleu] == score(["sacrebleu"], SOURCES, [[target] for target in TARGETS])
     corpus.info.supervised_keys = SupervisedKeysData("en", "zh_CN")
-    assert "tok:zh" in evaluate_translation(model, tokenizer, corpus, ["sacrebleu"]).scores["sacrebleu"].signature
+    assert (
+        "tok:zh"
+        in evaluate_translation(Translator(model, tokenizer), corpus, ["sacrebleu"]).scores["sacrebleu"].signature
+    )
 
 
 def test_split_references_are_joined_as_translations_are(model):
@@ -54,14 +60,14 @@ def test_split_references_are_joined_as_translations_are(model):
     tokenizer = VanillaTransformerTokenizer.train(split, algorithm="presplit")
     for targets in (split, whole):
         corpus = Dataset.from_dict({"source": split, "target": targets})
-        evaluation = evaluate_translation(model, tokenizer, corpus, ["wer", "chrf"])
+        evaluation = evaluate_translation(Translator(model, tokenizer), corpus, ["wer", "chrf"])
         assert evaluation.predictions == evaluation.references == whole
         assert [score.value for score in evaluation.scores.values()] == pytest.approx([0, 100])
 
 
 def test_an_unknown_metric_is_refused_before_anything_is_decoded_and_an_empty_corpus(model, tokenizer, corpus):
     with refused(RecipeError, "did you mean", "'sacrebleu'"):
-        evaluate_translation(model, tokenizer, corpus, ["sacrebluu"])
+        evaluate_translation(Translator(model, tokenizer), corpus, ["sacrebluu"])
     assert not model.batches
     with refused(CorpusError, "empty"):
-        evaluate_translation(model, tokenizer, Dataset.from_dict({"source": [], "target": []}), ["wer"])
+        evaluate_translation(Translator(model, tokenizer), Dataset.from_dict({"source": [], "target": []}), ["wer"])

@@ -48,26 +48,37 @@ def test_a_tokenizers_file_gives_the_tokens_and_the_text_of_its_class(tmp_path, 
     ids = plain_text(tokenizer)(TEXTS)["input_ids"]
     assert file.encode(TEXTS) == ids
     assert file.decode(ids) == tokenizer.batch_decode(ids, skip_special_tokens=True)
+    for text in TEXTS:
+        assert file.detokenize(text) == tokenizer.detokenize(text)
     tokenizer.add_tokens(["[new]"])
     tokenizer.save_pretrained(tmp_path)
     assert TokenizerFile.of(tmp_path) is None
 
 
-def test_the_command_translates_without_torch(directory):
+def test_the_commands_translate_and_evaluate_without_torch(tmp_path, directory):
     program = """
 import sys
 from vanilla_transformer.cli import main
-code = main(["translate", sys.argv[1], "--precision", "float32", "--nbest", "2"])
+code = main(sys.argv[1:])
 print(code, sorted({"torch", "transformers", "onnx"}.intersection(sys.modules)), file=sys.stderr)
 """
-    command = [sys.executable, "-c", program, str(directory)]
-    done = subprocess.run(command, input="a b\n\n", capture_output=True, text=True, env=dict(os.environ))
-    assert done.stderr == "0 []\n"
+
+    def run(*words: str) -> str:
+        command = [sys.executable, "-c", program, *words]
+        done = subprocess.run(command, input="a b\n\n", capture_output=True, text=True, env=dict(os.environ))
+        assert done.stderr == "0 []\n"
+        return done.stdout
+
     model = VanillaTransformerForConditionalGeneration.from_pretrained(directory)
     tokenizer = VanillaTransformerTokenizer.from_pretrained(directory)
     found = model.generate(**tokenizer("a b", return_tensors="pt"), num_return_sequences=2)
     texts = [" ".join(text.splitlines()) for text in tokenizer.batch_decode(found, skip_special_tokens=True)]
-    assert [line.split(" ||| ")[1] for line in done.stdout.split("\n")[:2]] == texts
+    lines = run("translate", str(directory), "--precision", "float32", "--nbest", "2").split("\n")
+    assert [line.split(" ||| ")[1] for line in lines[:2]] == texts
+    (tmp_path / "in").write_text("a b\n", encoding="utf-8")
+    (tmp_path / "right").write_text(f"{texts[0]}\n", encoding="utf-8")
+    pair = str(tmp_path / "in"), str(tmp_path / "right")
+    assert run("evaluate", str(directory), "--data", *pair, "--metrics", "chrf").startswith("chrf = 100.00 ")
 
 
 def test_a_translator_keeps_the_weights_that_it_was_made_with():

@@ -17,8 +17,9 @@ from vanilla_transformer.cost import training_flops
 from vanilla_transformer.data.batching import share
 from vanilla_transformer.data.preparation import PreparedCorpus
 from vanilla_transformer.errors import CorpusError, RecipeError
+from vanilla_transformer.evaluation.corpora import sample_texts
 from vanilla_transformer.recipe.schema import Recipe
-from vanilla_transformer.tasks import RowRandom, Task, get_task, sample_texts, task_for, task_of_model
+from vanilla_transformer.tasks import RowRandom, Task, get_task, task_for, task_of_model
 from vanilla_transformer.tasks.translation import Translation
 from vanilla_transformer.training.checkpoints import Progress
 from vanilla_transformer.training.inputs import local_steps, make_plan

@@ -5,7 +5,7 @@ import os
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
@@ -155,23 +155,12 @@ class Decoding(BatchedComputing):
         return self.search | {name: value for name, value in others.items() if value not in (None, "float32")}
 
 
-def load_models(
-    models: Sequence[str], computing: Computing, *, translates: bool = True
+def load_model(
+    model: str, computing: Computing, *, translates: bool = False
 ) -> "tuple[PreTrainedModel, PreTrainedTokenizerBase]":
-    """Loads the model and its tokenizer, or the ensemble of several, with the first one's tokenizer.
-
-    A precision that was not asked for is told on standard error.
-    """
-    found = [computing.load(model, translates=translates) for model in models]
-    if len({model.dtype for model, _ in found}) > 1:
-        # The fastest type differs, and all must compute in one.
-        found = [replace(computing, precision="float32").load(model, translates=translates) for model in models]
-    model, tokenizer = found[0]
-    if len(models) > 1:
-        from vanilla_transformer.translation.ensemble import as_ensemble
-
-        model = as_ensemble([(name, *model_of) for name, model_of in zip(models, found, strict=True)])
-    precision = computing.precision_of(model)
+    """Loads a model and its tokenizer; a precision that was not requested is reported on standard error."""
+    loaded, tokenizer = computing.load(model, translates=translates)
+    precision = computing.precision_of(loaded)
     if precision not in (computing.precision, "float32"):
         print(f"Precision: {precision}.", file=sys.stderr)
-    return model, tokenizer
+    return loaded, tokenizer

@@ -2,19 +2,22 @@
 
 import dataclasses
 import json
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from tyro.conf import Positional, arg
 
-from vanilla_transformer.cli.arguments import Decoding, Flag, Model, OptionalPath, load_models, loading_libraries
+from vanilla_transformer.cli.arguments import Decoding, Flag, Model, OptionalPath, load_model, loading_libraries
 from vanilla_transformer.cli.files import check_output, write_whole
-from vanilla_transformer.data.sources import one_corpus, split_off
+from vanilla_transformer.data.sources import PAIRS, one_corpus, split_off
 from vanilla_transformer.errors import RecipeError
+from vanilla_transformer.graph.known import MODEL
+from vanilla_transformer.recipe.reading import load_recipe
 
 if TYPE_CHECKING:
     from vanilla_transformer.evaluation.scoring import Evaluation
+    from vanilla_transformer.tasks import Task
 
 
 @dataclass(frozen=True)
@@ -47,45 +50,54 @@ class Evaluate:
         """Predicts the corpus and prints the scores."""
         with loading_libraries():
             from vanilla_transformer.data.corpus import read_corpus
-            from vanilla_transformer.progress import progress_bar
-            from vanilla_transformer.tasks import (
+            from vanilla_transformer.evaluation import METRICS, evaluate_translation
+            from vanilla_transformer.evaluation.corpora import (
                 choose_metrics,
                 count_empty_rows,
                 count_texts,
-                task_of_model,
                 with_columns_of_model,
             )
+            from vanilla_transformer.progress import progress_bar
 
         spec = one_corpus(self.data)
         check_output(self.output, (Path(split_off(part)[0]) for part in spec.parts), [self.model, *self.models])
         if self.card:
             self._check_card()
-        task = task_of_model(self.model)
-        translates = task.command == "translate"
-        if (self.decoding.mbr or self.models) and not translates:
-            raise RecipeError(f"--mbr and ensembles are for models that translate, which {self.model} does not.")
-        metrics = choose_metrics(self.model, task, self.metrics or None)
-        corpus = read_corpus(with_columns_of_model(spec, self.model, task.form), form=task.form)
-        if self.decoding.precision == "int8" and not translates:
-            raise RecipeError(f"--precision int8 is for models that translate, which {self.model} does not.")
-        settings: dict[str, Any] = self.decoding.search
-        if self.decoding.batch_tokens is not None:
-            settings["batch_tokens"] = self.decoding.batch_tokens
-        computing = self.decoding
-        if translates:
-            settings = {**self.decoding.settings(), "mbr": self.decoding.mbr}
-            if self.decoding.precision != "bfloat16":  # The weights that a translator makes its own from.
-                computing = replace(computing, precision="float32")
-        model, tokenizer = load_models((self.model, *self.models), computing, translates=False)
-        with progress_bar("sources" if translates else task.form.unit, total=count_texts(corpus, task.form)) as bar:
-            evaluation = task.evaluate(model, tokenizer, corpus, metrics, progress=bar.update, **settings)
-        evaluation.figures.update(count_empty_rows(corpus, task.form))
-        scored = self.decoding.scored_settings(evaluation.precision or self.decoding.precision_of(model))
+        task = None if _translates(self.model) else self._task()
+        form, known, unit = (task.form, task.metrics, task.form.unit) if task else (PAIRS, METRICS, "sources")
+        metrics = choose_metrics(self.model, known, self.metrics or None)
+        corpus = read_corpus(with_columns_of_model(spec, self.model, form), form=form)
+        with progress_bar(unit, total=count_texts(corpus, form)) as bar:
+            if task:
+                settings = self.decoding.search | {"batch_tokens": self.decoding.batch_tokens}
+                given = {name: value for name, value in settings.items() if value is not None}
+                model, tokenizer = load_model(self.model, self.decoding)
+                evaluation = task.evaluate(model, tokenizer, corpus, metrics, progress=bar.update, **given)
+                precision = self.decoding.precision_of(model)
+            else:
+                translator, mbr = self.decoding.translator((self.model, *self.models)), self.decoding.mbr
+                evaluation = evaluate_translation(translator, corpus, metrics, progress=bar.update, mbr=mbr)
+                precision = translator.precision
+        evaluation.figures.update(count_empty_rows(corpus, form))
+        scored = self.decoding.scored_settings(precision)
         self._report(evaluation, scored)
         if self.card:
             from vanilla_transformer.training.model_card import add_scores
 
             add_scores(Path(self.model), spec, list(evaluation.scores.values()), scored)
+
+    def _task(self) -> "Task | None":
+        """Returns the task of a model; None for the package's own translators."""
+        from vanilla_transformer.tasks import task_of_model
+
+        task = task_of_model(self.model)
+        if task.command == "translate":
+            return None
+        if self.decoding.mbr or self.models:
+            raise RecipeError(f"--mbr and ensembles are for models that translate, which {self.model} does not.")
+        if self.decoding.precision == "int8":
+            raise RecipeError(f"--precision int8 is for models that translate, which {self.model} does not.")
+        return task
 
     def _check_card(self) -> None:
         """Finds out whether scores can be added to the model card, before they are computed."""
@@ -111,3 +123,14 @@ class Evaluate:
         write_whole(None, [json.dumps(result)] if self.json else lines)
         if self.output is not None:
             write_whole(self.output, evaluation.predictions)
+
+
+def _translates(model: str) -> bool:
+    """Tells without torch, which tasks need, whether a directory is known to hold a model that translates."""
+    recipe, config = Path(model, "recipe.yaml"), Path(model, "config.json")
+    if recipe.is_file() and load_recipe(recipe, lenient=True).used("task"):
+        return False
+    try:
+        return bool(json.loads(config.read_text(encoding="utf-8"))["architectures"] == [MODEL])
+    except (OSError, ValueError, LookupError, TypeError):
+        return False

@@ -13,7 +13,7 @@ from vanilla_transformer.cli.arguments import (
     Model,
     OptionalPath,
     Resume,
-    load_models,
+    load_model,
     loading_libraries,
 )
 from vanilla_transformer.cli.files import answer_lines, check_files
@@ -63,7 +63,7 @@ class Predict:
         table = self._table(task.form)
         if table is None and (self.text_column or self.text_pair_column):
             raise RecipeError("--text-column and --text-pair-column are for tables: lines of text have no columns.")
-        model, tokenizer = load_models([self.model], self.computing, translates=False)
+        model, tokenizer = load_model(self.model, self.computing)
         predictor = task.predictor(model, tokenizer, batch_tokens=self.computing.batch_tokens)
         read = predictor.read if table is None else json.loads
         answer_lines(
@@ -80,7 +80,7 @@ class Predict:
         """Returns the rows of an input that is a table or CoNLL columns; None for lines of text."""
         from vanilla_transformer.data.corpus import read_corpus
         from vanilla_transformer.data.sources import CorpusSpec, has_columns
-        from vanilla_transformer.tasks import with_columns_of_model
+        from vanilla_transformer.evaluation.corpora import with_columns_of_model
 
         if self.input is None or not has_columns(str(self.input), form):
             return None

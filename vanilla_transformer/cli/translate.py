@@ -15,7 +15,7 @@ from vanilla_transformer.cli.arguments import (
     Model,
     OptionalPath,
     Resume,
-    load_models,
+    load_model,
     loading_libraries,
 )
 from vanilla_transformer.cli.files import answer_lines, check_files
@@ -101,7 +101,7 @@ class Translate:
             from vanilla_transformer.inspection.alignment import Aligner, AlignmentHeads, aligned
             from vanilla_transformer.translation import Translator
 
-        model, tokenizer = load_models(self.models, replace(self.decoding, precision="float32"))
+        model, tokenizer = load_model(self.model, replace(self.decoding, precision="float32"), translates=True)
         translator = Translator(model, tokenizer, **self.decoding.settings(self.nbest))
         aligner, heads = Aligner(model, tokenizer), AlignmentHeads.from_model(model)
         work = translator.translate

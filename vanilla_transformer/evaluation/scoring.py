@@ -3,16 +3,12 @@
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
-
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from typing import TYPE_CHECKING, TypeVar
 
 from vanilla_transformer.errors import CorpusError
 from vanilla_transformer.evaluation.metrics import METRICS, Score, check_names, metrics_for, score
-from vanilla_transformer.model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
 from vanilla_transformer.translation import Translator
 from vanilla_transformer.translation.minimum_bayes_risk import Utility, by_minimum_bayes_risk
-from vanilla_transformer.translation.translator import Precision
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -29,27 +25,21 @@ class Evaluation:
         predictions: A line for each row.
         references: What is right for each row.
         figures: What is shown beside the scores, by name.
-        precision: The type in which a translator computed; None for other models.
     """
 
     scores: dict[str, Score]
     predictions: list[str]
     references: list[str]
     figures: dict[str, float]
-    precision: str | None = None
 
 
 def evaluate_translation(
-    model: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerBase,
+    translator: Translator,
     corpus: "Dataset",
     metrics: Sequence[str],
     *,
-    batch_tokens: int | None = None,
     progress: Callable[[int], object] = lambda count: None,
-    precision: Precision = "float32",
     mbr: Utility | None = None,
-    **settings: Any,
 ) -> Evaluation:
     """Translates each distinct `source` of the corpus once and scores the translations against the `target`s.
 
@@ -60,23 +50,17 @@ def evaluate_translation(
 
     Args:
         metrics: Names from `METRICS`.
-        batch_tokens: Source tokens in a batch, padding included.
         progress: Called after each batch with the number of distinct sources done since the last call.
-        precision: As in `Translator`.
         mbr: Utility by which one of several translations is chosen.
-        settings: Of the search, as in `Translator`; the model's own apply otherwise.
     """
     from vanilla_transformer.data.corpus import corpus_languages
 
     check_names(metrics)
     corpus = corpus.with_format(None)
-    sources, references = list(corpus["source"]), list(corpus["target"])
+    sources, references = list(corpus["source"]), list(map(translator.search.detokenize, corpus["target"]))
     if not sources:
         raise CorpusError("The corpus to evaluate on is empty.")
-    if isinstance(tokenizer, VanillaTransformerTokenizer):
-        references = list(map(tokenizer.detokenize, references))
     distinct = list(dict.fromkeys(sources))
-    translator = Translator(model, tokenizer, precision=precision, batch_tokens=batch_tokens, **settings)
     start = time.perf_counter()
     translations = in_chunks(translator.translate, distinct, translator.chunk_lines, progress)
     if mbr is not None:
@@ -96,7 +80,6 @@ def evaluate_translation(
             "sentences_per_second": len(distinct) / seconds,
             "target_tokens_per_second": tokens / seconds,
         },
-        translator.precision,
     )
 
 

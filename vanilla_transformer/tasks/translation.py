@@ -9,7 +9,7 @@ from vanilla_transformer.data.batching import LABEL_PADDING, Lengths, pad
 from vanilla_transformer.data.encoding import Encoder, Rows, Texts, token_ids
 from vanilla_transformer.data.sources import PAIRS
 from vanilla_transformer.errors import RecipeError
-from vanilla_transformer.evaluation import METRICS, Evaluation, evaluate_translation
+from vanilla_transformer.evaluation import METRICS, Evaluation, check_names, evaluate_translation
 from vanilla_transformer.model.configuration_vanilla_transformer import VanillaTransformerConfig
 from vanilla_transformer.model.generation_vanilla_transformer import paper_generation_config
 from vanilla_transformer.recipe.defaults import MODEL_FIELDS, SIZES_FOR_PAIRS
@@ -17,6 +17,7 @@ from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.registration import model_class
 from vanilla_transformer.tasks.interface import Batch, RowRandom, Task, refuse_options
 from vanilla_transformer.translation import Translator
+from vanilla_transformer.translation.minimum_bayes_risk import Utility
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -84,9 +85,12 @@ class Translation(Task):
         metrics: Sequence[str],
         *,
         progress: Callable[[int], object] = lambda count: None,
+        mbr: Utility | None = None,
         **settings: Any,
     ) -> Evaluation:
-        return evaluate_translation(model, tokenizer, corpus, metrics, progress=progress, **settings)
+        check_names(metrics)
+        translator = Translator(model, tokenizer, **{"precision": "float32"} | settings)
+        return evaluate_translation(translator, corpus, metrics, progress=progress, mbr=mbr)
 
     def answers(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, texts: Sequence[str]) -> list[str]:
         return [translation.text for translation in Translator(model, tokenizer, precision="float32")(texts)]

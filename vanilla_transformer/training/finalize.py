@@ -14,11 +14,12 @@ from transformers import PreTrainedModel
 
 from vanilla_transformer.atomic_files import atomic_directory
 from vanilla_transformer.cost import training_flops
+from vanilla_transformer.evaluation.corpora import count_texts, sample_texts
 from vanilla_transformer.evaluation.metrics import Score
 from vanilla_transformer.graph.beside import renew
 from vanilla_transformer.machine import own_threads
 from vanilla_transformer.progress import progress_bar
-from vanilla_transformer.tasks import count_texts, sample_texts, task_for
+from vanilla_transformer.tasks import task_for
 from vanilla_transformer.training.checkpoints import (
     Progress,
     checkpoints_to_average,

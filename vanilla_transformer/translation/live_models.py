@@ -16,7 +16,7 @@ from vanilla_transformer.graph.known import Settings, activations, shapes
 from vanilla_transformer.graph.session import Found, Session
 from vanilla_transformer.model.generation_vanilla_transformer import PaperGenerationMixin
 from vanilla_transformer.model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
-from vanilla_transformer.model.tokenization_vanilla_transformer import plain_text
+from vanilla_transformer.model.tokenization_vanilla_transformer import VanillaTransformerTokenizer, plain_text
 from vanilla_transformer.translation.loading import load_model, move
 from vanilla_transformer.translation.searches import GraphSearch, Search
 
@@ -38,6 +38,11 @@ class LibraryTokenizer:
         """Returns the texts of tokens."""
         return self.tokenizer.batch_decode(sequences, skip_special_tokens=True)
 
+    def detokenize(self, text: str) -> str:
+        """Returns text as decoding would give it."""
+        is_own = isinstance(self.tokenizer, VanillaTransformerTokenizer)
+        return self.tokenizer.detokenize(text) if is_own else text
+
 
 class GenerateSearch:
     """A model's own `generate`, with the weights that it has at each call."""
@@ -47,7 +52,7 @@ class GenerateSearch:
     def __init__(self, model: Any, tokenizer: PreTrainedTokenizerBase, **settings: Any) -> None:
         self.model, self.tokenizer, self.settings = model, tokenizer, settings
         text = LibraryTokenizer(tokenizer)
-        self.encode, self.decode = text.encode, text.decode
+        self.encode, self.decode, self.detokenize = text.encode, text.decode, text.detokenize
         own, config = model.generation_config, model.config
         learned = getattr(config, "positional_encoding", None) == "learned"
         self.max_positions: int | None = config.max_position_embeddings if learned else None

@@ -15,6 +15,9 @@ class Tokens(Protocol):
     def decode(self, sequences: list[list[int]]) -> list[str]:
         """Returns the texts of tokens."""
 
+    def detokenize(self, text: str) -> str:
+        """Returns text as decoding would give it, as references are compared."""
+
 
 class Search(Tokens, Protocol):
     """Text to tokens, tokens to hypotheses, and back.
@@ -45,7 +48,8 @@ class GraphSearch:
     device = "cpu"
 
     def __init__(self, session: Session, tokenizer: Tokens) -> None:
-        self.encode, self.decode, self.search = tokenizer.encode, tokenizer.decode, session.translate
+        self.encode, self.decode, self.detokenize = tokenizer.encode, tokenizer.decode, tokenizer.detokenize
+        self.search = session.translate
         self.precision, self.side_by_side = session.precision, session.side_by_side
         settings = session.settings
         self.num_beams, self.num_return_sequences = settings.num_beams, settings.num_return_sequences

@@ -5,12 +5,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Self
 
-from tokenizers import Tokenizer
+from tokenizers import Tokenizer, pre_tokenizers
 
 # A tokenizer whose configuration has more than these needs its class.
 _FIELDS = {"backend", "bos_token", "eos_token", "model_max_length", "pad_token", "tokenizer_class", "unk_token"}
 # Characters of a line per token that is translated of it, up to which it is taken whole.
 _CHARACTERS_PER_TOKEN = 16
+_TO_BYTES = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
 Encode = Callable[[list[str]], list[list[int]]]
 
 
@@ -47,6 +48,12 @@ class TokenizerFile:
     def decode(self, sequences: list[list[int]]) -> list[str]:
         """Returns the texts of tokens."""
         return list(self._tokenizer.decode_batch(sequences, skip_special_tokens=True))
+
+    def detokenize(self, text: str) -> str:
+        """Returns text as decoding would give it: unchanged, or with the pieces of words joined."""
+        # Something stands before it, because decoding drops the space that encoding puts there.
+        [(piece, _)] = _TO_BYTES.pre_tokenize_str(f".{text}")
+        return str(self._tokenizer.decoder.decode([piece]))[1:]
 
 
 def source_tokens(encode: Encode, lines: Sequence[str], max_length: int) -> list[tuple[list[int], bool]]:
