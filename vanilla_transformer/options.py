@@ -22,6 +22,11 @@ def _known_default(default: str) -> str:
 HINT = arg(help_behavior_hint=_known_default)
 
 
+def one_of(*names: str) -> object:
+    """Returns the look of a choice that is made later where it is not given."""
+    return arg(metavar=f"{{{','.join(names)}}}", help_behavior_hint=_known_default)
+
+
 def number(kind: type[int] | type[float], least: float, below: float = MAX, *, above: bool = False) -> Spec:
     """Returns the type of a number of that kind, or None: at least `least`, or above it, and below `below`."""
     words = f"{least}{'<' if above else '<='}{kind.__name__.upper()}" + (f"<{below}" if below < MAX else "")

@@ -36,6 +36,7 @@ from vanilla_transformer.options import (
     Share,
     Texts,
     number,
+    one_of,
 )
 
 # `resolve` chooses a value that is not given.
@@ -190,7 +191,7 @@ class Model(Block):
     #: Label smoothing (section 5.4); by default the preset's.
     label_smoothing: OptionalShare = None
     #: Positional encoding: sinusoidal (section 3.5) or learned (Table 3, row E); by default the preset's.
-    positional_encoding: Literal["sinusoidal", "learned"] | None = None
+    positional_encoding: Annotated[Literal["sinusoidal", "learned"] | None, one_of("sinusoidal", "learned")] = None
 
 
 @dataclass(frozen=True)
@@ -198,9 +199,12 @@ class Recurrent(Block):
     """Settings of recurrent models only."""
 
     #: Cells of a recurrent model; lstm by default.
-    cell: Literal["lstm", "gru"] | None = None
+    cell: Annotated[Literal["lstm", "gru"] | None, one_of("lstm", "gru")] = None
     #: Attention of a recurrent model over the source; luong-general by default.
-    attention: Literal["none", "bahdanau", "luong-dot", "luong-general", "luong-concat"] | None = None
+    attention: Annotated[
+        Literal["none", "bahdanau", "luong-dot", "luong-general", "luong-concat"] | None,
+        one_of("none", "bahdanau", "luong-dot", "luong-general", "luong-concat"),
+    ] = None
     #: Window of Luong's local attention: positions on each side of the predicted one; by default all positions.
     attention_window: OptionalCount = None
 
@@ -212,7 +216,7 @@ class Classification(Block):
     #: Labels in the order of their ids; by default those in `train`, sorted.
     labels: OptionalTexts = None
     #: Input of a text classifier: the mean over all tokens (the default), or the first token, `<s>`.
-    classifier_pooling: Literal["mean", "first"] | None = None
+    classifier_pooling: Annotated[Literal["mean", "first"] | None, one_of("mean", "first")] = None
 
 
 @dataclass(frozen=True)
