@@ -101,18 +101,24 @@ def _kind(
 
     from vanilla_transformer.model.tokenization_vanilla_transformer import plain_text
     from vanilla_transformer.tasks import task_of_model
+    from vanilla_transformer.translation import Translator
 
-    known: Any = None if model.config.is_encoder_decoder else task_of_model(path)
-    name = "translation" if known is None else known.pipeline
-    if name in ("translation", "fill-mask", "text-generation"):
+    if model.config.is_encoder_decoder:
+        beams = model.generation_config.num_beams or 1
+        translator = Translator(model, tokenizer, num_return_sequences=beams)
+
+        def translate(text: str, count: float = 1) -> str:
+            found = translator([line for line in text.splitlines() if line.strip()])
+            return "\n".join(one.text for translation in found for one in translation.hypotheses[: int(count)])
+
+        counts = [gr.Slider(1, beams, 1, step=1, label="Translations of each line")] if beams > 1 else []
+        return translate, counts, gr.Textbox()
+    known = task_of_model(path)
+    name = known.pipeline
+    if name in ("fill-mask", "text-generation"):
         pipe: Any = pipeline(name, model=model, tokenizer=plain_text(tokenizer))  # type: ignore[call-overload]
     else:
         predictor = known.predictor(model, tokenizer)
-
-    def translate(text: str, count: float = 1) -> str:
-        lines = [line for line in text.splitlines() if line.strip()]
-        found = [one for line in lines for one in pipe(line, num_return_sequences=int(count))]
-        return "\n".join(one["translation_text"] for one in found)
 
     def fill(text: str) -> list[list[Any]]:
         mask = pipe.tokenizer.mask_token
@@ -138,11 +144,6 @@ def _kind(
         values = predict(text).values
         return list(zip(values["words"], values["tags"], strict=True))
 
-    if name == "translation":
-        beams = model.generation_config.num_beams or 1
-        shown = gr.Textbox()
-        count = [gr.Slider(1, beams, 1, step=1, label="Translations of each line")] if beams > 1 else []
-        return translate, count, shown
     if name == "fill-mask":
         return fill, [], gr.Dataframe(headers=["mask", "word", "probability"])
     if name == "text-generation":
