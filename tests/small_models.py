@@ -23,6 +23,7 @@ from vanilla_transformer import (
     VanillaTransformerForConditionalGeneration,
     VanillaTransformerTokenizer,
 )
+from vanilla_transformer.tokenizer import train_tokenizer
 from vanilla_transformer.training.summary import Summary
 
 SIZES: dict[str, Any] = {"d_model": 16, "d_ff": 32, "num_heads": 2, "encoder_layers": 1, "decoder_layers": 1}
@@ -118,17 +119,17 @@ def save_translator(directory: Path, seed: int = 0, **fields: Any) -> Path:
     """Saves a random model that translates bytes to bytes."""
     torch.manual_seed(seed)
     model = VanillaTransformerForConditionalGeneration(VanillaTransformerConfig(vocab_size=260, **{**SIZES, **fields}))
-    save(model, VanillaTransformerTokenizer.train(["a b"], vocab_size=260), directory)
+    save(model, train_tokenizer(["a b"], vocab_size=260), directory)
     return directory
 
 
 def single_stack(kind: str, texts: Sequence[str], **fields: Any) -> tuple[Any, VanillaTransformerTokenizer]:
     """Makes a random language model, or an encoder of a kind, of two layers, with a tokenizer of 300 entries."""
     if kind == "language-model":
-        tokenizer = VanillaTransformerTokenizer.train(texts, 300, begins=True, ends=False)
+        tokenizer = train_tokenizer(texts, 300, begins=True, ends=False)
         decoder = VanillaTransformerDecoderConfig(vocab_size=len(tokenizer), decoder_layers=2, **fields)
         return VanillaTransformerDecoderForCausalLM(decoder), tokenizer
-    tokenizer = VanillaTransformerTokenizer.train(texts, 300, begins=True, mask_token=True)
+    tokenizer = train_tokenizer(texts, 300, begins=True, mask_token=True)
     labels = {} if kind == "masked-language-model" else {"id2label": dict(enumerate(LABELS))}
     encoder = VanillaTransformerEncoderConfig(vocab_size=len(tokenizer), encoder_layers=2, **labels, **fields)
     return ENCODERS[kind](encoder), tokenizer
@@ -200,7 +201,7 @@ def small_recipe(directory: Path, **changes: Any) -> Recipe:
 
 def unigram_tokenizer(texts: Sequence[str], vocab_size: int) -> VanillaTransformerTokenizer:
     """A tokenizer that splits words into their likeliest pieces, as those of many other models do."""
-    tokenizer = VanillaTransformerTokenizer.train(texts, vocab_size)
+    tokenizer = train_tokenizer(texts, vocab_size)
     by_id = sorted(tokenizer.get_vocab().items(), key=lambda entry: entry[1])
     scores = [(piece, -math.log(number + 1)) for piece, number in by_id]
     tokenizer.backend_tokenizer.model = models.Unigram(scores, unk_id=tokenizer.unk_token_id)

@@ -15,11 +15,11 @@ from transformers import pipeline
 from vanilla_transformer import (
     VanillaTransformerConfig,
     VanillaTransformerForConditionalGeneration,
-    VanillaTransformerTokenizer,
 )
 from vanilla_transformer.cli import main
 from vanilla_transformer.demo import build_page, open_page
 from vanilla_transformer.recipe.schema import Recipe
+from vanilla_transformer.tokenizer import train_tokenizer
 from vanilla_transformer.translation.loading import load_model
 
 pytest.importorskip("gradio", reason="gradio is not installed: pip install '.[demo]'")
@@ -35,7 +35,7 @@ CARD = "---\nwidget:\n- text: A dog runs.\n- text: 5\n- text: {}\n---\n\n# A car
 def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """Directories of a small random model of each kind, by the name of what it does."""
     directory = tmp_path_factory.mktemp("demo")
-    tokenizer = VanillaTransformerTokenizer.train(TEXTS, 300)
+    tokenizer = train_tokenizer(TEXTS, 300)
     config = VanillaTransformerConfig(vocab_size=len(tokenizer), encoder_layers=1, decoder_layers=1, **SIZES)
     translator = VanillaTransformerForConditionalGeneration(config)
     translator.generation_config.max_length_beyond_source = 5

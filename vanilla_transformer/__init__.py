@@ -55,6 +55,7 @@ if TYPE_CHECKING:
         RecurrentEncoderDecoderModel as RecurrentEncoderDecoderModel,
     )
     from .tasks import evaluate as evaluate
+    from .tokenizer import train_tokenizer as train_tokenizer
     from .training.loop import train as train
     from .translation import Translator as Translator
 
@@ -83,6 +84,7 @@ _HOMES = {
     "load_recipe": ".recipe.reading",
     "prepare_corpus": ".data.preparation",
     "train": ".training.loop",
+    "train_tokenizer": ".tokenizer",
 }
 __all__ = sorted(_HOMES)
 _PACKAGES = sorted(module.name for module in pkgutil.iter_modules(__path__) if module.ispkg)

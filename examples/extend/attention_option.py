@@ -17,7 +17,7 @@ from vanilla_transformer import (
     Translator,
     VanillaTransformerConfig,
     VanillaTransformerForConditionalGeneration,
-    VanillaTransformerTokenizer,
+    train_tokenizer,
 )
 from vanilla_transformer.engine.known import unknown
 from vanilla_transformer.model.modeling_vanilla_transformer import MultiHeadAttention
@@ -72,7 +72,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     arguments = parser.parse_args(argv)
 
     torch.manual_seed(1)
-    tokenizer = VanillaTransformerTokenizer.train([*PAIRS, *PAIRS.values()] * 9, vocab_size=270)
+    tokenizer = train_tokenizer([*PAIRS, *PAIRS.values()] * 9, vocab_size=270)
     sizes = {"d_model": 32, "d_ff": 64, "num_heads": 4, "encoder_layers": 1, "decoder_layers": 1, "dropout": 0.0}
     model = NormalisedTransformer(NormalisedConfig(vocab_size=len(tokenizer), **sizes))
     batch = tokenizer([*PAIRS], text_target=[*PAIRS.values()], padding=True, return_tensors="pt")

@@ -29,7 +29,7 @@ def save_model(folder: Path, vocab_size: int, **sizes: Any) -> Path:
 
     lines = Path(folder, "text.a").read_text().splitlines()
     pieces = len({word for line in lines for word in line.split()})
-    tokenizer = vt.VanillaTransformerTokenizer.train(lines, min(vocab_size, pieces), algorithm="presplit")
+    tokenizer = vt.train_tokenizer(lines, min(vocab_size, pieces), algorithm="presplit")
     torch.manual_seed(1)
     config = vt.VanillaTransformerConfig.from_preset("base", vocab_size=vocab_size, **sizes)
     vt.VanillaTransformerForConditionalGeneration(config).save_pretrained(folder / "model")

@@ -8,6 +8,7 @@ from small_models import random_model, save
 
 from vanilla_transformer import VanillaTransformerDecoderForCausalLM, VanillaTransformerTokenizer
 from vanilla_transformer.cli.generate import continue_text
+from vanilla_transformer.tokenizer import train_tokenizer
 
 GREEDY = {"do_sample": False}
 DRAWN = {"do_sample": True, "top_k": 0}
@@ -17,7 +18,7 @@ DRAWN = {"do_sample": True, "top_k": 0}
 def model(request, tmp_path_factory):
     """The directory of a language model of random weights, whose blocks have 12 tokens."""
     fields = {"max_position_embeddings": 12, "positional_encoding": request.param}
-    tokenizer = VanillaTransformerTokenizer.train(["to be or not"], 262, begins=True, ends=False)
+    tokenizer = train_tokenizer(["to be or not"], 262, begins=True, ends=False)
     return save(random_model("language-model", vocab_size=262, **fields), tokenizer, tmp_path_factory.mktemp("lm"))
 
 

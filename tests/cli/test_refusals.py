@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from small_models import random_model, save, save_translator
 
-from vanilla_transformer import VanillaTransformerTokenizer
+from vanilla_transformer.tokenizer import train_tokenizer
 
 OUTPUTS = ["out", "out.gz", "long"]
 REFUSED = [
@@ -67,7 +67,7 @@ def place(tmp_path_factory) -> Path:
     """A directory with models, texts and files of yesterday, which nothing changes."""
     place = tmp_path_factory.mktemp("place")
     save_translator(place / "model")
-    tokenizer = VanillaTransformerTokenizer.train(["a b"], 260, begins=True, ends=False)
+    tokenizer = train_tokenizer(["a b"], 260, begins=True, ends=False)
     for name, kind in (("lm", "language-model"), ("mlm", "masked-language-model")):
         save(random_model(kind, vocab_size=260), tokenizer, place / name)
     (place / "run" / "checkpoints").mkdir(parents=True)

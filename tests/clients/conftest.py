@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from small_models import random_model, save
 
-from vanilla_transformer import VanillaTransformerTokenizer
+from vanilla_transformer.tokenizer import train_tokenizer
 
 TEXTS = ["Hello king", "the cat sat on the mat", "a dog ran", "cats and dogs sit"] * 4
 # How `train` has the texts of a family begin and end.
@@ -19,7 +19,7 @@ FAMILIES = {
 def directories(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     made = {}
     for family, (kind, frame) in FAMILIES.items():
-        tokenizer = VanillaTransformerTokenizer.train(TEXTS, vocab_size=290, **frame)
+        tokenizer = train_tokenizer(TEXTS, vocab_size=290, **frame)
         made[family] = tmp_path_factory.mktemp("models") / family
         save(random_model(kind, vocab_size=len(tokenizer)), tokenizer, made[family])
     return made

@@ -12,9 +12,10 @@ from transformers import ByT5Tokenizer, PreTrainedTokenizerFast
 
 from vanilla_transformer.data.preparation import PreparationReport, StoredCorpus, prepare_corpus
 from vanilla_transformer.errors import CorpusError
-from vanilla_transformer.model.tokenization_vanilla_transformer import VanillaTransformerTokenizer, plain_text
+from vanilla_transformer.model.tokenization_vanilla_transformer import plain_text
 from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.tasks import get_task
+from vanilla_transformer.tokenizer import train_tokenizer
 
 ENCODER = get_task("translation").encoder(Recipe())
 ROWS = [
@@ -41,7 +42,7 @@ def as_lists(corpus):
 
 @pytest.fixture(scope="module")
 def tokenizer():
-    return VanillaTransformerTokenizer.train([text for row in ROWS for text in row], 270, lowercase=True)
+    return train_tokenizer([text for row in ROWS for text in row], 270, lowercase=True)
 
 
 @pytest.fixture
@@ -145,7 +146,7 @@ def forbidden(texts, tokenizer):
     [
         {"rows": [*ROWS[:-1], ("the last one", "der letztE")]},
         {"max_length": 29},
-        {"tokenizer": VanillaTransformerTokenizer.train(["other text"], 262)},
+        {"tokenizer": train_tokenizer(["other text"], 262)},
         {"encoder": dataclasses.replace(ENCODER, encode=forbidden, settings=("other",))},
     ],
 )

@@ -8,7 +8,7 @@ from small_models import CopyingModel
 
 from vanilla_transformer.errors import CorpusError, RecipeError
 from vanilla_transformer.evaluation import evaluate_translation, score
-from vanilla_transformer.model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
+from vanilla_transformer.tokenizer import train_tokenizer
 from vanilla_transformer.translation import Translator
 
 SOURCES = ["a b", "c", "a b", "d e f", "a b"]
@@ -17,7 +17,7 @@ TARGETS = ["a b", "x", "a c", "d e", "y"]
 
 @pytest.fixture(scope="module")
 def tokenizer():
-    return VanillaTransformerTokenizer.train(SOURCES, vocab_size=260)
+    return train_tokenizer(SOURCES, vocab_size=260)
 
 
 @pytest.fixture
@@ -57,7 +57,7 @@ def test_lines_of_one_source_are_one_item_for_error_rates_only(model, tokenizer,
 
 def test_split_references_are_joined_as_translations_are(model):
     split, whole = ["ein ju@@ n@@ ge .", "g-@@ gras"], ["ein junge .", "g-gras"]
-    tokenizer = VanillaTransformerTokenizer.train(split, algorithm="presplit")
+    tokenizer = train_tokenizer(split, algorithm="presplit")
     for targets in (split, whole):
         corpus = Dataset.from_dict({"source": split, "target": targets})
         evaluation = evaluate_translation(Translator(model, tokenizer), corpus, ["wer", "chrf"])

@@ -13,8 +13,8 @@ from vanilla_transformer import (
     RecurrentEncoderDecoderForConditionalGeneration,
     VanillaTransformerConfig,
     VanillaTransformerForConditionalGeneration,
-    VanillaTransformerTokenizer,
 )
+from vanilla_transformer.tokenizer import train_tokenizer
 
 TEXTS = ["a dog runs in the park", "two men wait for the bus", "telephone, naïve Ærø", "tokens </s> and more"] * 5
 SIZES: dict[str, Any] = {"d_model": 16, "d_ff": 24, "num_heads": 2}
@@ -46,7 +46,7 @@ def lively(model: Any) -> Any:
 def build(kind: str) -> tuple[Any, Any]:
     torch.manual_seed(3)
     if kind in ("plain", "other", "recurrent-lstm", "recurrent-gru"):
-        tokenizer = (unigram_tokenizer if kind == "other" else VanillaTransformerTokenizer.train)(TEXTS, 300)
+        tokenizer = (unigram_tokenizer if kind == "other" else train_tokenizer)(TEXTS, 300)
         size = len(tokenizer)
         if kind.startswith("recurrent"):
             settings = {

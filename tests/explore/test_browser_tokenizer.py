@@ -10,10 +10,9 @@ from browser import PATIENCE
 from refusals import refused
 from tokenizers import normalizers
 
-from vanilla_transformer import VanillaTransformerTokenizer
 from vanilla_transformer.errors import ModelError
 from vanilla_transformer.explore import browser_tokenizer
-from vanilla_transformer.model.tokenization_vanilla_transformer import ALGORITHMS
+from vanilla_transformer.tokenizer import ALGORITHMS, train_tokenizer
 
 TOKENIZERS_JS = Path(browser_tokenizer.__file__).parent / "web" / "vendor" / "tokenizers.min.mjs"
 TEXTS = ["the cat's 12 mats, and naïve Ærø", "die Katze auf der Matte </s> ist <b>alt</b>", "猫は マットの上 に"]
@@ -48,7 +47,7 @@ console.log(JSON.stringify(rows));
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_every_tokenizer_of_the_package_splits_and_joins_as_in_python(algorithm: str):
     size = {"character": 271, "presplit": None}.get(algorithm, 300)
-    tokenizer = VanillaTransformerTokenizer.train(TEXTS * 3, size, algorithm)
+    tokenizer = train_tokenizer(TEXTS * 3, size, algorithm)
     parts = browser_tokenizer.tokenizer_parts(tokenizer)
     lines = [*TEXTS, *ODD]
     given = {"parts": [parts, browser_tokenizer.tokenizer_config(tokenizer, parts)], "lines": lines}
@@ -61,7 +60,7 @@ def test_every_tokenizer_of_the_package_splits_and_joins_as_in_python(algorithm:
 
 
 def test_tokenizers_that_tokenizers_js_does_not_read_are_refused():
-    tokenizer = VanillaTransformerTokenizer.train(TEXTS, 300)
+    tokenizer = train_tokenizer(TEXTS, 300)
     tokenizer.backend_tokenizer.normalizer = normalizers.Sequence([normalizers.Nmt()])
     with refused(ModelError, "Nmt", "tokenizers.js"):
         browser_tokenizer.tokenizer_parts(tokenizer)

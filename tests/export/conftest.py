@@ -10,9 +10,9 @@ from small_models import save
 from vanilla_transformer import (
     VanillaTransformerConfig,
     VanillaTransformerForConditionalGeneration,
-    VanillaTransformerTokenizer,
 )
 from vanilla_transformer.cli import main
+from vanilla_transformer.tokenizer import train_tokenizer
 
 
 @pytest.fixture(scope="session")
@@ -26,7 +26,7 @@ def spelled_backwards(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The directory of a model that begins to spell words backwards: its outputs differ, and they end."""
     torch.manual_seed(0)
     rng = random.Random(1)
-    tokenizer = VanillaTransformerTokenizer.train(["abcdefgh"], 260, "character")
+    tokenizer = train_tokenizer(["abcdefgh"], 260, "character")
     config = VanillaTransformerConfig(
         vocab_size=len(tokenizer), d_model=32, d_ff=64, num_heads=4, encoder_layers=1, decoder_layers=1, dropout=0.0
     )

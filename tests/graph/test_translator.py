@@ -18,6 +18,7 @@ from vanilla_transformer.graph.known import Settings
 from vanilla_transformer.graph.session import open_session
 from vanilla_transformer.machine import has_accelerator
 from vanilla_transformer.model.tokenization_vanilla_transformer import plain_text
+from vanilla_transformer.tokenizer import train_tokenizer
 from vanilla_transformer.translation.tokenizer_file import TokenizerFile
 
 TEXTS = [
@@ -41,7 +42,7 @@ def directory(tmp_path_factory):
 @pytest.mark.parametrize("lowercase", [False, True])
 def test_a_tokenizers_file_gives_the_tokens_and_the_text_of_its_class(tmp_path, algorithm, lowercase):
     size = {"presplit": None, "character": 265}.get(algorithm, 300)
-    tokenizer = VanillaTransformerTokenizer.train(TEXTS * 3, size, algorithm, lowercase=lowercase)
+    tokenizer = train_tokenizer(TEXTS * 3, size, algorithm, lowercase=lowercase)
     tokenizer.save_pretrained(tmp_path)
     file = TokenizerFile.of(tmp_path)
     assert file is not None and len(file) == len(tokenizer)
@@ -83,7 +84,7 @@ print(code, sorted({"torch", "transformers", "onnx"}.intersection(sys.modules)),
 
 def test_a_translator_keeps_the_weights_that_it_was_made_with():
     model, other = sharp(0, vocab_size=260), sharp(1, vocab_size=260)
-    tokenizer = VanillaTransformerTokenizer.train(["a b"], 260)
+    tokenizer = train_tokenizer(["a b"], 260)
     translator = Translator(model, tokenizer, precision="float32")
     before = translator("a b")
     model.train().load_state_dict(other.state_dict())
@@ -94,7 +95,7 @@ def test_a_translator_keeps_the_weights_that_it_was_made_with():
 @pytest.mark.parametrize("precision", ["float32", "int8"])
 def test_a_line_is_translated_as_alone_whatever_stands_beside_it_and_from_any_thread(precision):
     lines = [f"{letter} b {'c d ' * number}" for number, letter in enumerate("aeiouxyz")]
-    tokenizer = VanillaTransformerTokenizer.train(["a b"], 260)
+    tokenizer = train_tokenizer(["a b"], 260)
     translator = Translator(sharp(3, vocab_size=260), tokenizer, precision=precision, num_return_sequences=2)
     alone = [[(one.text, one.score) for one in translator(line).hypotheses] for line in lines]
     together = threading.Barrier(4, timeout=60)
@@ -111,7 +112,7 @@ def test_a_line_is_translated_as_alone_whatever_stands_beside_it_and_from_any_th
 
 
 def test_8_bits_give_nearly_the_scores_of_float32():
-    tokenizer = VanillaTransformerTokenizer.train(["a b"], 260)
+    tokenizer = train_tokenizer(["a b"], 260)
     model = sharp(4, vocab_size=260, d_model=64, d_ff=128, attention_bias=True, activation_function="gelu")
     with torch.no_grad():
         model.model.encoder.layers[0].feed_forward.w_1.weight.zero_()  # Rows of zeros have no largest number.

@@ -4,13 +4,14 @@ import pytest
 from small_models import random_model, save
 
 from vanilla_transformer import VanillaTransformerForConditionalGeneration, VanillaTransformerTokenizer
+from vanilla_transformer.tokenizer import train_tokenizer
 
 TEXTS = ["A dog runs in the park.", "Two men wait for the bus.", "Ein Hund läuft im Park.", "Zwei Männer warten."] * 5
 
 
 @pytest.fixture(scope="package")
 def tokenizer() -> VanillaTransformerTokenizer:
-    return VanillaTransformerTokenizer.train(TEXTS, 300)
+    return train_tokenizer(TEXTS, 300)
 
 
 @pytest.fixture(scope="package")

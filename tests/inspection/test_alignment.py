@@ -12,7 +12,6 @@ from vanilla_transformer import (
     RecurrentEncoderDecoderConfig,
     RecurrentEncoderDecoderForConditionalGeneration,
     VanillaTransformerForConditionalGeneration,
-    VanillaTransformerTokenizer,
 )
 from vanilla_transformer.errors import ModelError
 from vanilla_transformer.inspection import (
@@ -24,6 +23,7 @@ from vanilla_transformer.inspection import (
 )
 from vanilla_transformer.inspection.alignment import Aligner, every_head, sides
 from vanilla_transformer.inspection.alignment_heads import _agreement, prediction_difference
+from vanilla_transformer.tokenizer import train_tokenizer
 
 SOURCES = ["A dog waits in the parks.", "Two men wait.", "A dog runs in the park."]
 TARGETS = ["Ein Hund wartet.", "Zwei Männer warten im Park.", "Ein Hund läuft."]
@@ -49,9 +49,9 @@ def test_words_are_linked_where_their_pieces_attend_most_when_read_or_written(mo
 
 
 TOKENIZERS = {
-    "lower case": lambda texts: VanillaTransformerTokenizer.train(texts, 280, lowercase=True),
+    "lower case": lambda texts: train_tokenizer(texts, 280, lowercase=True),
     "pieces of space": lambda texts: unigram_tokenizer(texts, 280),
-    "text that is split": lambda texts: VanillaTransformerTokenizer.train(texts, algorithm="presplit"),
+    "text that is split": lambda texts: train_tokenizer(texts, algorithm="presplit"),
 }
 
 

@@ -8,10 +8,10 @@ from small_models import random_model, unigram_tokenizer
 from vanilla_transformer import (
     RecurrentEncoderDecoderConfig,
     RecurrentEncoderDecoderForConditionalGeneration,
-    VanillaTransformerTokenizer,
 )
 from vanilla_transformer.errors import ModelError
 from vanilla_transformer.inspection import Pieces, attention
+from vanilla_transformer.tokenizer import train_tokenizer
 
 
 def test_weights_are_those_of_a_pass_with_the_written_out_attention(model, tokenizer):
@@ -60,7 +60,7 @@ def test_pieces_spell_the_text_whatever_the_tokenizer(algorithm, vocab_size):
     if algorithm == "unigram":
         tokenizer = unigram_tokenizer(texts, vocab_size)
     else:
-        tokenizer = VanillaTransformerTokenizer.train(texts, vocab_size, algorithm)
+        tokenizer = train_tokenizer(texts, vocab_size, algorithm)
     pieces = Pieces.from_ids(tokenizer, tokenizer(text)["input_ids"])
     assert pieces.words == (*text.split(), "</s>")
     alone = Pieces.from_ids(tokenizer, tokenizer("Männer")["input_ids"])

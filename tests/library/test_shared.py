@@ -20,6 +20,7 @@ from transformers import set_seed
 
 import vanilla_transformer as ours
 from vanilla_transformer.model.generation_vanilla_transformer import PaperGenerationMixin
+from vanilla_transformer.tokenizer import train_tokenizer
 
 BATCH, LENGTH, VOCABULARY, WIDTH, HEADS, LAYERS = 3, 7, 99, 32, 4, 2
 OUR_SIZES: dict[str, Any] = {"vocab_size": VOCABULARY, "d_model": WIDTH, "d_ff": 37, "num_heads": HEADS}
@@ -142,7 +143,7 @@ class TestTokenizer(TokenizerTesterMixin, unittest.TestCase):
         """Saves a tokenizer where the mixin looks for a downloaded one."""
         with tempfile.TemporaryDirectory() as directory:
             texts = ["This is a test of a tokenizer", "A second sentence, with others", "Hello there"] * 9
-            ours.VanillaTransformerTokenizer.train(texts, vocab_size=300).save_pretrained(directory)
+            train_tokenizer(texts, vocab_size=300).save_pretrained(directory)
             cls.from_pretrained_id = directory
             super().setUpClass()
         cls.from_pretrained_id = [cls.tmpdirname]

@@ -31,6 +31,7 @@ from vanilla_transformer import (
     VanillaTransformerTokenizer,
 )
 from vanilla_transformer.model.modeling_vanilla_transformer import PositionalEncoding
+from vanilla_transformer.tokenizer import train_tokenizer
 
 TEXTS = ["the cat sat on the mat", "a dog ran", "the dog sat on a cat", "cats and dogs"] * 4
 AUTO: dict[str, Any] = {
@@ -44,7 +45,7 @@ AUTO: dict[str, Any] = {
 
 @pytest.fixture(scope="module")
 def tokenizer() -> VanillaTransformerTokenizer:
-    return VanillaTransformerTokenizer.train(TEXTS, 284, begins=True, mask_token=True)
+    return train_tokenizer(TEXTS, 284, begins=True, mask_token=True)
 
 
 @pytest.mark.parametrize("kind", AUTO)
@@ -102,7 +103,7 @@ def test_models_load_and_run_where_the_package_is_not_installed(tokenizer, tmp_p
     for name, model in models.items():
         model.save_pretrained(tmp_path / name)
         tokenizer.save_pretrained(tmp_path / name)
-    VanillaTransformerTokenizer.train(TEXTS, 283, begins=True, ends=False).save_pretrained(tmp_path / name)
+    train_tokenizer(TEXTS, 283, begins=True, ends=False).save_pretrained(tmp_path / name)
     for code in (tmp_path / name).glob("*.py"):
         shutil.copy(code, tmp_path)
     directories = [str(tmp_path / name) for name in models]

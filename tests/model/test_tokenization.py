@@ -15,11 +15,8 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from vanilla_transformer import VanillaTransformerConfig
 from vanilla_transformer.errors import VocabularyError
-from vanilla_transformer.model.tokenization_vanilla_transformer import (
-    ALGORITHMS,
-    VanillaTransformerTokenizer,
-    plain_text,
-)
+from vanilla_transformer.model.tokenization_vanilla_transformer import VanillaTransformerTokenizer, plain_text
+from vanilla_transformer.tokenizer import ALGORITHMS, train_tokenizer
 
 SPECIAL = ["<pad>", "<s>", "</s>", "<unk>"]
 TEXTS = [
@@ -53,7 +50,7 @@ def tokenizers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Vanil
 
 def train(algorithm: str, **settings: Any) -> VanillaTransformerTokenizer:
     size = {"character": 280, "presplit": None}.get(algorithm, 400)
-    return VanillaTransformerTokenizer.train(TEXTS, size, algorithm, **settings)
+    return train_tokenizer(TEXTS, size, algorithm, **settings)
 
 
 def reloaded(tokenizer: VanillaTransformerTokenizer, directory: Path) -> VanillaTransformerTokenizer:
@@ -108,8 +105,8 @@ def test_plain_text_is_never_taken_for_control(
 def test_no_piece_is_learned_that_spells_a_special_token(algorithm: str):
     corpus = ["</s></s></s> </s> a</s>b <pad><s><unk> </s>'</s> s<pad>s"] * 50
     with pytest.raises(VocabularyError) as error:
-        VanillaTransformerTokenizer.train(corpus, 10_000, algorithm)
-    tokenizer = VanillaTransformerTokenizer.train(corpus, error.value.available, algorithm)
+        train_tokenizer(corpus, 10_000, algorithm)
+    tokenizer = train_tokenizer(corpus, error.value.available, algorithm)
     assert sorted(token for token in tokenizer.get_vocab() if token.strip("Ġ'") in SPECIAL) == sorted(SPECIAL)
     assert plain_text(tokenizer)("</s>")["input_ids"].count(tokenizer.eos_token_id) == 1
     again = tokenizer.train_new_from_iterator(["Häuser"] * 2, 300)
@@ -119,16 +116,15 @@ def test_no_piece_is_learned_that_spells_a_special_token(algorithm: str):
 def test_same_texts_give_the_same_vocabulary_in_another_process():
     script = (
         "import json, sys\n"
-        "from vanilla_transformer import VanillaTransformerTokenizer\n"
-        "from vanilla_transformer.model.tokenization_vanilla_transformer import ALGORITHMS\n"
+        "from vanilla_transformer.tokenizer import ALGORITHMS, train_tokenizer\n"
         "texts = json.load(sys.stdin)\n"
-        "trained = [VanillaTransformerTokenizer.train(texts, 270, algorithm) for algorithm in ALGORITHMS]\n"
+        "trained = [train_tokenizer(texts, 270, algorithm) for algorithm in ALGORITHMS]\n"
         "json.dump([tokenizer.backend_tokenizer.to_str() for tokenizer in trained], sys.stdout)\n"
     )
     output = subprocess.run(
         [sys.executable, "-c", script], input=json.dumps(TEXTS), capture_output=True, text=True, check=True
     ).stdout
-    trained = [VanillaTransformerTokenizer.train(TEXTS, 270, algorithm) for algorithm in ALGORITHMS]
+    trained = [train_tokenizer(TEXTS, 270, algorithm) for algorithm in ALGORITHMS]
     assert json.loads(output) == [tokenizer.backend_tokenizer.to_str() for tokenizer in trained]
 
 
@@ -139,14 +135,14 @@ def test_vocabulary_has_the_size_asked_for_or_the_error_tells_the_largest(
     algorithm: str, texts: list[str], vocab_size: int
 ):
     try:
-        tokenizer = VanillaTransformerTokenizer.train(iter(texts), vocab_size, algorithm)
+        tokenizer = train_tokenizer(iter(texts), vocab_size, algorithm)
     except VocabularyError as error:
         assert 260 <= error.available < vocab_size
         assert str(error.available) in str(error)
         assert str(vocab_size) in str(error)
         with pytest.raises(VocabularyError):
-            VanillaTransformerTokenizer.train(texts, error.available + 1, algorithm)
-        tokenizer = VanillaTransformerTokenizer.train(texts, error.available, algorithm)
+            train_tokenizer(texts, error.available + 1, algorithm)
+        tokenizer = train_tokenizer(texts, error.available, algorithm)
         vocab_size = error.available
     assert len(tokenizer) == vocab_size
     assert sorted(tokenizer.get_vocab().values()) == list(range(vocab_size))
@@ -165,7 +161,7 @@ def test_vocabulary_has_the_size_asked_for_or_the_error_tells_the_largest(
 )
 def test_wrong_arguments_are_named(texts: list[str], vocab_size: Any, algorithm: str, named: str):
     with refused(ValueError, *named.split()):
-        VanillaTransformerTokenizer.train(texts, vocab_size, algorithm)
+        train_tokenizer(texts, vocab_size, algorithm)
 
 
 def test_punctuation_and_digits_stand_apart_from_words():
@@ -176,7 +172,7 @@ def test_punctuation_and_digits_stand_apart_from_words():
 
 
 def test_split_text_keeps_its_pieces_and_comes_back_in_words():
-    tokenizer = VanillaTransformerTokenizer.train(SPLIT, algorithm="presplit")
+    tokenizer = train_tokenizer(SPLIT, algorithm="presplit")
     pieces = tokenizer.convert_tokens_to_ids(tokenizer.tokenize(SPLIT[0]))
     assert len(pieces) == len(SPLIT[0].split())
     assert decoded(tokenizer, pieces) == "über saftig-grünes gras ."
@@ -185,8 +181,8 @@ def test_split_text_keeps_its_pieces_and_comes_back_in_words():
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_a_mask_token_is_found_in_text_and_changes_no_other(algorithm: str):
     size = None if algorithm == "presplit" else 280
-    plain = VanillaTransformerTokenizer.train(TEXTS, size, algorithm)
-    made = VanillaTransformerTokenizer.train(TEXTS, size and size + 1, algorithm, mask_token=True)
+    plain = train_tokenizer(TEXTS, size, algorithm)
+    made = train_tokenizer(TEXTS, size and size + 1, algorithm, mask_token=True)
     assert len(made) == len(plain) + 1 and made.mask_token_id == len(plain)
     for text in ("the cat", "  two é\n", "<masked", "(mask>"):
         assert made(text)["input_ids"] == plain(text)["input_ids"]
@@ -247,7 +243,7 @@ def test_words_stay_apart_in_a_tokenizer_without_a_space_before_a_text():
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_lowercasing_applies_to_text_but_not_to_targets(algorithm, tmp_path):
     size = None if algorithm == "presplit" else 260
-    tokenizer = VanillaTransformerTokenizer.train(["hello", "HH AH"], size, algorithm, lowercase=True)
+    tokenizer = train_tokenizer(["hello", "HH AH"], size, algorithm, lowercase=True)
     tokenizer.save_pretrained(tmp_path)
     for either in (tokenizer, AutoTokenizer.from_pretrained(tmp_path)):
         assert either("HeLLo")["input_ids"] == either("hello")["input_ids"]
@@ -261,7 +257,7 @@ def test_lowercasing_applies_to_text_but_not_to_targets(algorithm, tmp_path):
 
 
 def test_a_target_that_one_thread_reads_leaves_the_sources_of_others_alone():
-    tokenizer = VanillaTransformerTokenizer.train(["hello", "HH AH"], 260, lowercase=True)
+    tokenizer = train_tokenizer(["hello", "HH AH"], 260, lowercase=True)
     expected = tokenizer("HELLO")["input_ids"]
     started, stop = threading.Event(), threading.Event()
 

@@ -20,6 +20,7 @@ from transformers import (
 )
 
 from vanilla_transformer import Translator, VanillaTransformerForConditionalGeneration, VanillaTransformerTokenizer
+from vanilla_transformer.tokenizer import train_tokenizer
 from vanilla_transformer.translation.searches import GraphSearch
 
 TEXTS = ["the cat sat on the mat", "a dog ran", "the dog sat on a cat", "cats and dogs"] * 4
@@ -28,7 +29,7 @@ PROJECTIONS = ["q_proj", "k_proj", "v_proj", "out_proj"]
 
 @pytest.fixture(scope="module")
 def tokenizer() -> VanillaTransformerTokenizer:
-    return VanillaTransformerTokenizer.train(TEXTS, 284, begins=True, mask_token=True)
+    return train_tokenizer(TEXTS, 284, begins=True, mask_token=True)
 
 
 def build(kind: str = "translator", **fields: Any) -> Any:

@@ -21,6 +21,7 @@ from vanilla_transformer.recipe.reading import load_recipe
 from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.tasks import evaluate, get_task
 from vanilla_transformer.tasks.text_classification import TextClassifier
+from vanilla_transformer.tokenizer import train_tokenizer
 from vanilla_transformer.training.loop import train
 
 LINES = ["the dog sees the cow", "", "the oak is the elm", "  ", "the fig likes the fir " * 3]
@@ -69,7 +70,7 @@ def test_numbers_are_sorted_as_numbers_and_two_texts_stand_together(labelled, tm
 
 def test_tags_stand_on_first_pieces_alone():
     task = get_task("token-classification")
-    tokenizer = VanillaTransformerTokenizer.train(["unbelievable words"], 262, begins=True)
+    tokenizer = train_tokenizer(["unbelievable words"], 262, begins=True)
     encoder = task.encoder(Recipe.of(task=task.name, labels=("A", "B")))
     rows = encoder.encode({"words": ["unbelievable\twords", "a"], "tags": ["B\tA", "B"]}, tokenizer)
     batch = task.collate({name: [np.array(row) for row in rows[name]] for name in rows}, None, task.config(Recipe()))

@@ -14,10 +14,10 @@ from vanilla_transformer.cli import main
 from vanilla_transformer.data.corpus import read_corpus
 from vanilla_transformer.data.preparation import prepare_corpus
 from vanilla_transformer.data.text_lines import LONGEST_PIECE
-from vanilla_transformer.model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
 from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.tasks import get_task, task_for, task_of_model
 from vanilla_transformer.tasks.masked_language_modeling import masked, tokens_masked
+from vanilla_transformer.tokenizer import train_tokenizer
 from vanilla_transformer.training.loop import train
 from vanilla_transformer.translation.loading import load_own_tokenizer
 
@@ -105,7 +105,7 @@ def test_packed_text_is_scored_whole_with_each_row_counted_once(trained, packed,
 def test_packed_blocks_return_each_character(algorithm, most, tmp_path):
     (tmp_path / "in.txt").write_bytes(TEXT.encode())
     size = 262 if algorithm == "character" else 264
-    tokenizer = VanillaTransformerTokenizer.train([TEXT], size, algorithm=algorithm, begins=True, ends=False)
+    tokenizer = train_tokenizer([TEXT], size, algorithm=algorithm, begins=True, ends=False)
     text = read_corpus([str(tmp_path / "in.txt")], form=PACKED_FORM)
     encoder = task_for(PACKED).encoder(PACKED)
     corpus = prepare_corpus(text, tokenizer, encoder, max_length=most, directory=tmp_path / "ids")

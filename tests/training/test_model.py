@@ -12,13 +12,13 @@ from vanilla_transformer import (
     VanillaTransformerEncoderConfig,
     VanillaTransformerEncoderForMaskedLM,
     VanillaTransformerForConditionalGeneration,
-    VanillaTransformerTokenizer,
 )
 from vanilla_transformer.errors import RecipeError, RunError
 from vanilla_transformer.recipe.defaults import paper_learning_rate
 from vanilla_transformer.recipe.reading import load_recipe
 from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.tasks import get_task
+from vanilla_transformer.tokenizer import train_tokenizer
 from vanilla_transformer.training.loop import train
 from vanilla_transformer.training.model import build_model, recipe_of_start
 
@@ -84,7 +84,7 @@ def test_options_that_contradict_the_starting_model_are_refused(further, asked, 
 
 def test_a_classifier_takes_the_encoder_of_a_masked_language_model(tmp_path):
     sizes = {"d_model": 16, "d_ff": 32, "num_heads": 2, "encoder_layers": 1, "positional_encoding": "learned"}
-    tokenizer = VanillaTransformerTokenizer.train(["the cat"] * 3, vocab_size=265, begins=True, mask_token=True)
+    tokenizer = train_tokenizer(["the cat"] * 3, vocab_size=265, begins=True, mask_token=True)
     config = VanillaTransformerEncoderConfig(vocab_size=len(tokenizer), activation_function="gelu", **sizes)
     source = VanillaTransformerEncoderForMaskedLM(config)
     source.save_pretrained(tmp_path)

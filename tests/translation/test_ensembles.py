@@ -16,8 +16,8 @@ from vanilla_transformer import (
     Translator,
     VanillaTransformerConfig,
     VanillaTransformerForConditionalGeneration,
-    VanillaTransformerTokenizer,
 )
+from vanilla_transformer.tokenizer import train_tokenizer
 from vanilla_transformer.translation.ensemble import EnsembleForConditionalGeneration
 from vanilla_transformer.translation.loading import load_model
 from vanilla_transformer.translation.minimum_bayes_risk import best_hypotheses
@@ -129,7 +129,7 @@ def test_models_that_cannot_form_an_ensemble_are_refused(models, named):
 
 
 def test_pipeline_translates_with_an_ensemble():
-    tokenizer = VanillaTransformerTokenizer.train(["a b"], vocab_size=260)
+    tokenizer = train_tokenizer(["a b"], vocab_size=260)
     models = [transformer(0, 260), transformer(1, 260)]
     translate = pipeline("translation", model=EnsembleForConditionalGeneration(models), tokenizer=tokenizer)
     lines = ["a b", "b", ""]
@@ -144,13 +144,13 @@ def test_pipeline_translates_with_an_ensemble():
 @pytest.fixture(scope="module")
 def directories(tmp_path_factory):
     folder = tmp_path_factory.mktemp("models")
-    tokenizer = VanillaTransformerTokenizer.train(["a b"], vocab_size=260)
+    tokenizer = train_tokenizer(["a b"], vocab_size=260)
     for name, model in (("one", transformer(0, 260)), ("two", recurrent(1, 260)), ("three", transformer(2, 261))):
         model.save_pretrained(folder / name)
         tokenizer.save_pretrained(folder / name)
-    VanillaTransformerTokenizer.train(["ab ab"], vocab_size=261).save_pretrained(folder / "three")
+    train_tokenizer(["ab ab"], vocab_size=261).save_pretrained(folder / "three")
     transformer(2, 260).save_pretrained(folder / "split")
-    unlike = VanillaTransformerTokenizer.train(["a b"], vocab_size=260)
+    unlike = train_tokenizer(["a b"], vocab_size=260)
     unlike.backend_tokenizer.normalizer = None
     unlike.save_pretrained(folder / "split")
     (folder / "in").write_text("a b\n\nb\na a b\n")

@@ -11,16 +11,16 @@ from refusals import refused
 from safetensors.torch import load_file, save_file
 from small_models import random_model, save
 
-from vanilla_transformer import VanillaTransformerTokenizer
 from vanilla_transformer.errors import ModelError
 from vanilla_transformer.export.conversion import convert
+from vanilla_transformer.tokenizer import train_tokenizer
 from vanilla_transformer.translation.loading import load_config, load_model, load_own_tokenizer, load_tokenizer
 
 
 @pytest.fixture
 def directory(tmp_path):
     """A model and a tokenizer that fit."""
-    tokenizer = VanillaTransformerTokenizer.train(["one two three"] * 9, vocab_size=264)
+    tokenizer = train_tokenizer(["one two three"] * 9, vocab_size=264)
     save(random_model("translator", vocab_size=264), tokenizer, tmp_path)
     return tmp_path
 

@@ -5,7 +5,7 @@ import random
 import pytest
 from small_models import unigram_tokenizer
 
-from vanilla_transformer import VanillaTransformerTokenizer
+from vanilla_transformer.tokenizer import train_tokenizer
 from vanilla_transformer.translation.live_models import LibraryTokenizer
 from vanilla_transformer.translation.tokenizer_file import beginning
 
@@ -32,7 +32,7 @@ def tokenizer(request):
     if request.param == "unigram":
         return unigram_tokenizer(TEXTS * 3, 300)
     size = {"presplit": None, "character": 260}.get(request.param, 300)
-    return VanillaTransformerTokenizer.train(TEXTS * 3, vocab_size=size, algorithm=request.param)
+    return train_tokenizer(TEXTS * 3, vocab_size=size, algorithm=request.param)
 
 
 @pytest.mark.parametrize("kind", LETTERS)

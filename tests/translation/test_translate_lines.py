@@ -11,7 +11,7 @@ from small_models import SIZES, CopyingModel
 
 from vanilla_transformer.model.configuration_vanilla_transformer import VanillaTransformerConfig
 from vanilla_transformer.model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
-from vanilla_transformer.model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
+from vanilla_transformer.tokenizer import train_tokenizer
 from vanilla_transformer.translation import Translator, with_pauses
 
 LINES = ["a b c", "", "the longest line of them all", "  ", "d", "e f", "e f"]
@@ -19,7 +19,7 @@ LINES = ["a b c", "", "the longest line of them all", "  ", "d", "e f", "e f"]
 
 @pytest.fixture(scope="module")
 def tokenizer():
-    return VanillaTransformerTokenizer.train(LINES, vocab_size=260)
+    return train_tokenizer(LINES, vocab_size=260)
 
 
 @pytest.fixture

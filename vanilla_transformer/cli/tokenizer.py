@@ -33,14 +33,14 @@ class Tokenizer:
 
     def run(self) -> None:
         """Trains and saves the tokenizer."""
-        from vanilla_transformer.model.tokenization_vanilla_transformer import VanillaTransformerTokenizer, lowercased
+        from vanilla_transformer.tokenizer import lowercased, train_tokenizer
 
         if not self.files:
             raise RecipeError("Give at least one file to train on.")
         check_new_directory(self.output)
         lines = chain.from_iterable(map(read_input, self.files))
         texts = map(lowercased, lines) if self.lowercase else lines
-        tokenizer = VanillaTransformerTokenizer.train(texts, self.vocab_size, self.algorithm, lowercase=self.lowercase)
+        tokenizer = train_tokenizer(texts, self.vocab_size, self.algorithm, lowercase=self.lowercase)
         with atomic_directory(self.output) as place:
             tokenizer.save_pretrained(place)
         print(f"{self.output}: {len(tokenizer):,} vocabulary entries", file=sys.stderr)

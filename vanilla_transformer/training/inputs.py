@@ -24,10 +24,11 @@ from vanilla_transformer.data.preparation import (
 from vanilla_transformer.data.sources import BETWEEN_WORDS, refuse_pipes
 from vanilla_transformer.errors import CorpusError, RecipeError, RunError, VocabularyError
 from vanilla_transformer.model.configuration_vanilla_transformer import VanillaTransformerConfig
-from vanilla_transformer.model.tokenization_vanilla_transformer import VanillaTransformerTokenizer, lowercased
+from vanilla_transformer.model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
 from vanilla_transformer.recipe.defaults import choose_vocab_size
 from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.tasks import Batch, RowRandom, task_for
+from vanilla_transformer.tokenizer import lowercased, train_tokenizer
 from vanilla_transformer.training.checkpoints import Progress, has_checkpoints
 from vanilla_transformer.training.run_directory import RECIPE, RunDirectory
 from vanilla_transformer.translation.loading import load_own_tokenizer, saved_config
@@ -223,7 +224,7 @@ def learn_tokenizer(
         say(f"The vocabulary is learned from {len(sample):,} of the {rows:,} {task.form.unit}, sampled evenly.")
 
     def learned(vocab_size: int) -> VanillaTransformerTokenizer:
-        return VanillaTransformerTokenizer.train(
+        return train_tokenizer(
             _sentences(sample, recipe),
             vocab_size,
             algorithm=recipe.tokenizer.tokenizer_algorithm,
