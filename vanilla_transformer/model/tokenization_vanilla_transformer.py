@@ -112,7 +112,7 @@ class VanillaTransformerTokenizer(PreTrainedTokenizerFast):
             kwargs.setdefault("continuing_subword_prefix", "")
         return super().train_new_from_iterator(*args, **kwargs)
 
-    def updatepost_processor(self) -> None:
+    def update_post_processor(self) -> None:
         """Sets the tokens around a text as asked for at loading, and leaves the rest as it is."""
         for name in {"add_bos_token", "add_eos_token"} & self.init_kwargs.keys():
             setattr(self, name, self.init_kwargs[name])
