@@ -7,6 +7,7 @@ import torch
 from accelerate import cpu_offload
 from searches import END, INPUTS, PAD, WORDS, sharp, without_engine
 from transformers import EosTokenCriteria, StoppingCriteriaList
+from transformers.modeling_outputs import BaseModelOutput
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from vanilla_transformer.engine.stacks import DecoderCache
@@ -96,6 +97,13 @@ def test_what_the_librarys_search_fails_at_fails_there(model, way, call):
     assert str(found.value) == str(by_library.value)
 
 
+def test_where_every_hypothesis_becomes_impossible_the_result_is_the_librarys(model, way):
+    few = {"suppress_tokens": [PAD, END, *range(12, WORDS)], "no_repeat_ngram_size": 1, "max_new_tokens": 30}
+    expected = by_library(model, **few)
+    with way():
+        assert torch.equal(model.generate(**INPUTS, **few), expected) and expected.shape[1] > 5
+
+
 def test_a_search_without_a_possible_token_ends(model, way):
     with way():
         assert (model.generate(**INPUTS, suppress_tokens=[*range(WORDS)], max_new_tokens=9)[:, 1:] == PAD).all()
@@ -109,12 +117,15 @@ def test_a_sentence_is_forced_to_end_at_its_own_limit(model, way):
     assert alone[-1] == END and torch.equal(beside[: len(alone)], alone) and (beside[len(alone) :] == PAD).all()
 
 
-def test_encoder_outputs_may_be_a_tuple(model, way):
+def test_encoder_outputs_may_be_a_tuple_and_given_again(model, way):
     with torch.no_grad():
         states = model.get_encoder()(**INPUTS).last_hidden_state
-    with way():
-        found = model.generate(encoder_outputs=(states,), attention_mask=MASK, num_beams=1, max_new_tokens=9)
-    assert torch.equal(found, by_library(model, num_beams=1, max_new_tokens=9))
+    expected = by_library(model, max_new_tokens=9)
+    whole = BaseModelOutput(states)
+    for given in ((states,), whole, whole):  # A caller's stays as it is.
+        with way():
+            found = model.generate(encoder_outputs=given, attention_mask=MASK, max_new_tokens=9)
+        assert torch.equal(found, expected)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64], ids=str)

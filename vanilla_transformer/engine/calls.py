@@ -31,7 +31,18 @@ from vanilla_transformer.graph.known import words
 from .cpu import computing_dtype, fitting_threads
 from .known import unknown
 from .linear import Weights
-from .search import BeamSearch, Decoding, Hypotheses, Limits, Processor, greedy_search, likeliest, penalty, sampled
+from .search import (
+    IMPOSSIBLE,
+    BeamSearch,
+    Decoding,
+    Hypotheses,
+    Limits,
+    Processor,
+    greedy_search,
+    likeliest,
+    penalty,
+    sampled,
+)
 from .stacks import Decoder
 
 logger = logging.get_logger(__name__)
@@ -114,6 +125,8 @@ def decode(call: Call) -> torch.Tensor | ModelOutput | None:
         with torch.autocast(call.model.device.type, enabled=False):
             if width > 1:
                 hypotheses = BeamSearch(decoding, prompts_NP, width, limits, process).run()
+                if (hypotheses.scores[:, 0] <= IMPOSSIBLE).any():  # The library returns some that have not ended.
+                    return None
             else:
                 # Sampling with torch's generator also draws for finished sentences, as the library does, so that one
                 # seed draws the same tokens.

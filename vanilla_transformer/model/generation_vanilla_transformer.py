@@ -285,8 +285,10 @@ class PaperGenerationMixin(EngineGenerationMixin):
         `num_beams=5` and `generation_config=GenerationConfig(num_beams=5)` are the same request. `do_sample=True`
         without `num_beams` samples without a beam.
         """
-        if isinstance(kwargs.get("encoder_outputs"), tuple):  # The library could not repeat it for a beam.
-            kwargs["encoder_outputs"] = BaseModelOutput(last_hidden_state=kwargs["encoder_outputs"][0])
+        encoded = kwargs.get("encoder_outputs")
+        if encoded is not None:  # The library repeats the caller's for a beam in place, and cannot repeat a tuple.
+            is_tuple = isinstance(encoded, tuple)
+            kwargs["encoder_outputs"] = BaseModelOutput(encoded[0]) if is_tuple else copy.copy(encoded)
         asked = _Asked(kwargs, generation_config, self)
         settings, beyond = asked.search(), asked.beyond_source()
         if beyond is not None:
