@@ -3,14 +3,17 @@
 import hashlib
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
+from functools import reduce
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 from datasets import Dataset, Features, List as ListOf, Value
 from datasets.fingerprint import Hasher
 from numpy.typing import NDArray
@@ -19,8 +22,7 @@ from transformers import PreTrainedTokenizerBase
 from vanilla_transformer.atomic_files import atomic_directory
 from vanilla_transformer.data.batching import Lengths
 from vanilla_transformer.data.corpus import as_text, fingerprint_settings
-from vanilla_transformer.data.encoding import Encoder, Ids, Rows, Texts
-from vanilla_transformer.data.sources import Row
+from vanilla_transformer.data.encoding import Encoder, Ids, Rows as Rows, Texts as Texts
 from vanilla_transformer.errors import CorpusError
 from vanilla_transformer.model.tokenization_vanilla_transformer import VanillaTransformerTokenizer, plain_text
 
@@ -147,17 +149,18 @@ def prepare_corpus(
             return there
     name, form = corpus.info.description or "the dataset", encoder.form
     corpus = as_text(corpus, form, form.names, name, directory)
-    batches = _Batches(tokenizer, encoder, max_length, len(corpus))
     kind = Value("uint16" if encoder.ids(tokenizer) <= 1 << 16 else "uint32")
+    features = Features({column: ListOf(kind) for column in encoder.columns})
+    batches = _Batches(tokenizer, encoder, features.arrow_schema, max_length, len(corpus))
     directory.mkdir(parents=True, exist_ok=True)
     (directory / REPORT_FILE).unlink(missing_ok=True)  # It would not be that of the next tokens.
     with atomic_directory(directory, "tokens", last=REPORT_FILE) as temporary:
-        corpus.map(
+        corpus.with_format("arrow").map(
             batches,
             with_indices=True,
             batched=True,
             remove_columns=corpus.column_names,
-            features=Features({column: ListOf(kind) for column in encoder.columns}),
+            features=features,
             new_fingerprint=made,
             cache_file_name=str(temporary / TOKENS_FILE),
             desc="tokenizing",
@@ -187,9 +190,12 @@ def settings_fingerprint(tokenizer: PreTrainedTokenizerBase, encoder: Encoder, m
 class _Batches:
     """Encodes batches of text without the rows that are empty or too long, and counts these."""
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase, encoder: Encoder, max_length: int, rows: int) -> None:
-        self._tokenizer, self._encoder, self._most, self._rows = tokenizer, encoder, max_length, rows
-        self._longest_text = _longest_text(tokenizer, max_length)
+    def __init__(
+        self, tokenizer: PreTrainedTokenizerBase, encoder: Encoder, schema: pa.Schema, max_length: int, rows: int
+    ) -> None:
+        self._tokenizer, self._encoder, self._schema = tokenizer, encoder, schema
+        self._max_length, self._rows = max_length, rows
+        self._max_characters = _max_characters(tokenizer, max_length)
         self._open: list[int] = []
         self._read = self._kept = self._empty = 0
 
@@ -198,51 +204,63 @@ class _Batches:
         """The counts so far."""
         return PreparationReport(self._read, self._kept, self._empty, self._read - self._kept - self._empty)
 
-    def __call__(self, batch: Texts, indices: Sequence[int]) -> dict[str, list[Sequence[int]]]:
+    def __call__(self, batch: pa.Table, indices: Sequence[int]) -> pa.Table:
         """Returns the columns of ids."""
-        form, columns = self._encoder.form, self._encoder.columns
-        texts = list(zip(*(batch[name] for name in form.names), strict=True))
+        form = self._encoder.form
         if form.packed:
-            kept: Sequence[tuple[Sequence[int], ...]] = self._packed(texts, is_last=indices[-1] == self._rows - 1)
+            kept = self._packed(batch, is_last=indices[-1] == self._rows - 1)
             self._read += len(kept)
         else:
-            required = [place for place, column in enumerate(form.columns) if not column.optional]
-            full = [row for row in texts if all(row[place].strip() for place in required)]
+            required = (batch[column.name] for column in form.columns if not column.optional)
+            full = _filtered(batch, (pc.invert(_is_blank(texts)) for texts in required))
             # Tokenizing a single word of 10 MB takes seconds and gigabytes.
-            short = [row for row in full if form.in_blocks or max(map(len, row)) <= self._longest_text]
+            lengths = (pc.utf8_length(full[name]) for name in form.names if not form.in_blocks)
+            short = _filtered(full, (pc.less_equal(length, self._max_characters) for length in lengths))
             rows = self._encoded(short)
-            kept = [row for row in rows if max(map(len, row)) <= self._most]
-            self._read += len(texts) + len(rows) - len(short)
-            self._empty += len(texts) - len(full)
+            counts = map(pc.list_value_length, rows.columns)
+            kept = _filtered(rows, (pc.less_equal(count, self._max_length) for count in counts))
+            self._read += len(batch) + len(rows) - len(short)
+            self._empty += len(batch) - len(full)
         self._kept += len(kept)
-        return {name: [row[place] for row in kept] for place, name in enumerate(columns)}
+        return kept
 
-    def _encoded(self, texts: Sequence[Row]) -> list[tuple[Sequence[int], ...]]:
-        if not texts:
-            return []
-        names, columns = self._encoder.form.names, self._encoder.columns
-        ids = self._encoder.encode(dict(zip(names, zip(*texts, strict=True), strict=True)), self._tokenizer)
-        return list(zip(*(ids[column] for column in columns), strict=True))
+    def _encoded(self, texts: pa.Table) -> pa.Table:
+        if not len(texts):
+            return self._schema.empty_table()
+        ids = self._encoder.encode(texts.to_pydict(), self._tokenizer)
+        return pa.table({column: ids[column] for column in self._encoder.columns}, self._schema)
 
-    def _packed(self, texts: Sequence[Row], *, is_last: bool) -> list[tuple[list[int]]]:
+    def _packed(self, texts: pa.Table, *, is_last: bool) -> pa.Table:
         """Returns the blocks that are full after some more pieces, each starting with the last id of the one before.
 
         So all ids of a text but the first are predicted exactly once. An empty piece ends the text before it.
         """
-        blocks: list[tuple[list[int]]] = []
-        pieces = [(piece, ids) for (piece,), (ids,) in zip(texts, self._encoded(texts), strict=True)]
-        for piece, ids in [*pieces, *[("", [])] * is_last]:
+        blocks: list[list[int]] = []
+        (name,), (column,), most = self._encoder.form.names, self._encoder.columns, self._max_length
+        pieces = texts.to_pydict()
+        ids_of_pieces = self._encoder.encode(pieces, self._tokenizer)[column]
+        for piece, ids in [*zip(pieces[name], ids_of_pieces, strict=True), *[("", [])] * is_last]:
             if not piece:
-                blocks += [(self._open,)] if len(self._open) > 1 else []
+                blocks += [self._open] if len(self._open) > 1 else []
                 self._open = []
             self._open += ids
-            starts = range(0, len(self._open) - self._most, self._most - 1)
-            blocks += [(self._open[start : start + self._most],) for start in starts]
-            del self._open[: len(starts) * (self._most - 1)]
-        return blocks
+            starts = range(0, len(self._open) - most, most - 1)
+            blocks += [self._open[start : start + most] for start in starts]
+            del self._open[: len(starts) * (most - 1)]
+        return pa.table([blocks], self._schema)
 
 
-def _longest_text(tokenizer: PreTrainedTokenizerBase, max_length: int) -> float:
+def _is_blank(texts: pa.ChunkedArray) -> pa.ChunkedArray:
+    return pc.equal(pc.utf8_length(pc.utf8_trim_whitespace(texts)), 0)
+
+
+def _filtered(table: pa.Table, conditions: Iterable[pa.ChunkedArray]) -> pa.Table:
+    """Returns the rows that satisfy all conditions."""
+    found = list(conditions)
+    return table.filter(reduce(pc.and_, found)) if found else table
+
+
+def _max_characters(tokenizer: PreTrainedTokenizerBase, max_length: int) -> float:
     """Returns the most characters that `max_length` tokens can hold: longer texts need not be tokenized.
 
     Other tokenizers may skip characters, so no limit is known.

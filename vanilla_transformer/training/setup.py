@@ -10,13 +10,14 @@ from functools import partial
 from accelerate import Accelerator
 from accelerate.tracking import get_available_trackers
 
+from vanilla_transformer.data.mixing import MixedCorpus
 from vanilla_transformer.errors import RecipeError
 from vanilla_transformer.evaluation import check_names
 from vanilla_transformer.recipe.defaults import CorpusFacts, check_sizes, counted, device_facts, resolve
 from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.tasks import task_for
 from vanilla_transformer.training.checkpoints import Checkpoint, latest_checkpoint
-from vanilla_transformer.training.inputs import Inputs, MixedCorpus, gather_inputs
+from vanilla_transformer.training.inputs import Inputs, gather_inputs
 from vanilla_transformer.training.model import recipe_of_start
 from vanilla_transformer.training.processes import (
     check_launch,
