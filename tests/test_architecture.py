@@ -133,7 +133,7 @@ SECTIONS = {
     "LanguageModelHead": "Section 3.4",
     "PositionalEncoding": "Section 3.5",
     "Dropout": "Section 5.4",
-    "HubModel.loss_function": "Section 5.4",
+    "Head.loss_function": "Section 5.4",
     "Stack.embed": "Sections 3.4",
 }
 

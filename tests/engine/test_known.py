@@ -84,14 +84,17 @@ def test_an_added_part_is_declined(ways_taken, add):
 
 METHODS = [
     *((nn.Linear, "forward"), (modeling.Encoder, "forward"), (modeling.MultiHeadAttention, "_heads")),
-    *((modeling.PositionalEncoding, "_encode"), (modeling.Encoder, "embed_tokens")),
+    *((modeling.PositionalEncoding, "_encode"), (modeling.Encoder, "shares_embedding")),
 ]
 
 
 @pytest.mark.parametrize(("kind", "name"), METHODS, ids=lambda part: getattr(part, "__name__", part))
 def test_a_patched_method_is_declined(ways_taken, monkeypatch, kind: type, name: str):
     model, own = sharp(0), getattr(kind, name)
-    others = {"_heads": staticmethod(lambda *args: own(*args)), "embed_tokens": property(lambda self: own.fget(self))}
+    others = {
+        "_heads": staticmethod(lambda *args: own(*args)),
+        "shares_embedding": property(lambda self: own.fget(self)),
+    }
     monkeypatch.setattr(kind, name, others.get(name, lambda self, *args, **kwargs: own(self, *args, **kwargs)))
     assert_equal_or_declined(model, ways_taken, must_decline=True)
 

@@ -4,6 +4,7 @@ from typing import Any, Literal, Self
 
 from huggingface_hub.dataclasses import strict, validated_field
 from transformers import PreTrainedConfig
+from transformers.activations import ACT2FN
 
 # Table 3, one entry per row: the differences from `base`. `small` and `tiny` are ours, for corpora that the paper's
 # sizes would only memorise.
@@ -102,6 +103,10 @@ class VanillaTransformerBaseConfig(PreTrainedConfig):
         self.d_v = self.d_v or self.d_model // self.num_heads
         if self.positional_encoding == "sinusoidal" and self.d_model % 2:
             raise ValueError(f"Sinusoidal positions come in pairs: d_model must be even, not {self.d_model}.")
+        if self.activation_function not in ACT2FN:
+            raise ValueError(
+                f"There is no activation_function {self.activation_function!r}; there are {', '.join(ACT2FN)}."
+            )
         super().__post_init__(**kwargs)
 
     @classmethod

@@ -7,15 +7,12 @@ Shapes in names: B batch · S source · T positions · Q query positions · L ke
 (keys) or d_v (values) · V vocabulary · C classes.
 """
 
-import os
-import shutil
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
-from typing import Any, ClassVar
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import nn
-from transformers import PreTrainedConfig, PreTrainedModel, initialization as init
+from transformers import PreTrainedConfig, initialization as init
 from transformers.activations import ACT2FN
 from transformers.cache_utils import Cache, DynamicCache, EncoderDecoderCache
 from transformers.masking_utils import create_bidirectional_mask, create_causal_mask
@@ -43,7 +40,7 @@ from .configuration_vanilla_transformer import (
     VanillaTransformerEncoderConfig,
 )
 from .generation_vanilla_transformer import EngineGenerationMixin, PaperGenerationMixin, paper_generation_config
-from .pipeline_vanilla_transformer import CUSTOM_PIPELINES
+from .pipeline_vanilla_transformer import HubModel, name_hub_classes
 
 try:  # A saved model does not copy what is imported in a `try`: there the loss holds all logits.
     from vanilla_transformer.engine.cross_entropy import summed_cross_entropy
@@ -162,10 +159,6 @@ class PositionwiseFeedForward(nn.Module):
         super().__init__()
         self.w_1 = nn.Linear(config.d_model, config.d_ff)
         self.w_2 = nn.Linear(config.d_ff, config.d_model)
-        if config.activation_function not in ACT2FN:
-            raise ValueError(
-                f"There is no activation_function {config.activation_function!r}; there are {', '.join(ACT2FN)}."
-            )
         self.activation = ACT2FN[config.activation_function]
         self.activation_dropout = Dropout(config.activation_dropout)
 
@@ -297,64 +290,28 @@ class DecoderLayer(GradientCheckpointingLayer):
         return self.feed_forward_norm(x + self.dropout(self.feed_forward(x)))
 
 
-class HubModel(PreTrainedModel):
-    """A model that is saved with the code of its family, and whose loss may be replaced.
-
-    Attributes:
-        hub_classes: The class for each Auto class, by its file.
-    """
-
-    hub_classes: ClassVar[dict[str, str]] = {}
-
-    def save_pretrained(self, save_directory: str | os.PathLike[str], *args: Any, **kwargs: Any) -> None:
-        """Saves as the library does, with the files of the classes registered for the Auto classes.
-
-        The library names only one Auto class per model; the others and the pipeline are named here.
-        """
-        if self.hub_classes:
-            self.config.auto_map = {**(getattr(self.config, "auto_map", None) or {}), **self.hub_classes}
-        if "AutoModelForSeq2SeqLM" in self.hub_classes:
-            self.config.custom_pipelines = CUSTOM_PIPELINES["AutoModelForSeq2SeqLM"]
-        elif "ForTokenClassification" in type(self).__name__:
-            self.config.custom_pipelines = CUSTOM_PIPELINES["AutoModelForTokenClassification"]
-        if not self.config.tie_word_embeddings:
-            # The library leaves out names that share a weight, even where it will not tie them again.
-            weights = self.state_dict() if kwargs.get("state_dict") is None else kwargs["state_dict"]
-            kwargs["state_dict"] = {name: weight.clone() for name, weight in weights.items()}
-        super().save_pretrained(save_directory, *args, **kwargs)
-        config = os.path.join(save_directory, "config.json")
-        if os.path.isfile(config):
-            # A search in ONNX that points into the weights would read others from the same places.
-            Path(save_directory, "translate.onnx").unlink(missing_ok=True)
-        # Whatever the umask, safetensors' files can be read by their owner alone: give them the configuration's mode.
-        for weights in Path(save_directory).glob("*.safetensors") if os.path.isfile(config) else ():
-            shutil.copymode(config, weights)
-
-    @property
-    def loss_function(self) -> Callable[..., torch.Tensor]:
-        """Section 5.4, or the loss set in its place."""
-        # Torch registers a module that is set, and calls no setter for it.
-        return getattr(self, "_loss_function", None) or self._modules.get("loss_function") or self.own_loss
-
-    @loss_function.setter
-    def loss_function(self, value: Callable[..., torch.Tensor]) -> None:
-        self._loss_function = value
-
-    def own_loss(self, logits: torch.Tensor, labels: torch.Tensor, **kwargs: Any) -> torch.Tensor:
-        """Returns the loss of section 5.4."""
-        raise NotImplementedError
-
-    def _label_smoothing(self) -> float:
-        return float(self.config.label_smoothing) if self.training else 0.0
+def check_mask(mask_BT: torch.Tensor | None, length: int) -> None:
+    """Refuses a mask (batch, tokens) of another length: which tokens it covers would be unclear."""
+    if mask_BT is None or mask_BT.dim() != 2 or torch.compiler.is_compiling() or mask_BT.shape[1] == length:
+        return
+    raise ValueError(
+        f"An attention mask is for {mask_BT.shape[1]:,} tokens, and there are {length:,}: give one for each."
+    )
 
 
-def name_hub_classes(family: type[PreTrainedConfig], models: Mapping[str, type[HubModel]]) -> None:
-    """Makes a family's models name its classes for the Auto classes when they are saved."""
-    kinds = {"AutoConfig": family, **models}
-    hub_classes = {name: f"{kind.__module__.rpartition('.')[2]}.{kind.__name__}" for name, kind in kinds.items()}
-    for auto_class, model in models.items():
-        model.hub_classes = hub_classes
-        model.register_for_auto_class(auto_class)
+def can_be_read(tensor: torch.Tensor | None) -> bool:
+    """Tells whether the host may read a mask, to find that nothing is masked: for an accelerator's it would wait."""
+    return tensor is None or tensor.device.type == "cpu"
+
+
+def refuse_positions(kwargs: dict[str, object]) -> None:
+    """Refuses a caller's positions, which would have no effect."""
+    for name in ("position_ids", "decoder_position_ids"):
+        if kwargs.get(name) is not None:
+            raise ValueError(
+                f"{name} cannot be given: a sentence's positions count its tokens in the attention mask, from 0. "
+                "Sentences that are packed into one row have to be rows of their own."
+            )
 
 
 class VanillaTransformerPreTrainedModel(HubModel):
@@ -393,8 +350,7 @@ class Stack(VanillaTransformerPreTrainedModel):
 
     def __init__(self, config: VanillaTransformerBaseConfig, layers: Sequence[nn.Module]) -> None:
         super().__init__(config)
-        self._modules["embed_tokens"] = nn.Embedding(config.vocab_size, config.d_model)
-        self._shared: tuple[nn.Module, ...] = ()  # A tuple keeps it from being registered.
+        self.embed_tokens: nn.Module = nn.Embedding(config.vocab_size, config.d_model)
         self.positional_encoding = PositionalEncoding(config)
         self.dropout = Dropout(config.dropout)
         self.layers = nn.ModuleList(layers)
@@ -405,19 +361,13 @@ class Stack(VanillaTransformerPreTrainedModel):
         """Tells whether the stack uses the embedding of its model instead of its own."""
         return "embed_tokens" not in self._modules
 
-    @property
-    def embed_tokens(self) -> nn.Module:
-        """The stack's own embedding, or its model's `shared`, which only the model registers.
+    def share(self, embedding: nn.Module) -> None:
+        """Makes the stack use its model's embedding, which the model alone registers.
 
         If a module is registered in several places, tools that adapt models replace it in only one of them.
         """
-        own = self._modules.get("embed_tokens")
-        return self._shared[0] if own is None else own
-
-    def share(self, embedding: nn.Module) -> None:
-        """Makes the stack use its model's embedding instead of its own."""
         self._modules.pop("embed_tokens", None)
-        self._shared = (embedding,)
+        self.__dict__["embed_tokens"] = embedding
 
     def _save_to_state_dict(self, destination: dict[str, object], prefix: str, keep_vars: bool) -> None:
         """Saves a shared embedding with a stack that is saved alone, and with a decoder that an adapter has untied."""
@@ -459,16 +409,6 @@ class Stack(VanillaTransformerPreTrainedModel):
             table = self.positional_encoding(width, device=device)
             encodings = nn.functional.embedding(positions_BT, table)
         return self.dropout(embeddings_BTD + encodings.to(embeddings_BTD.dtype))
-
-
-def refuse_positions(kwargs: dict[str, object]) -> None:
-    """Refuses a caller's positions, which would have no effect."""
-    for name in ("position_ids", "decoder_position_ids"):
-        if kwargs.get(name) is not None:
-            raise ValueError(
-                f"{name} cannot be given: a sentence's positions count its tokens in the attention mask, from 0. "
-                "Sentences that are packed into one row have to be rows of their own."
-            )
 
 
 class Encoder(Stack):
@@ -616,21 +556,28 @@ def number_of_items(labels: torch.Tensor, num_items_in_batch: torch.Tensor | int
     return num_items_in_batch.to(labels.device) if isinstance(num_items_in_batch, torch.Tensor) else num_items_in_batch
 
 
-def check_mask(mask_BT: torch.Tensor | None, length: int) -> None:
-    """Refuses a mask (batch, tokens) of another length: which tokens it covers would be unclear."""
-    if mask_BT is None or mask_BT.dim() != 2 or torch.compiler.is_compiling() or mask_BT.shape[1] == length:
-        return
-    raise ValueError(
-        f"An attention mask is for {mask_BT.shape[1]:,} tokens, and there are {length:,}: give one for each."
-    )
+class Head(HubModel):
+    """What a model's last states become: outputs, and the loss of section 5.4, which may be replaced."""
+
+    @property
+    def loss_function(self) -> Callable[..., torch.Tensor]:
+        """Section 5.4, or the loss set in its place."""
+        # Torch registers a module that is set, and calls no setter for it.
+        return getattr(self, "_loss_function", None) or self._modules.get("loss_function") or self.own_loss
+
+    @loss_function.setter
+    def loss_function(self, value: Callable[..., torch.Tensor]) -> None:
+        self._loss_function = value
+
+    def own_loss(self, logits: torch.Tensor, labels: torch.Tensor, **kwargs: Any) -> torch.Tensor:
+        """Returns the loss of section 5.4."""
+        raise NotImplementedError
+
+    def _label_smoothing(self) -> float:
+        return float(self.config.label_smoothing) if self.training else 0.0
 
 
-def can_be_read(tensor: torch.Tensor | None) -> bool:
-    """Tells whether the host may read a mask, to find that nothing is masked: for an accelerator's it would wait."""
-    return tensor is None or tensor.device.type == "cpu"
-
-
-class LanguageModelHead(HubModel):
+class LanguageModelHead(Head):
     """Section 3.4: the embedding as the output projection `lm_head`: logits, and the loss with or without them."""
 
     lm_head: Any
@@ -798,19 +745,11 @@ class VanillaTransformerModel(_EncoderDecoder):
 
     def __setattr__(self, name: str, value: Any) -> None:
         super().__setattr__(name, value)
-        # In a replica of `nn.DataParallel` the stacks still belong to the original.
+        # A replica of `nn.DataParallel` still has the original's stacks, and passes them embeddings of its own.
         if name == "shared" and not getattr(self, "_is_replica", False):
             for stack in (self.encoder, self.decoder):
                 if stack.shares_embedding:
                     stack.share(value)
-
-    def _embedded(
-        self, stack: Stack, ids: torch.Tensor | None, embeddings: torch.Tensor | None
-    ) -> tuple[torch.Tensor | None, torch.Tensor | None]:
-        """Returns ids and embeddings for a stack, which in a replica knows only the original's embedding."""
-        if stack.shares_embedding and ids is not None and embeddings is None:
-            return None, self.shared(ids)
-        return ids, embeddings
 
     @can_return_tuple
     def forward(
@@ -844,13 +783,13 @@ class VanillaTransformerModel(_EncoderDecoder):
         elif encoder_outputs is not None:
             encoded = BaseModelOutput(last_hidden_state=encoder_outputs[0])
         else:
-            input_ids, inputs_embeds = self._embedded(self.encoder, input_ids, inputs_embeds)
+            if input_ids is not None and inputs_embeds is None:
+                input_ids, inputs_embeds = None, self.shared(input_ids)
             encoded = self.encoder(
                 input_ids=input_ids, attention_mask=attention_mask, inputs_embeds=inputs_embeds, **kwargs
             )
-        decoder_input_ids, decoder_inputs_embeds = self._embedded(
-            self.decoder, decoder_input_ids, decoder_inputs_embeds
-        )
+        if self.decoder.shares_embedding and decoder_input_ids is not None and decoder_inputs_embeds is None:
+            decoder_input_ids, decoder_inputs_embeds = None, self.shared(decoder_input_ids)
         decoded = self.decoder(
             input_ids=decoder_input_ids,
             attention_mask=decoder_attention_mask,
@@ -938,7 +877,7 @@ class VanillaTransformerEncoderForMaskedLM(LanguageModelHead, VanillaTransformer
         )
 
 
-class _Classifier(VanillaTransformerPreTrainedModel):
+class _Classifier(Head, VanillaTransformerPreTrainedModel):
     """An encoder with a linear classifier, with section 5.4's dropout and label smoothing."""
 
     config: VanillaTransformerEncoderConfig

@@ -1,9 +1,15 @@
-"""Text in, text out: `pipeline("translation")`, as before transformers 5."""
+"""What a repository carries beside its model: pipelines, and its classes by their names in files.
 
-from collections.abc import Sequence
-from typing import Any
+`pipeline("translation")` is text in, text out, as before transformers 5.
+"""
 
-from transformers import Pipeline, TokenClassificationPipeline
+import os
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+from transformers import Pipeline, PreTrainedConfig, PreTrainedModel, TokenClassificationPipeline
 from transformers.utils import ModelOutput, logging
 
 logger = logging.get_logger(__name__)
@@ -106,3 +112,46 @@ CUSTOM_PIPELINES: dict[str, dict[str, dict[str, object]]] = {
         ("AutoModelForTokenClassification", "token-classification", VanillaTransformerTokenClassificationPipeline),
     )
 }
+
+
+class HubModel(PreTrainedModel):
+    """A model that is saved with the code of its family.
+
+    Attributes:
+        hub_classes: The class for each Auto class, by its file.
+    """
+
+    hub_classes: ClassVar[dict[str, str]] = {}
+
+    def save_pretrained(self, save_directory: str | os.PathLike[str], *args: Any, **kwargs: Any) -> None:
+        """Saves as the library does, with the files of the classes registered for the Auto classes.
+
+        The library names only one Auto class per model; the others and the pipeline are named here.
+        """
+        if self.hub_classes:
+            self.config.auto_map = {**(getattr(self.config, "auto_map", None) or {}), **self.hub_classes}
+        if "AutoModelForSeq2SeqLM" in self.hub_classes:
+            self.config.custom_pipelines = CUSTOM_PIPELINES["AutoModelForSeq2SeqLM"]
+        elif "ForTokenClassification" in type(self).__name__:
+            self.config.custom_pipelines = CUSTOM_PIPELINES["AutoModelForTokenClassification"]
+        if not self.config.tie_word_embeddings:
+            # The library leaves out names that share a weight, even where it will not tie them again.
+            weights = self.state_dict() if kwargs.get("state_dict") is None else kwargs["state_dict"]
+            kwargs["state_dict"] = {name: weight.clone() for name, weight in weights.items()}
+        super().save_pretrained(save_directory, *args, **kwargs)
+        config = os.path.join(save_directory, "config.json")
+        if os.path.isfile(config):
+            # A search in ONNX that points into the weights would read others from the same places.
+            Path(save_directory, "translate.onnx").unlink(missing_ok=True)
+        # Whatever the umask, safetensors' files can be read by their owner alone: give them the configuration's mode.
+        for weights in Path(save_directory).glob("*.safetensors") if os.path.isfile(config) else ():
+            shutil.copymode(config, weights)
+
+
+def name_hub_classes(family: type[PreTrainedConfig], models: Mapping[str, type[HubModel]]) -> None:
+    """Makes a family's models name its classes for the Auto classes when they are saved."""
+    kinds = {"AutoConfig": family, **models}
+    hub_classes = {name: f"{kind.__module__.rpartition('.')[2]}.{kind.__name__}" for name, kind in kinds.items()}
+    for auto_class, model in models.items():
+        model.hub_classes = hub_classes
+        model.register_for_auto_class(auto_class)

@@ -16,12 +16,8 @@ from transformers.modeling_outputs import BaseModelOutput, Seq2SeqModelOutput
 from transformers.utils import can_return_tuple
 
 from vanilla_transformer.model.generation_vanilla_transformer import PaperGenerationMixin, paper_generation_config
-from vanilla_transformer.model.modeling_vanilla_transformer import (
-    EncoderDecoderHead,
-    HubModel,
-    check_mask,
-    name_hub_classes,
-)
+from vanilla_transformer.model.modeling_vanilla_transformer import EncoderDecoderHead, check_mask
+from vanilla_transformer.model.pipeline_vanilla_transformer import HubModel, name_hub_classes
 
 from .configuration_recurrent_encoder_decoder import RecurrentEncoderDecoderConfig
 from .recurrent_equations import SourceAttention, gru_step, lstm_step, maxout
