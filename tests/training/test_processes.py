@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import pkgutil
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -23,6 +24,7 @@ from safetensors.torch import load_file
 from small_models import SIZES, figures, small_recipe
 from small_tasks import labelled, lines, masked_lines, tagged  # noqa: F401
 
+from vanilla_transformer import Translator
 from vanilla_transformer.cli import main
 from vanilla_transformer.data.preparation import StoredCorpus
 from vanilla_transformer.errors import RecipeError
@@ -107,14 +109,18 @@ def one_of_them(rank, variables, words, folder, deed):
 
 
 def record_rows():
-    """Has each process write down which pairs it reads."""
-    rows, original = {"train": [], "dev": []}, StoredCorpus.rows
+    """Has each process write down which pairs it reads, and which lines it translates to score the model."""
+    rows, original, translate = {"train": [], "dev": [], "scored": []}, StoredCorpus.rows, Translator.translate
 
     def recording_rows(self, indices):
         rows[self.directory.name].extend(map(int, indices))
         return original(self, indices)
 
-    StoredCorpus.rows = recording_rows
+    def recording_translate(self, sources, *progress):
+        rows["scored"].extend(sources if progress else [])
+        return translate(self, sources, *progress)
+
+    StoredCorpus.rows, Translator.translate = recording_rows, recording_translate
     return rows
 
 
@@ -173,7 +179,7 @@ def test_five_processes_train_each_family_as_one_in_steps_of_fewer_rows(family, 
         "from": {**unset, "from_model": str(alone)},
         "bahdanau": {**unset, "architecture": "recurrent", "preset": "tiny", "attention": family, "vocab_size": 275},
     }.get(family, {"examples": ()})
-    chosen = chosen.with_options(**STEPS, **RATES, **changes, precision="float32", metrics=(), average_checkpoints=1)
+    chosen = chosen.with_options(**STEPS, **RATES, **changes, precision="float32", metrics=None, average_checkpoints=1)
     (tmp_path / "recipe.yaml").write_text(chosen.to_yaml())
     for number in (1, 5):
         # The group ends when the model is there.
@@ -183,6 +189,25 @@ def test_five_processes_train_each_family_as_one_in_steps_of_fewer_rows(family, 
         launch = Launch(number, words, tmp_path / "folder", deed=deed)
         assert launch.codes() == [0] * number, launch.printed_by_all()
     assert_same_training(tmp_path / "5", tmp_path / "1")
+    found, expected = (scores(tmp_path / f"{number}") for number in (5, 1))
+    assert found and found == pytest.approx(expected, rel=1e-3)
+
+
+def scores(directory):
+    return {one["name"]: one["value"] for one in json.loads((directory / "summary.json").read_text())["scores"]["dev"]}
+
+
+def test_each_process_scores_a_part_and_all_find_the_scores_of_one(recipe, alone, tmp_path):
+    for number in (1, 3):
+        model = shutil.copytree(alone, tmp_path / f"{number}")
+        (model / "summary.json").unlink()
+        launch = Launch(number, command(recipe, model, metrics="chrf"), tmp_path / "folder")
+        assert launch.codes() == [0] * number, launch.printed_by_all()
+    assert scores(tmp_path / "3") == scores(tmp_path / "1")
+    parts = launch.rows("scored")
+    sources = set((recipe.parent / "dev.en").read_text().splitlines())
+    assert Counter(line for part in parts for line in part) == dict.fromkeys(sources, 1)
+    assert max(map(len, parts)) - min(map(len, parts)) <= 1
 
 
 def test_a_killed_process_ends_all_and_the_same_command_goes_on_with_another_number(recipe, alone, tmp_path):
@@ -221,8 +246,9 @@ def fail(*arguments):
     raise ValueError("the reason")
 
 
-def test_the_process_that_fails_says_why_whoever_would_wait_for_it(recipe, tmp_path):
-    deed = partial(elsewhere, place="training.loop.TrainingLoop._update", value=fail)
+@pytest.mark.parametrize("place", ["loop.TrainingLoop._update", "finalize._help_to_score"])
+def test_the_process_that_fails_says_why_whoever_would_wait_for_it(place, recipe, tmp_path):
+    deed = partial(elsewhere, place=f"training.{place}", value=fail)
     launch = Launch(2, command(recipe, tmp_path / "model", process_timeout=20), tmp_path, deed=deed)
     assert launch.codes() == [1, 1], launch.printed_by_all()
     assert re.search(LOST, launch.printed(0)) and "error: the reason" in launch.printed(1), launch.printed_by_all()

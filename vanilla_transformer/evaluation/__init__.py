@@ -1,6 +1,16 @@
 """Metrics, and the evaluation of a model on a corpus."""
 
 from vanilla_transformer.evaluation.metrics import METRICS, Metric, Score, check_names, score
-from vanilla_transformer.evaluation.scoring import Evaluation, evaluate_translation
+from vanilla_transformer.evaluation.scoring import ALONE, Evaluation, Processes, evaluate_translation
 
-__all__ = ["METRICS", "Evaluation", "Metric", "Score", "check_names", "evaluate_translation", "score"]
+__all__ = [
+    "ALONE",
+    "METRICS",
+    "Evaluation",
+    "Metric",
+    "Processes",
+    "Score",
+    "check_names",
+    "evaluate_translation",
+    "score",
+]

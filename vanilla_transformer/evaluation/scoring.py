@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from vanilla_transformer.errors import CorpusError
 from vanilla_transformer.evaluation.metrics import METRICS, Score, check_names, metrics_for, score
@@ -15,6 +15,22 @@ if TYPE_CHECKING:
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
+
+
+@dataclass(frozen=True)
+class Processes:
+    """The processes that predict the texts of a corpus together, each a part.
+
+    Attributes:
+        gather: Returns what each of them gives it, in order of rank; each waits for all.
+    """
+
+    rank: int = 0
+    number: int = 1
+    gather: Callable[[Any], list[Any]] = lambda one: [one]
+
+
+ALONE = Processes()
 
 
 @dataclass(frozen=True)
@@ -40,6 +56,7 @@ def evaluate_translation(
     *,
     progress: Callable[[int], object] = lambda count: None,
     mbr: Utility | None = None,
+    processes: Processes = ALONE,
 ) -> Evaluation:
     """Translates each distinct `source` of the corpus once and scores the translations against the `target`s.
 
@@ -52,6 +69,7 @@ def evaluate_translation(
         metrics: Names from `METRICS`.
         progress: Called after each batch with the number of distinct sources done since the last call.
         mbr: Utility by which one of several translations is chosen.
+        processes: Those that translate together.
     """
     from vanilla_transformer.data.corpus import corpus_languages
 
@@ -62,7 +80,7 @@ def evaluate_translation(
         raise CorpusError("The corpus to evaluate on is empty.")
     distinct = list(dict.fromkeys(sources))
     start = time.perf_counter()
-    translations = in_chunks(translator.translate, distinct, translator.chunk_lines, progress)
+    translations = in_chunks(translator.translate, distinct, translator.chunk_lines, progress, processes)
     if mbr is not None:
         translations = [by_minimum_bayes_risk(translation, mbr) for translation in translations]
     seconds = time.perf_counter() - start
@@ -88,10 +106,13 @@ def in_chunks(
     items: Sequence[Item],
     length: int,
     progress: Callable[[int], object],
+    processes: Processes = ALONE,
 ) -> list[Result]:
-    """Returns the results of `work`, one for each item, from chunks of at most `length` items."""
-    starts = range(0, len(items), length)
-    return [result for start in starts for result in work(list(items[start : start + length]), progress)]
+    """Returns the results of `work`, one for each item, from chunks of at most `length` items of each process."""
+    mine = items[processes.rank :: processes.number]
+    chunks = (list(mine[start : start + length]) for start in range(0, len(mine), length))
+    shares = processes.gather([result for chunk in chunks for result in work(chunk, progress)])
+    return [shares[place % processes.number][place // processes.number] for place in range(len(items))]
 
 
 def score_translations(

@@ -10,7 +10,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from vanilla_transformer.data.sources import Row
 from vanilla_transformer.errors import CorpusError, RecipeError
 from vanilla_transformer.evaluation.metrics import score
-from vanilla_transformer.evaluation.scoring import Evaluation, in_chunks
+from vanilla_transformer.evaluation.scoring import ALONE, Evaluation, Processes, in_chunks
 from vanilla_transformer.model.configuration_vanilla_transformer import VanillaTransformerEncoderConfig
 from vanilla_transformer.recipe.defaults import MODEL_FIELDS
 from vanilla_transformer.recipe.schema import Recipe
@@ -73,6 +73,7 @@ class EncoderTask(Task):
         *,
         progress: Callable[[int], object] = lambda count: None,
         batch_tokens: int | None = None,
+        processes: Processes = ALONE,
         **settings: Any,
     ) -> Evaluation:
         if not len(corpus):
@@ -82,7 +83,7 @@ class EncoderTask(Task):
         predictor = self.predictor_class(model, tokenizer, batch_tokens)
         references = self.references(corpus, predictor)
         start = time.perf_counter()
-        predictions = in_chunks(predictor.predict, self.rows(corpus), predictor.chunk_lines, progress)
+        predictions = in_chunks(predictor.predict, self.rows(corpus), predictor.chunk_lines, progress, processes)
         seconds = time.perf_counter() - start
         scores = score(metrics, [one.label for one in predictions], [[one] for one in references], self.metrics)
         unit = "texts" if self.form.packed else self.form.unit

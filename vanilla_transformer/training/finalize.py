@@ -10,14 +10,14 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from datasets import Dataset
 from transformers import PreTrainedModel
 
 from vanilla_transformer.atomic_files import atomic_directory
 from vanilla_transformer.cost import training_flops
+from vanilla_transformer.evaluation import Processes, Score
 from vanilla_transformer.evaluation.corpora import count_texts, sample_texts
-from vanilla_transformer.evaluation.metrics import Score
 from vanilla_transformer.graph.beside import renew
-from vanilla_transformer.machine import own_threads
 from vanilla_transformer.progress import progress_bar
 from vanilla_transformer.tasks import task_for
 from vanilla_transformer.training.checkpoints import (
@@ -28,6 +28,7 @@ from vanilla_transformer.training.checkpoints import (
     remove_partial_files,
 )
 from vanilla_transformer.training.model_card import write_model_card
+from vanilla_transformer.training.processes import is_main_process
 from vanilla_transformer.training.run_directory import plot_learning_curves, read_metrics
 from vanilla_transformer.training.setup import RunContext
 from vanilla_transformer.training.summary import (
@@ -46,21 +47,21 @@ SCORED_SHARE, MIN_SCORED = 1 / 40, 200
 MIN_SCORED_IN_TIME = 20
 
 
-def finalize(context: RunContext, model: PreTrainedModel, progress: Progress) -> Summary:
-    """Turns the output directory into a scored model; if interrupted, it is repeated from the last checkpoint."""
+def finalize(context: RunContext, model: PreTrainedModel, progress: Progress) -> dict[str, list[Score]]:
+    """Turns the output directory into a scored model, and returns the scores, which the other processes help to find.
+
+    If interrupted, it is repeated from the last checkpoint.
+    """
     recipe, run, logger = context.recipe, context.run, context.logger
+    if not is_main_process():
+        _help_to_score(context, model.eval())
+        return {}
     remove_partial_files(run.path)
     averaged = _load_mean_of_checkpoints(context, model, progress)
     with without_progress_bars(), atomic_directory(run.path, "model") as temporary:
         model.eval().save_pretrained(temporary)
         renew(temporary)
-    threads = torch.get_num_threads()
-    if model.device.type == "cpu":  # The other processes of the run wait.
-        torch.set_num_threads(max(threads, own_threads() * int(os.environ.get("LOCAL_WORLD_SIZE", "1"))))
-    try:
-        scores = _scores(context, model, progress)
-    finally:
-        torch.set_num_threads(threads)
+    scores = _scores(context, model, progress)
     summary = _summarise(context, model, progress, averaged, scores)
     task = task_for(recipe)
     items = task.loss_unit
@@ -84,7 +85,7 @@ def finalize(context: RunContext, model: PreTrainedModel, progress: Progress) ->
     if Path(sys.argv[0]).name == program and not shutil.which(program):  # Called by its path, as in `.venv/bin`.
         program = shlex.quote(min(sys.argv[0], os.path.relpath(sys.argv[0]), key=len))
     logger.info("\n".join(["Next:", *(f"  {program} {command}" for command in commands)]))
-    return summary
+    return scores
 
 
 def _load_mean_of_checkpoints(context: RunContext, model: torch.nn.Module, progress: Progress) -> list[int]:
@@ -113,14 +114,19 @@ def _scores(context: RunContext, model: PreTrainedModel, progress: Progress) -> 
     texts = {"dev": inputs.dev_text, "test": inputs.test_text} if metrics else {}
     given = {name: text for name, text in texts.items() if text is not None}
     scores: dict[str, list[Score]] = {}
+    processes = context.processes
+    _share_weights(processes, model)
     for name, corpus in given.items():
         seconds = (context.deadline - time.perf_counter()) / (len(given) - len(scores))
         in_time = max(MIN_SCORED_IN_TIME, seconds * learned_from / progress.seconds / LEARNED_WHILE_WRITING)
         number = int(min(max(MIN_SCORED, learned_from * SCORED_SHARE), in_time))
         sample = sample_texts(corpus, task.form, number)
         total, texts_there = count_texts(sample, task.form), count_texts(corpus, task.form)
-        with progress_bar(f"sentences of {name}", total=total) as bar:
-            found = task.evaluate(model, inputs.tokenizer, sample, metrics, progress=bar.update).scores.values()
+        processes.gather(sample.with_format(None).to_dict())
+        with progress_bar(f"sentences of {name}", total=-(-total // processes.number)) as bar:
+            found = task.evaluate(
+                model, inputs.tokenizer, sample, metrics, progress=bar.update, processes=processes
+            ).scores.values()
         scores[name] = list(found)
         if total < texts_there:
             part = f"{total:,} of {texts_there:,} different texts"
@@ -128,7 +134,25 @@ def _scores(context: RunContext, model: PreTrainedModel, progress: Progress) -> 
             scores[name] = [replace(score, signature=f"{score.signature}|{part}") for score in found]
         for score in scores[name]:
             say(f"{name}: {score}")
+    processes.gather(None)
     return scores
+
+
+def _help_to_score(context: RunContext, model: PreTrainedModel) -> None:
+    """Predicts a part of each corpus that the main process scores."""
+    task, tokenizer, processes = task_for(context.recipe), context.inputs.tokenizer, context.processes
+    _share_weights(processes, model)
+    while columns := processes.gather(None)[0]:
+        sample = Dataset.from_dict(columns)
+        task.evaluate(model, tokenizer, sample, (), progress=lambda count: None, processes=processes)
+
+
+def _share_weights(processes: Processes, model: PreTrainedModel) -> None:
+    """Gives each process the weights of the main one, once that has loaded them."""
+    processes.gather(None)
+    if processes.number > 1:
+        for weight in model.parameters():
+            torch.distributed.broadcast(weight.detach(), 0)
 
 
 def _summarise(

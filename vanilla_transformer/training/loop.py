@@ -133,8 +133,8 @@ def _follow(context: RunContext, finish: bool) -> None:
         recipe = recipe.with_options(max_steps=step, max_minutes=None)
     if accelerator.is_main_process:
         run.keep(recipe)
-        scores = finalize(replace(context, recipe=recipe), loop.plain_model, loop.progress).scores
-        accelerator.log({f"{part}/{one.name}": one.value for part in scores for one in scores[part]}, step=step)
+    scores = finalize(replace(context, recipe=recipe), loop.plain_model, loop.progress)
+    accelerator.log({f"{part}/{one.name}": one.value for part in scores for one in scores[part]}, step=step)
 
 
 def _samples(sources: Iterable[str]) -> list[str]:

@@ -37,6 +37,7 @@ from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 from vanilla_transformer import __version__
 from vanilla_transformer.atomic_files import atomic_replace
 from vanilla_transformer.errors import RecipeError, RunError
+from vanilla_transformer.evaluation import ALONE, Processes
 from vanilla_transformer.machine import OWN_LAUNCHER, own_threads, usable_cores
 from vanilla_transformer.recipe.reading import load_recipe
 from vanilla_transformer.recipe.schema import Recipe, Run
@@ -47,7 +48,7 @@ MIN_STEPS = 1_000
 # Bytes of main memory for two processes: in each, Python with its libraries takes half a gigabyte, a small model and
 # its batch as much.
 MIN_MEMORY = 4 << 30
-# How long processes wait for one that has not started, and for the one that prepares the text.
+# How long processes wait for one that has not started, and for one that prepares the text or scores the model.
 JOINING_LIMIT, PREPARATION_LIMIT = timedelta(minutes=10), timedelta(days=7)
 # The exit code of a process that does not hear the others any more: the launcher knows why.
 _LOST = 75
@@ -197,35 +198,50 @@ def find_store() -> "torch.distributed.Store | None":
     return torch.distributed.PrefixStore(f"start {os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
 
 
-def main_process_first(
-    store: "torch.distributed.Store | None", work: Callable[[], Result], name: str = "prepared"
-) -> Result:
+def main_process_first(store: "torch.distributed.Store | None", work: Callable[[], Result]) -> Result:
     """Returns the result of `work`, which the main process does, on each; the others wait, and have a pickled copy.
 
-    They do not wait as a group, whose waiting is limited: text is prepared, and a model scored, as long as it takes.
+    They are no group yet: text is prepared before, so that its errors are the launcher's to report.
     """
     if store is None:
         return work()
     if is_main_process():
         result = work()
-        store.set(name, pickle.dumps(result))  # type: ignore[arg-type]
-        store.wait([f"{name} {rank}" for rank in range(1, int(os.environ["WORLD_SIZE"]))], PREPARATION_LIMIT)
+        store.set("prepared", pickle.dumps(result))  # type: ignore[arg-type]
+        store.wait([f"prepared {rank}" for rank in range(1, int(os.environ["WORLD_SIZE"]))], PREPARATION_LIMIT)
         return result
-    store.wait([name], PREPARATION_LIMIT)
-    copy: Result = pickle.loads(store.get(name))
-    store.set(f"{name} {os.environ['RANK']}", "")
+    store.wait(["prepared"], PREPARATION_LIMIT)
+    copy: Result = pickle.loads(store.get("prepared"))
+    store.set(f"prepared {os.environ['RANK']}", "")
     return copy
 
 
-def start_accelerator(store: "torch.distributed.Store | None", settings: Run) -> Accelerator:
-    """Forms the group of the processes, which wait for each other for a limited time, and finds the device."""
-    if store is not None:
-        rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-        limit = timedelta(seconds=settings.process_timeout)
-        torch.distributed.init_process_group(store=store, rank=rank, world_size=size, timeout=limit)
-        # When gloo's group ends, it waits for its threads while holding Python's lock, and one of them may wait for
-        # that lock, so that it would never finish.
-        ctypes.pythonapi.Py_IncRef(ctypes.py_object(torch.distributed.group.WORLD))
+def form_groups(store: "torch.distributed.Store | None", settings: Run) -> Processes:
+    """Forms the group of the processes, which wait for each other for a limited time, and one that exchanges objects.
+
+    In that one they wait as long as it takes to write and score a model, unless one of them dies.
+    """
+    if store is None:
+        return ALONE
+    rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    limit = timedelta(seconds=settings.process_timeout)
+    torch.distributed.init_process_group(store=store, rank=rank, world_size=size, timeout=limit)
+    patient = torch.distributed.new_group(backend="gloo", timeout=PREPARATION_LIMIT)
+    # When gloo's group ends, it waits for its threads while holding Python's lock, and one of them may wait for that
+    # lock, so that it would never finish.
+    for group in (torch.distributed.group.WORLD, patient):
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(group))
+
+    def gather(one: object) -> list[Any]:
+        every: list[Any] = [None] * size
+        torch.distributed.all_gather_object(every, one, group=patient)
+        return every
+
+    return Processes(rank, size, gather)
+
+
+def start_accelerator(settings: Run) -> Accelerator:
+    """Finds the device."""
     return Accelerator(
         # By default accelerate treats several processes without accelerators as separate runs of one process.
         cpu=not torch.accelerator.is_available(),

@@ -12,7 +12,7 @@ from accelerate.tracking import get_available_trackers
 
 from vanilla_transformer.data.mixing import MixedCorpus
 from vanilla_transformer.errors import RecipeError
-from vanilla_transformer.evaluation import check_names
+from vanilla_transformer.evaluation import Processes, check_names
 from vanilla_transformer.recipe.defaults import CorpusFacts, check_sizes, counted, device_facts, resolve
 from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.tasks import task_for
@@ -23,6 +23,7 @@ from vanilla_transformer.training.processes import (
     check_launch,
     check_same,
     find_store,
+    form_groups,
     from_main_process,
     is_main_process,
     main_process_first,
@@ -50,6 +51,7 @@ class RunContext:
     inputs: Inputs
     checkpoint: Checkpoint | None
     accelerator: Accelerator
+    processes: Processes
     logger: RunLogger
     deadline: float
 
@@ -91,7 +93,8 @@ def start_run(recipe: Recipe, begun: float | None = None) -> Iterator[RunContext
         inputs = main_process_first(store, partial(_open_and_prepare, recipe, run, logger))
         if isinstance(inputs, AlreadyFinished):
             raise inputs
-        accelerator = start_accelerator(store, recipe.run)
+        processes = form_groups(store, recipe.run)
+        accelerator = start_accelerator(recipe.run)
         texts = [corpus.tokens for corpus in (inputs.train, inputs.dev) if corpus is not None]
         check_same({"recipe": recipe.to_yaml(), "text": texts})
         resolved = _resolve(inputs.recipe, inputs, accelerator, logger)
@@ -101,12 +104,12 @@ def start_run(recipe: Recipe, begun: float | None = None) -> Iterator[RunContext
         if checkpoint is not None:
             deadline -= checkpoint.progress.seconds
         try:
-            yield RunContext(resolved, run, inputs, checkpoint, accelerator, logger, deadline)
+            yield RunContext(resolved, run, inputs, checkpoint, accelerator, processes, logger, deadline)
         except Exception as error:
             with suppress(OSError):  # The disk may be full.
                 logger.info(f"Ended by an error: {error}", shown=False)
             raise
-        main_process_first(store, lambda: None, "over")
+        processes.gather(None)
     except (Exception, KeyboardInterrupt):
         together = False
         raise
