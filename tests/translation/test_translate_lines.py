@@ -137,6 +137,8 @@ def test_wrong_settings_and_what_is_no_text_are_refused(copying, tokenizer):
         Translator(copying)
     with refused(ValueError, "Line 2", "None"):
         Translator(copying, tokenizer)(["a", None, "b"])
+    with refused(ValueError, "surrogates not allowed"):
+        Translator(copying, tokenizer)("a \udc80")
 
 
 def log_probability(model, tokenizer, source: str, ids: tuple[int, ...]) -> float:
