@@ -15,7 +15,7 @@ from transformers import GenerationConfig
 from vanilla_transformer import VanillaTransformerConfig, VanillaTransformerForConditionalGeneration
 from vanilla_transformer.engine import calls
 from vanilla_transformer.engine.known import unknown
-from vanilla_transformer.graph.known import max_new_tokens
+from vanilla_transformer.graph.known import limit_of_new_tokens
 from vanilla_transformer.model import modeling_vanilla_transformer as modeling
 
 ASKED = {**INPUTS, "max_new_tokens": 6, "num_beams": 2, "return_dict_in_generate": True}
@@ -185,5 +185,5 @@ def test_the_limit_of_new_tokens_is_that_of_generate(limits):
         | dict.fromkeys(("max_length", "max_new_tokens", "max_length_beyond_source"))
         | limits
     )
-    limit = max_new_tokens(model.generation_config.to_diff_dict()) or source.shape[1] + 3
+    limit = limit_of_new_tokens(model.generation_config.to_diff_dict()) or source.shape[1] + 3
     assert model.generate(source, num_beams=1).shape[1] - 1 == limit

@@ -24,7 +24,7 @@ from vanilla_transformer.explore.packing import (
     size_in_8_bits,
     weights_of,
 )
-from vanilla_transformer.graph.known import max_new_tokens, not_followed, words
+from vanilla_transformer.graph.known import limit_of_new_tokens, not_followed, words
 from vanilla_transformer.model.tokenization_vanilla_transformer import plain_text
 from vanilla_transformer.training.model_card import CARD
 
@@ -156,7 +156,7 @@ def _search(model: Any, settings: Mapping[str, Any]) -> dict[str, Any]:
         "google": google,
         "early": settings.get("early_stopping", "never" if google else False),
         "beyond": settings.get("max_length_beyond_source"),
-        "most": max_new_tokens(settings) if model.config.is_encoder_decoder else _CONTINUATION,
+        "most": limit_of_new_tokens(settings) if model.config.is_encoder_decoder else _CONTINUATION,
     }
 
 

@@ -175,11 +175,11 @@ def _readme(
     options = f"beam_size={settings.num_beams}, length_penalty={settings.length_penalty:g}"
     # Without these limits CTranslate2 cuts sources after 1024 tokens and translations after 256.
     positions = _positions(model.config)
-    limit = min(positions, settings.most or positions)
+    limit = min(positions, settings.max_new_tokens or positions)
     limit -= settings.forced_end is not None  # The last token is then the end.
     options += f", max_input_length={positions}, max_decoding_length={limit}"
-    if settings.never:
-        options += f", suppress_sequences={[[target[index]] for index in settings.never]}"
+    if settings.suppressed:
+        options += f", suppress_sequences={[[target[index]] for index in settings.suppressed]}"
     example = (_WITH_TOKENIZERS if alone else _WITH_TRANSFORMERS).format(
         options=options,
         # Where CTranslate2 has no int16 it would use int8 instead.

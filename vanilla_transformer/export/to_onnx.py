@@ -32,7 +32,7 @@ for Python, Rust or JavaScript).
 | `num_return_sequences` | int64 (1) | best hypotheses that are given; default {num_return_sequences} |
 | `length_penalty` | float (1) | its exponent; default {length_penalty} |
 | `max_length_beyond_source` | int64 (1) | tokens that a translation may have beyond its source; default {beyond} |
-| `max_new_tokens` | int64 (1) | tokens that it may have, instead of that; 0 for none; default {most} |
+| `max_new_tokens` | int64 (1) | tokens that it may have, instead of that; 0 for none; default {max_new_tokens} |
 
 | output | shape | what it is |
 |---|---|---|
@@ -82,8 +82,8 @@ def export_onnx(
         num_beams=defaults.num_beams,
         num_return_sequences=defaults.num_return_sequences,
         length_penalty=defaults.length_penalty,
-        beyond=defaults.beyond,
-        most=defaults.most or 0,
+        beyond=defaults.max_length_beyond_source,
+        max_new_tokens=defaults.max_new_tokens or 0,
     )
     (output / "README.md").write_text(readme, encoding="utf-8")
     return remarks

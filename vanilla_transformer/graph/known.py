@@ -118,7 +118,7 @@ def not_followed(
     ]
 
 
-def max_new_tokens(settings: Mapping[str, Any]) -> int | None:
+def limit_of_new_tokens(settings: Mapping[str, Any]) -> int | None:
     """Returns the limit of new tokens among a translator's settings; None where its source alone sets one."""
     limit, length, beyond = map(settings.get, ("max_new_tokens", "max_length", "max_length_beyond_source"))
     # `Seq2SeqTrainer` completes the settings of its model with all of the library's defaults, and saves them: a length
@@ -202,13 +202,14 @@ class Settings:
 
     Attributes:
         google: True for Google's length penalty.
-        beyond: Tokens that a translation may have more than its source, used if there is no `most`.
-        most: Maximum number of tokens of a translation.
-        least: Minimum number of tokens before an end.
-        positions: Number of learned positions; None if positions are unlimited.
+        max_length_beyond_source: Tokens that a translation may have more than its source, where `max_new_tokens` is
+            None.
+        max_new_tokens: Maximum number of tokens of a translation.
+        min_new_tokens: Minimum number of tokens before an end.
+        max_positions: Number of learned positions; None if positions are unlimited.
         padding: Token after the end.
         ends: Tokens that end a hypothesis.
-        never: Tokens that are never written.
+        suppressed: Tokens that are never written.
         forced_end: Tokens one of which is forced at the length limit.
         renormalized: Whether probabilities sum to one after tokens are ruled out.
     """
@@ -218,14 +219,14 @@ class Settings:
     length_penalty: float
     google: bool
     early_stopping: bool | str
-    beyond: int
-    most: int | None
-    least: int
-    positions: int | None
+    max_length_beyond_source: int
+    max_new_tokens: int | None
+    min_new_tokens: int
+    max_positions: int | None
     start: int
     padding: int
     ends: tuple[int, ...]
-    never: tuple[int, ...]
+    suppressed: tuple[int, ...]
     forced_end: tuple[int, ...] | None
     renormalized: bool
 
@@ -258,19 +259,21 @@ class Settings:
             length_penalty=float(given.get("length_penalty", 0.6 if google else 1.0)),
             google=google,
             early_stopping=given.get("early_stopping", "never" if google else False),
-            beyond=limits.get("max_length_beyond_source", 0),
-            most=max_new_tokens(limits),
-            least=given.get("min_new_tokens", given.get("min_length", 1) - 1),
-            positions=config["max_position_embeddings"] if learned else None,
+            max_length_beyond_source=limits.get("max_length_beyond_source", 0),
+            max_new_tokens=limit_of_new_tokens(limits),
+            min_new_tokens=given.get("min_new_tokens", given.get("min_length", 1) - 1),
+            max_positions=config["max_position_embeddings"] if learned else None,
             start=given.get("decoder_start_token_id", config["decoder_start_token_id"]),
             padding=given.get("pad_token_id", config["pad_token_id"]),
             ends=_tokens(given.get("eos_token_id", config["eos_token_id"])),
-            never=tuple([some[0] for some in given.get("bad_words_ids", ())] + [*given.get("suppress_tokens", ())]),
+            suppressed=tuple(
+                [some[0] for some in given.get("bad_words_ids", ())] + [*given.get("suppress_tokens", ())]
+            ),
             forced_end=None if forced is None else _tokens(forced),
             renormalized=bool(given.get("renormalize_logits")),
         )
         check_search(num_beams=settings.num_beams, length_penalty=settings.length_penalty)
-        tokens = settings.start, settings.padding, *settings.ends, *settings.never, *(settings.forced_end or ())
+        tokens = settings.start, settings.padding, *settings.ends, *settings.suppressed, *(settings.forced_end or ())
         if not settings.ends or any(type(one) is not int or not 0 <= one < vocabulary for one in tokens):
             raise ModelError(f"a token that is not among {vocabulary:,}")
         if settings.num_beams > 1 and max(2, 1 + len(settings.ends)) * settings.num_beams > vocabulary:

@@ -52,8 +52,8 @@ def write_graph(
     graph.width = graph.setting("num_beams", settings.num_beams)
     graph.best = graph.setting("num_return_sequences", settings.num_return_sequences)
     graph.exponent = graph.setting("length_penalty", settings.length_penalty)
-    beyond = graph.setting("max_length_beyond_source", settings.beyond)
-    most = graph.setting("max_new_tokens", settings.most or 0)
+    beyond = graph.setting("max_length_beyond_source", settings.max_length_beyond_source)
+    most = graph.setting("max_new_tokens", settings.max_new_tokens or 0)
     mask_NS = graph.cast(graph.node("Expand", mask_NS, graph.node("Shape", tokens_NS)), "INT32")
     lengths_N1 = graph.limits(mask_NS, beyond, most)
     sources = graph.read(tokens_NS, mask_NS)
@@ -221,20 +221,20 @@ class Search(ABC):
     def ruled(self, step: LayerGraph, log_p_nWV: str, place: str) -> str:
         """Applies rules to log-probabilities: forbidden tokens, no early end, a forced end at the limit."""
         given, vocabulary, node = self.settings, self.graph.config["vocab_size"], step.node
-        if given.never or given.least > 0:
-            rules = self.graph.constant(_ruled_out(vocabulary, given.never))
-        if given.least > 0:
-            without_ends = self.graph.constant(_ruled_out(vocabulary, given.never + given.ends))
-            early = node("Less", node("Add", place, self.begin), step.scalar(given.least))
+        if given.suppressed or given.min_new_tokens > 0:
+            rules = self.graph.constant(_ruled_out(vocabulary, given.suppressed))
+        if given.min_new_tokens > 0:
+            without_ends = self.graph.constant(_ruled_out(vocabulary, given.suppressed + given.ends))
+            early = node("Less", node("Add", place, self.begin), step.scalar(given.min_new_tokens))
             rules = node("Where", early, without_ends, rules)
-        if given.never or given.least > 0:
+        if given.suppressed or given.min_new_tokens > 0:
             log_p_nWV = node("Add", log_p_nWV, rules)
         if given.forced_end is not None:
             forced_V = np.where(np.isin(np.arange(vocabulary), given.forced_end), 0.0, -np.inf).astype(np.float32)
             is_last_n1 = node("GreaterOrEqual", place, self.last_n1)
             is_last_n11 = node("Unsqueeze", is_last_n1, step.number(2))
             log_p_nWV = node("Where", is_last_n11, self.graph.constant(forced_V), log_p_nWV)
-        if given.renormalized and (given.never or given.least > 0):
+        if given.renormalized and (given.suppressed or given.min_new_tokens > 0):
             log_p_nWV = node("LogSoftmax", log_p_nWV, axis=-1)
         return log_p_nWV
 

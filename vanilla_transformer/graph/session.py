@@ -19,7 +19,7 @@ from vanilla_transformer.machine import own_threads
 # Width from which 8 bits are faster: below, rounding a row takes as long as is saved in its product.
 INT8_FROM_WIDTH = 256
 # Parameters up to which one thread is as fast as several: what they save on small products they lose waiting.
-SMALL = 1 << 24
+MAX_PARAMETERS_OF_ONE_THREAD = 1 << 24
 _KINDS = {np.dtype(kind): name for name, kind in NUMPY.items()}
 
 
@@ -61,7 +61,7 @@ class Session:
         arrays = dict(rounded(config, weights) if in_8_bits else weights)
         stored = {name: Stored(a.shape, _KINDS[a.dtype], "memory", 0, a.nbytes) for name, a in arrays.items()}
         graph = write_graph(config, stored, settings, fixed=True)
-        is_small = sum(array.size for array in arrays.values()) <= SMALL
+        is_small = sum(array.size for array in arrays.values()) <= MAX_PARAMETERS_OF_ONE_THREAD
         self.precision, self.vocab_size = "int8" if in_8_bits else "float32", int(config["vocab_size"])
         self.settings, self.side_by_side = settings, own_threads() if is_small else 1
         options = onnxruntime.SessionOptions()

@@ -251,7 +251,7 @@ class TransformerGraph(LayerGraph):
         source_N1 = self.cast(self.node("ReduceSum", mask_NS, self.number(1), keepdims=1), "INT64")
         has_most = self.node("Greater", most, self.number(0))
         lengths_N1 = self.node("Where", has_most, most, self.node("Add", source_N1, beyond))
-        lengths_N1 = self.node("Min", lengths_N1, self.number(self.settings.positions or _ENDLESS))
+        lengths_N1 = self.node("Min", lengths_N1, self.number(self.settings.max_positions or _ENDLESS))
         return self.node("Max", lengths_N1, self.number(1))
 
     def setting(self, name: str, value: float) -> str:
@@ -262,10 +262,12 @@ class TransformerGraph(LayerGraph):
 
     def encodings(self, graph: Graph, places: str, stack: str) -> str:
         """Section 3.5: the encodings of successive positions, (positions, D)."""
-        if self.settings.positions is not None:
+        if self.settings.max_positions is not None:
             learned = self.weight(f"model.{stack}.positional_encoding.learned.weight")
             # A block may go on beyond the last position, which no sentence reaches.
-            return graph.node("Gather", learned, graph.node("Min", places, graph.scalar(self.settings.positions - 1)))
+            return graph.node(
+                "Gather", learned, graph.node("Min", places, graph.scalar(self.settings.max_positions - 1))
+            )
         width: int = self.config["d_model"]
         exponents = np.arange(0, width, 2, dtype=np.float32) / np.float32(width)
         frequencies = self.once("frequencies", lambda: self.constant(np.float32(10000.0) ** -exponents))

@@ -53,4 +53,4 @@ class GraphSearch:
         self.precision, self.side_by_side = session.precision, session.side_by_side
         settings = session.settings
         self.num_beams, self.num_return_sequences = settings.num_beams, settings.num_return_sequences
-        self.max_positions = settings.positions
+        self.max_positions = settings.max_positions
