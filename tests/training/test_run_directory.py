@@ -25,7 +25,7 @@ def test_a_lock_is_gone_with_the_run_and_one_left_behind_keeps_nobody_out(recipe
     with refused(RunError, "Another process", "training"):
         RunDirectory(run.path).open(recipe)
     assert run.is_locked
-    run.leave()
+    run.unlock()
     assert not (run.path / LOCK).exists() and not run.is_locked
 
 

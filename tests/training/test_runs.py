@@ -337,7 +337,7 @@ def a_second_each(monkeypatch):
         seconds[0] += 1e-4
         return seconds[0]
 
-    for module in ("loop", "setup", "processes", "finalize"):
+    for module in ("loop", "setup", "processes", "finalize", "time_budget"):
         monkeypatch.setattr(f"vanilla_transformer.training.{module}.time", SimpleNamespace(perf_counter=clock))
     monkeypatch.setattr(TrainingLoop, "_add_gradients", slow)
     return clock
@@ -407,7 +407,7 @@ def test_a_running_run_ends_with_a_model_when_asked(recipe, tmp_path):
     mine = into(recipe, tmp_path / "model")
     process = in_background(mine, slowly)
     wait_for((tmp_path / "model" / "metrics.jsonl").exists, process)
-    assert RunDirectory(tmp_path / "model").ask_to_finish()
+    assert RunDirectory(tmp_path / "model").request_finish()
     assert exit_code(process) == 0
     steps = json.loads((tmp_path / "model" / "summary.json").read_text())["steps"]
     assert 4 <= steps < 30
@@ -417,13 +417,13 @@ def test_a_running_run_ends_with_a_model_when_asked(recipe, tmp_path):
 def test_only_a_run_with_a_checkpoint_can_be_finished(recipe, undisturbed, tmp_path):
     for place in (tmp_path, tmp_path / "none"):
         with refused(RunError, str(place)):
-            RunDirectory(place).ask_to_finish()
+            RunDirectory(place).request_finish()
     begun = RunDirectory(tmp_path / "model")
     begun.open(recipe)
-    begun.leave()
+    begun.unlock()
     with refused(RunError, "checkpoint"):
-        begun.ask_to_finish()
-    assert not RunDirectory(undisturbed).ask_to_finish() and not (undisturbed / "finish").exists()
+        begun.request_finish()
+    assert not RunDirectory(undisturbed).request_finish() and not (undisturbed / "finish").exists()
 
 
 def test_translations_shown_while_it_learns_change_nothing(recipe, undisturbed, tmp_path, monkeypatch):

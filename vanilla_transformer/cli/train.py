@@ -53,7 +53,7 @@ class Train:
 
         recipe = self.settled()
         if self.finish and is_main_process():
-            trains_elsewhere = RunDirectory(output_path(recipe)).ask_to_finish()
+            trains_elsewhere = RunDirectory(output_path(recipe)).request_finish()
             if trains_elsewhere and not is_launched():
                 print(f"The run in {recipe.run.output} ends with its present step.", file=sys.stderr)
                 return

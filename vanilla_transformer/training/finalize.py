@@ -117,7 +117,7 @@ def _scores(context: RunContext, model: PreTrainedModel, progress: Progress) -> 
     processes = context.processes
     _share_weights(processes, model)
     for name, corpus in given.items():
-        seconds = (context.deadline - time.perf_counter()) / (len(given) - len(scores))
+        seconds = (context.budget.deadline - time.perf_counter()) / (len(given) - len(scores))
         in_time = max(MIN_SCORED_IN_TIME, seconds * learned_from / progress.seconds / LEARNED_WHILE_WRITING)
         number = int(min(max(MIN_SCORED, learned_from * SCORED_SHARE), in_time))
         sample = sample_texts(corpus, task.form, number)

@@ -115,10 +115,10 @@ def _follow(context: RunContext, finish: bool) -> None:
         recipe = context.plan_for_time(loop.seconds_per_step())
     loop.follow(recipe, context.checkpoint)
     if accelerator.is_main_process:
-        run.go_on(recipe)
+        run.reopen(recipe)
         if finish:
             run.finish.touch()
-    with StopRequest(run.finish, context.last_step_by) as stop:
+    with StopRequest(run.finish, context.budget.last_step_by) as stop:
         loop.run(stop)
     step = loop.progress.step
     if not loop.is_over:
@@ -132,7 +132,7 @@ def _follow(context: RunContext, finish: bool) -> None:
     if recipe.optimization.max_minutes or loop.max_steps == step:
         recipe = recipe.with_options(max_steps=step, max_minutes=None)
     if accelerator.is_main_process:
-        run.keep(recipe)
+        run.write_recipe(recipe)
     scores = finalize(replace(context, recipe=recipe), loop.plain_model, loop.progress)
     accelerator.log({f"{part}/{one.name}": one.value for part in scores for one in scores[part]}, step=step)
 

@@ -68,28 +68,28 @@ class RunDirectory:
     def open(self, recipe: Recipe) -> Recipe:
         """Prepares the directory and returns the recipe with the choices of the run that continues in it, if any.
 
-        A run that has checkpoints stays unchanged until `go_on`.
+        A run that has checkpoints stays unchanged until `reopen`.
         """
         self.path.mkdir(parents=True, exist_ok=True)
-        self._take()
+        self.lock()
         if (self.path / RECIPE).is_file():
-            return self._continue(recipe)
+            return self._resumed(recipe)
         if any(not file.name.startswith(PARTIAL) and file.name != LOCK for file in self.path.iterdir()):
             raise RunError(
                 f"The output directory {self.path} holds files that do not belong to a training run: name "
                 "one that is empty or does not exist."
             )
-        self.keep(recipe)
+        self.write_recipe(recipe)
         return recipe
 
-    def leave(self) -> None:
+    def unlock(self) -> None:
         """Lets others train in the directory; the end of the process does so too, however it ends."""
         if self.is_locked:
             with suppress(OSError):  # Windows does not remove open files; there the library removes it next.
                 (self.path / LOCK).unlink()
             self._lock.release()
 
-    def ask_to_finish(self) -> bool:
+    def request_finish(self) -> bool:
         """Asks the process that trains here to end with the model that it has; tells whether there is one.
 
         If there is none, nothing is written: the caller trains, and asks itself once all else is checked.
@@ -99,7 +99,7 @@ class RunDirectory:
         if self.summary.is_file():
             return False
         try:
-            self._take()
+            self.lock()
         except RunError:
             self.finish.touch()
             return True
@@ -108,9 +108,10 @@ class RunDirectory:
                 raise RunError(f"There is no checkpoint in {self.path} to make a model of.")
             return False
         finally:
-            self.leave()
+            self.unlock()
 
-    def _take(self) -> None:
+    def lock(self) -> None:
+        """Keeps others from training in the directory until `unlock`."""
         try:
             self._lock.acquire()
         except Timeout:
@@ -122,16 +123,16 @@ class RunDirectory:
         except OSError:  # The disk cannot lock files. If it cannot be written at all, the next file shows it.
             pass
 
-    def keep(self, recipe: Recipe) -> None:
+    def write_recipe(self, recipe: Recipe) -> None:
         """Writes the recipe that the run follows."""
         atomic_write_text(self.path / RECIPE, recipe.to_yaml())
 
-    def go_on(self, recipe: Recipe) -> None:
+    def reopen(self, recipe: Recipe) -> None:
         """Takes the directory for training by a recipe; a finished run is then unfinished again."""
         self.summary.unlink(missing_ok=True)
-        self.keep(recipe)
+        self.write_recipe(recipe)
 
-    def _continue(self, recipe: Recipe) -> Recipe:
+    def _resumed(self, recipe: Recipe) -> Recipe:
         try:
             kept = load_recipe(self.path / RECIPE)
         except RecipeError as error:
@@ -143,7 +144,7 @@ class RunDirectory:
                     f"The output directory {self.path} holds a model without the checkpoints of its run, which "
                     "cannot be continued: name another directory."
                 )
-            self.keep(recipe)
+            self.write_recipe(recipe)
             return recipe
         chosen = {name: kept[name] for name, value in recipe.options.items() if value is None or value == "auto"}
         merged = recipe.with_options(**chosen)

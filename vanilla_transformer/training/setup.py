@@ -1,6 +1,5 @@
 """The start of a run: text turned into tokens, and processes that form a group."""
 
-import math
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -30,21 +29,12 @@ from vanilla_transformer.training.processes import (
     start_accelerator,
 )
 from vanilla_transformer.training.run_directory import AlreadyFinished, RunDirectory, RunLogger, output_path
-
-# Share of a run's minutes that its last evaluation and checkpoint, the mean, the scores and the card may take; and of
-# the time before them that is left to steps, beside evaluations and checkpoints.
-SHARE_OF_THE_END, SHARE_OF_STEPS = 0.07, 0.85
-# Settings that follow from the number of steps.
-SCHEDULE = ("max_steps", "warmup_steps", "learning_rate_scale", "eval_steps", "save_steps")
+from vanilla_transformer.training.time_budget import SCHEDULE, TimeBudget
 
 
 @dataclass(frozen=True)
 class RunContext:
-    """A run that holds its output directory and has turned its text into tokens.
-
-    Attributes:
-        deadline: When the run has to be over, on the clock of `time.perf_counter`; infinite if it may take any time.
-    """
+    """A run that holds its output directory and has turned its text into tokens."""
 
     recipe: Recipe
     run: RunDirectory
@@ -53,29 +43,22 @@ class RunContext:
     accelerator: Accelerator
     processes: Processes
     logger: RunLogger
-    deadline: float
+    budget: TimeBudget
 
     def plan_for_time(self, seconds_per_step: float) -> Recipe:
         """Returns the recipe with the schedule of the steps that fit into its minutes."""
-        given = self.inputs.recipe
-        steps = max(1, int((self.last_step_by - time.perf_counter()) * SHARE_OF_STEPS / seconds_per_step))
+        given, steps = self.inputs.recipe, self.budget.steps(seconds_per_step)
         self.logger.info(
             f"Speed: {seconds_per_step:.3g} s a step, which leaves time for about {counted(steps, 'step')}."
         )
         open_again = self.recipe.with_options(**{name: given[name] for name in SCHEDULE})
         return _resolve(open_again, self.inputs, self.accelerator, self.logger, steps)
 
-    @property
-    def last_step_by(self) -> float:
-        """Returns when the last step is to end, which leaves time for the mean, the scores and the card."""
-        return self.deadline - 60 * (self.recipe.optimization.max_minutes or 0) * SHARE_OF_THE_END
-
 
 @contextmanager
 def start_run(recipe: Recipe, begun: float | None = None) -> Iterator[RunContext]:
     """Opens a run's directory, prepares its tokens and forms the group of its processes, until the block ends."""
     called = time.perf_counter()
-    begun = called if begun is None else begun
     task = task_for(recipe)
     if recipe.evaluation.metrics:
         check_names(recipe.evaluation.metrics, task.metrics)
@@ -99,12 +82,10 @@ def start_run(recipe: Recipe, begun: float | None = None) -> Iterator[RunContext
         check_same({"recipe": recipe.to_yaml(), "text": texts})
         resolved = _resolve(inputs.recipe, inputs, accelerator, logger)
         checkpoint = from_main_process(partial(latest_checkpoint, run.checkpoints, logger.info))
-        # A command's end, with its picture and what Python takes down, lasts about as long as its imports did.
-        deadline = begun + 60 * (resolved.optimization.max_minutes or math.inf) - (called - begun)
-        if checkpoint is not None:
-            deadline -= checkpoint.progress.seconds
+        earlier = 0.0 if checkpoint is None else checkpoint.progress.seconds
+        budget = TimeBudget(resolved.optimization.max_minutes, called if begun is None else begun, called, earlier)
         try:
-            yield RunContext(resolved, run, inputs, checkpoint, accelerator, processes, logger, deadline)
+            yield RunContext(resolved, run, inputs, checkpoint, accelerator, processes, logger, budget)
         except Exception as error:
             with suppress(OSError):  # The disk may be full.
                 logger.info(f"Ended by an error: {error}", shown=False)
@@ -115,7 +96,7 @@ def start_run(recipe: Recipe, begun: float | None = None) -> Iterator[RunContext
         raise
     finally:
         logger.close_bar()
-        run.leave()
+        run.unlock()
         if accelerator is not None:
             for tracker in accelerator.trackers:
                 tracker.finish()
