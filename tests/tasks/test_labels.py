@@ -43,7 +43,9 @@ def test_labels_have_a_fixed_order_in_configuration_and_pipeline(trained):
 
 def test_pooling_and_encoder_are_inherited_by_further_training(trained, labelled, tmp_path):
     recipe = labelled.with_options(max_steps=1)
-    first = train(recipe.with_options(classifier_pooling="first", output=str(tmp_path / "first")))
+    learned = {"classifier_pooling": "first", "positional_encoding": "learned"}
+    first = train(recipe.with_options(**learned, output=str(tmp_path / "first")))
+    assert pipeline("text-classification", model=str(first))("the cow " * 2000, truncation=True)
     sizes = {name: Recipe()[name] for name in ("preset", *MODEL_FIELDS)}
     further = recipe.with_options(**sizes, from_model=str(first), output=str(tmp_path / "further"))
     masked = further.with_options(from_model=str(trained("masked")), output=str(tmp_path / "masked"))

@@ -60,6 +60,9 @@ def finalize(context: RunContext, model: PreTrainedModel, progress: Progress) ->
     averaged = _load_mean_of_checkpoints(context, model, progress)
     with without_progress_bars(), atomic_directory(run.path, "model") as temporary:
         model.eval().save_pretrained(temporary)
+        if getattr(model.config, "positional_encoding", None) == "learned":  # For `truncation=True` of pipelines.
+            context.inputs.tokenizer.model_max_length = int(model.config.max_position_embeddings)
+            context.inputs.tokenizer.save_pretrained(temporary)
         renew(temporary)
     scores = _scores(context, model, progress)
     summary = _summarise(context, model, progress, averaged, scores)
