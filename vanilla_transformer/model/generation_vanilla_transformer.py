@@ -6,7 +6,8 @@ does not know.
 
 import copy
 import os
-from typing import Any, ClassVar, Literal
+from collections.abc import Collection
+from typing import Any, Literal
 
 import torch
 from transformers import (
@@ -30,6 +31,8 @@ _PAPER_EXPONENT = 0.6
 # Settings of a beam: the paper's values; without a beam the library's defaults apply.
 _PAPER_BEAM = {"length_penalty": _PAPER_EXPONENT, "early_stopping": "never"}
 _NO_BEAM = {"length_penalty": 1.0, "early_stopping": False}
+# Settings that only this package has, with their defaults.
+_OWN_SETTINGS = {"length_penalty_type": "huggingface", "max_length_beyond_source": None}
 # Fills finished rows until the search is over; it is no token's id, so it cannot be mistaken for one.
 _UNFILLED = -1
 
@@ -70,7 +73,7 @@ class SourceLengthLimit(StoppingCriteria):
 
 
 class ForcedEndAtLimit(LogitsProcessor):
-    """Makes the last token that a sentence's limit allows one that ends it, as `forced_eos_token_id` asks.
+    """Makes the last token that a sentence's limit allows one that ends it, as `forced_eos_token_id` does.
 
     Args:
         limit: The limit.
@@ -114,72 +117,52 @@ def paper_generation_config(
     )
 
 
-class _Asked:
-    """The settings of a call: its arguments, then its `generation_config`, then the model's own.
+def _beam_settings(call: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
+    """Returns the settings of the beam and its penalty that a call implies, given the model's own.
 
-    As in the library's `generate`, None as an argument is a value; None in a configuration means not set.
+    Without a beam there are none, because the library would warn of them. Where Google's penalty has no exponent, as
+    in a model of greedy search that is given a beam, the paper's is used.
+
+    Raises:
+        ValueError: There is no penalty of that name.
     """
+    settings = {**own, **call}
+    kind = settings.get("length_penalty_type")
+    if kind not in ("google", "huggingface"):
+        raise ValueError(f"length_penalty_type must be 'google' or 'huggingface', not {kind!r}.")
+    implied: dict[str, Any] = {}
+    beams = call.get("num_beams")
+    if beams is None:
+        beams = implied["num_beams"] = 1 if call.get("do_sample") else own.get("num_beams") or 1
+    if beams == 1:
+        return implied | {name: value for name, value in _NO_BEAM.items() if call.get(name) is None}
+    if kind == "google":
+        implied |= {name: value for name, value in _PAPER_BEAM.items() if settings.get(name) is None}
+        implied["length_penalty"] = GoogleLengthPenalty({**settings, **implied}["length_penalty"])
+    return implied
 
-    def __init__(self, kwargs: dict[str, object], given: GenerationConfig | None, model: Any) -> None:
-        self.kwargs, self.given, self.own = kwargs, given, model.generation_config
-        for name, value in model.own_settings.items():
-            if not hasattr(self.own, name):  # The library refuses a call's setting that its configuration lacks.
-                setattr(self.own, name, value)
 
-    def said(self, name: str) -> Any:
-        """Returns a setting as the call itself gives it."""
-        return self.kwargs[name] if name in self.kwargs else getattr(self.given, name, None)
+def _tokens_beyond_source(call: dict[str, Any], own: dict[str, Any], kwargs: Collection[str]) -> int | None:
+    """Returns the tokens allowed beyond the source's length, or None where another limit was given.
 
-    def effective(self, name: str) -> Any:
-        """Returns a setting as the call, the model or the paper gives it, before the library's defaults."""
-        value = self.said(name)
-        return getattr(self.own, name, None) if value is None and name not in self.kwargs else value
+    If a call gives both a length and this, the length wins, as `max_new_tokens` beats `max_length` in the library.
+    """
+    for settings in (call, own):
+        length, beyond = settings.get("max_length"), settings.get("max_length_beyond_source")
+        # `Seq2SeqTrainer` writes all of the library's defaults into `model.generation_config`, and saves them: a
+        # length of 20 beside another that nobody gives to a translator is its own. One that was 20 before cannot
+        # be told from it afterwards.
+        completed = beyond is not None and settings.get("assistant_lookbehind") is not None
+        is_written = length == 20 and completed and "max_length" not in kwargs
+        if settings.get("max_new_tokens") is not None or (length is not None and not is_written):
+            return None
+        if beyond is not None or "max_length_beyond_source" in kwargs:
+            return beyond
+    return None
 
-    def search(self) -> dict[str, object]:
-        """Returns the settings of the beam and its penalty that the call implies.
 
-        Without a beam there are none, because the library would warn of them. Where Google's penalty has no exponent,
-        as in a model of greedy search that is asked for a beam, the paper's is used.
-
-        Raises:
-            ValueError: There is no penalty of that name.
-        """
-        kind = self.effective("length_penalty_type")
-        if kind not in ("google", "huggingface"):
-            raise ValueError(f"length_penalty_type must be 'google' or 'huggingface', not {kind!r}.")
-        meant: dict[str, Any] = {}
-        beams = self.said("num_beams")
-        if beams is None:
-            beams = meant["num_beams"] = 1 if self.said("do_sample") else self.own.num_beams or 1
-        if beams == 1:
-            return meant | {name: value for name, value in _NO_BEAM.items() if self.said(name) is None}
-        if kind == "google":
-            meant |= {name: value for name, value in _PAPER_BEAM.items() if self.effective(name) is None}
-            exponent = meant.get("length_penalty", self.effective("length_penalty"))
-            meant["length_penalty"] = GoogleLengthPenalty(exponent)
-        return meant
-
-    def beyond_source(self) -> int | None:
-        """Returns the tokens allowed beyond the source's length, or None where another limit was given.
-
-        If a call gives both a length and this, the length wins, just as `max_new_tokens` beats `max_length` in the
-        library.
-        """
-        call = {**(vars(self.given) if self.given is not None else {}), **self.kwargs}
-        for settings in (call, vars(self.own)):
-            new, length, beyond = (
-                settings.get(name) for name in ("max_new_tokens", "max_length", "max_length_beyond_source")
-            )
-            # `Seq2SeqTrainer` writes all of the library's defaults into `model.generation_config`, and saves them: a
-            # length of 20 beside another that nobody gives to a translator is its own. One that was 20 before cannot
-            # be told from it afterwards.
-            completed = beyond is not None and settings.get("assistant_lookbehind") is not None
-            is_written = length == 20 and completed and "max_length" not in self.kwargs
-            if new is not None or (length is not None and not is_written):
-                return None
-            if beyond is not None or "max_length_beyond_source" in self.kwargs:
-                return beyond
-        return None
+def _given(settings: GenerationConfig | None) -> dict[str, Any]:
+    return {name: value for name, value in vars(settings).items() if value is not None} if settings else {}
 
 
 def savable(settings: GenerationConfig) -> GenerationConfig:
@@ -194,45 +177,19 @@ def savable(settings: GenerationConfig) -> GenerationConfig:
 
 
 class EngineGenerationMixin(GenerationMixin):
-    """The library's `generate`, run by the engine wherever it knows the model and everything asked for.
+    """The library's `generate`, run by the engine wherever it knows the model and all of the call.
 
-    Attributes:
-        own_settings: Settings of `generate` that only this package has, with their defaults.
+    Prompts of several lengths are padded on the left.
     """
 
-    own_settings: ClassVar[dict[str, object]] = {}
     config: Any
     device: torch.device
-
-    @torch.no_grad()
-    def generate(  # type: ignore[override]
-        self,
-        inputs: torch.Tensor | None = None,
-        generation_config: GenerationConfig | None = None,
-        *args: Any,
-        **kwargs: Any,
-    ) -> ModelOutput | torch.LongTensor:
-        """Generates with the library's `generate`; see its documentation for all arguments.
-
-        Prompts of several lengths are padded on the left.
-        """
-        return self._generate(_Asked(kwargs, generation_config, self), {}, inputs, *args)
-
-    def _generate(self, asked: _Asked, settings: dict[str, object], inputs: torch.Tensor | None, *args: Any) -> Any:
-        """Calls the library's `generate` with these settings in place of the call's own."""
-        generation_config = copy.deepcopy(asked.given)
-        kwargs: dict[str, Any] = {**asked.kwargs, **settings}
-        if generation_config is not None:
-            kwargs = {name: value for name, value in asked.kwargs.items() if name not in settings}
-            # By now the object knows this package's own settings: the library refuses names it does not know.
-            generation_config.update(**settings, allow_custom_entries=True)
-        return super().generate(inputs, generation_config, *args, **kwargs)  # type: ignore[misc]
 
     def _beam_search(  # type: ignore[override]
         self, input_ids: Any, logits_processor: Any, stopping_criteria: Any, generation_config: Any, **kwargs: Any
     ) -> Any:
-        asked = input_ids, logits_processor, stopping_criteria, generation_config
-        found = self._by_engine(*asked, kwargs)
+        given = input_ids, logits_processor, stopping_criteria, generation_config
+        found = self._by_engine(*given, kwargs)
         if found is not None:
             return found
         # The library fills finished rows with `pad_token_id or eos_token_id`, and our padding is 0.
@@ -240,7 +197,7 @@ class EngineGenerationMixin(GenerationMixin):
         generation_config._pad_token_tensor = torch.tensor(_UNFILLED, device=input_ids.device)
         # The library gives the scores of hypotheses only with those of all steps.
         of_steps, generation_config.output_scores = generation_config.output_scores, True
-        outputs: Any = super()._beam_search(*asked, **kwargs)  # type: ignore[misc]
+        outputs: Any = super()._beam_search(*given, **kwargs)  # type: ignore[misc]
         if not of_steps and not isinstance(outputs, torch.Tensor):
             outputs.scores = None
         padding = self.config.pad_token_id if padding is None else int(padding)
@@ -252,19 +209,17 @@ class EngineGenerationMixin(GenerationMixin):
     def _sample(  # type: ignore[override]
         self, input_ids: Any, logits_processor: Any, stopping_criteria: Any, generation_config: Any, **kwargs: Any
     ) -> Any:
-        asked = input_ids, logits_processor, stopping_criteria, generation_config
-        found = self._by_engine(*asked, kwargs)
-        return super()._sample(*asked, **kwargs) if found is None else found  # type: ignore[misc]
+        given = input_ids, logits_processor, stopping_criteria, generation_config
+        found = self._by_engine(*given, kwargs)
+        return super()._sample(*given, **kwargs) if found is None else found  # type: ignore[misc]
 
-    def _by_engine(self, *asked: Any) -> Any:
+    def _by_engine(self, *given: Any) -> Any:
         """Returns the engine's result, or None if the library has to search."""
-        return None if engine is None else engine.decode(engine.Call(self, *asked))
+        return None if engine is None else engine.decode(engine.Call(self, *given))
 
 
 class PaperGenerationMixin(EngineGenerationMixin):
     """`generate` with the defaults of section 6.1; everything else is the library's."""
-
-    own_settings = {"length_penalty_type": "huggingface", "max_length_beyond_source": None}
 
     @torch.no_grad()
     def generate(  # type: ignore[override]
@@ -289,29 +244,41 @@ class PaperGenerationMixin(EngineGenerationMixin):
         if encoded is not None:  # The library repeats the caller's for a beam in place, and cannot repeat a tuple.
             is_tuple = isinstance(encoded, tuple)
             kwargs["encoder_outputs"] = BaseModelOutput(encoded[0]) if is_tuple else copy.copy(encoded)
-        asked = _Asked(kwargs, generation_config, self)
-        settings, beyond = asked.search(), asked.beyond_source()
+        for name, value in _OWN_SETTINGS.items():
+            if not hasattr(self.generation_config, name):  # The library refuses a call's setting that is not there.
+                setattr(self.generation_config, name, value)
+        # As in the library, None as an argument is a value; None in a configuration means not set.
+        call, own = {**_given(generation_config), **kwargs}, _given(self.generation_config)
+        settings, beyond = _beam_settings(call, own), _tokens_beyond_source(call, own, kwargs)
         if beyond is not None:
-            prompt_length = self._prompt_length(asked, kwargs.get("decoder_input_ids"))
+            effective = {**own, **call}
+            prompt_length = self._prompt_length(effective)
             limits = self._source_lengths(inputs, kwargs) + beyond
             if getattr(self.config, "positional_encoding", None) == "learned":
                 # The last new token is never read, so it needs no position.
                 limits = limits.clamp(max=self.config.max_position_embeddings - prompt_length + 1)
             limit = SourceLengthLimit(limits, prompt_length)
             stopping_criteria = StoppingCriteriaList([*(stopping_criteria or ()), limit])
-            longest = int(limits.max())
-            ends = asked.effective("forced_eos_token_id")
-            suppressed = set(asked.effective("suppress_tokens") or ())
+            max_new_tokens = int(limits.max())
+            ends = effective.get("forced_eos_token_id")
+            suppressed = set(effective.get("suppress_tokens") or ())
             # The library's own knows one length for all sentences; it refuses ends that are all suppressed.
             if ends is not None and not suppressed.issuperset(torch.as_tensor(ends).flatten().tolist()):
                 settings["forced_eos_token_id"] = None
                 forced = ForcedEndAtLimit(limit, ends)
                 logits_processor = LogitsProcessorList([*(logits_processor or ()), forced])
-            if asked.effective("max_new_tokens") is None:
-                settings["max_length"] = longest + prompt_length
+            if effective.get("max_new_tokens") is None:
+                settings["max_length"] = max_new_tokens + prompt_length
             else:
-                settings["max_new_tokens"] = longest
-        return self._generate(asked, settings, inputs, logits_processor, stopping_criteria, *args)
+                settings["max_new_tokens"] = max_new_tokens
+        if generation_config is None:
+            kwargs |= settings
+        else:  # The library warns of settings beside a configuration.
+            generation_config = copy.deepcopy(generation_config)
+            generation_config.update(**settings, allow_custom_entries=True)
+            kwargs = {name: value for name, value in kwargs.items() if name not in settings}
+        given = inputs, generation_config, logits_processor, stopping_criteria, *args
+        return super().generate(*given, **kwargs)  # type: ignore[misc]
 
     def _source_lengths(self, inputs: torch.Tensor | None, kwargs: dict[str, Any]) -> torch.Tensor:
         attention_mask = kwargs.get("attention_mask")
@@ -328,14 +295,14 @@ class PaperGenerationMixin(EngineGenerationMixin):
             return torch.ones(1, dtype=torch.long)  # The library's source is then a single `<s>`.
         return torch.full((states.shape[0],), states.shape[1])
 
-    def _prompt_length(self, asked: _Asked, decoder_input_ids: torch.Tensor | None) -> int:
+    def _prompt_length(self, settings: dict[str, Any]) -> int:
         """Returns the number of decoder tokens before the first new one; the library adds a missing start token."""
-        if decoder_input_ids is None:
+        prompts = settings.get("decoder_input_ids")
+        if prompts is None:
             return 1
-        start = asked.effective("decoder_start_token_id")
-        start = torch.as_tensor(asked.effective("bos_token_id") if start is None else start)
-        lacks_start = bool(decoder_input_ids[:, 0].ne(start.to(decoder_input_ids.device)).all())
-        return decoder_input_ids.shape[1] + lacks_start
+        start = settings.get("decoder_start_token_id")
+        start = torch.as_tensor(settings.get("bos_token_id") if start is None else start)
+        return prompts.shape[1] + bool(prompts[:, 0].ne(start.to(prompts.device)).all())
 
     def prepare_inputs_for_generation(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
         """Prepares inputs as the library does, but keeps a mask over the target's prompt as it was given.
