@@ -140,8 +140,10 @@ class Decoding(BatchedComputing):
 
     def translator(self, models: Sequence[str], nbest: int | None = None) -> "Translator":
         """Loads a model, or the ensemble of several, and returns its translator."""
+        from vanilla_transformer.machine import keep_freed_memory
         from vanilla_transformer.translation import Translator
 
+        keep_freed_memory()
         with loading_libraries():
             translator = Translator(models, device=self.device, **self.settings(nbest))
         least = max(nbest or 1, 2)  # Greedy search has one translation.
