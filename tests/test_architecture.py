@@ -16,7 +16,7 @@ PACKAGE = Path(vanilla_transformer.__file__).parent
 # Each part may import those below it.
 LAYERS = [
     *("cli", "demo", "explore", "inspection", "hub", "export"),
-    *("training", "tasks", "evaluation", "translation", "recipe", "data", "tokenizer"),
+    *("training", "tasks", "evaluation", "translation", "loading", "recipe", "data", "tokenizer"),
     *("cost", "atomic_files", "options"),
     *("progress", "registration", "recurrent", "import_hooks"),
     *("model", "engine", "graph", "machine", "errors"),

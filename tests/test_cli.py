@@ -24,10 +24,10 @@ from vanilla_transformer.cli import program
 from vanilla_transformer.cli.info import Info
 from vanilla_transformer.cli.program import COMMANDS
 from vanilla_transformer.data import text_lines
+from vanilla_transformer.loading.models import load_model
 from vanilla_transformer.tasks import evaluate
 from vanilla_transformer.tasks.registry import _TASKS
 from vanilla_transformer.training.loop import train
-from vanilla_transformer.translation.loading import load_model
 
 COMMAND = [sys.executable, "-m", "vanilla_transformer"]
 SHORT = ["--max-length-beyond-source", "3", "--precision", "float32"]

@@ -18,9 +18,9 @@ from vanilla_transformer import (
 )
 from vanilla_transformer.cli import main
 from vanilla_transformer.demo import build_page, open_page
+from vanilla_transformer.loading.models import load_model
 from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.tokenizer import train_tokenizer
-from vanilla_transformer.translation.loading import load_model
 
 pytest.importorskip("gradio", reason="gradio is not installed: pip install '.[demo]'")
 import gradio_client  # noqa: E402

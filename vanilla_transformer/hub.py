@@ -22,6 +22,9 @@ from huggingface_hub.utils import filter_repo_objects
 
 from vanilla_transformer.errors import PushError
 from vanilla_transformer.graph.beside import NAME, renew
+from vanilla_transformer.loading.marian import MARIAN
+from vanilla_transformer.loading.models import load_config, load_model, saved_config
+from vanilla_transformer.loading.tokenizers import TOKENIZER_FILES, load_tokenizer
 from vanilla_transformer.recipe.reading import load_recipe
 from vanilla_transformer.training.model_card import (
     CARD,
@@ -31,14 +34,6 @@ from vanilla_transformer.training.model_card import (
     write_model_card,
 )
 from vanilla_transformer.training.run_directory import RECIPE
-from vanilla_transformer.translation.loading import (
-    TOKENIZER_FILES,
-    load_config,
-    load_model,
-    load_tokenizer,
-    saved_config,
-)
-from vanilla_transformer.translation.marian import MARIAN
 
 # The code of the model classes.
 _FOLDERS = [Path(__file__).with_name(name) for name in ("model", "recurrent")]

@@ -90,7 +90,7 @@ def export(model_directory: str, work: Path, with_ctranslate2: bool = True) -> N
     """
     from vanilla_transformer.export.conversion import as_marian
     from vanilla_transformer.export.to_ctranslate2 import export_ctranslate2
-    from vanilla_transformer.translation.loading import load_model
+    from vanilla_transformer.loading.models import load_model
 
     if json.loads(Path(model_directory, "config.json").read_text(encoding="utf-8"))["model_type"] == "marian":
         (work / "marian").symlink_to(Path(model_directory).resolve())
@@ -295,7 +295,7 @@ class LiveEngine(_TorchEngine):
 
         from vanilla_transformer.engine.cpu import computing_dtype
         from vanilla_transformer.engine.known import unknown
-        from vanilla_transformer.translation.loading import load_model
+        from vanilla_transformer.loading.models import load_model
 
         dtype = getattr(torch, precision)
         self.model, self.tokenizer = load_model(arguments.model, device=arguments.device, dtype=dtype)

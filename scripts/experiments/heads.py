@@ -27,7 +27,7 @@ from scripts.experiments.runs import ExperimentError, command
 from scripts.turns import cells
 from vanilla_transformer.data.text_lines import read_lines
 from vanilla_transformer.inspection import Attention, attention, plot_attention
-from vanilla_transformer.translation.loading import load_model
+from vanilla_transformer.loading.models import load_model
 
 # "Long-distance": the words in figure 3 are up to eight apart.
 FAR = 5

@@ -9,7 +9,7 @@ from second_device import NAME
 from small_models import HEADS, IDS, MASK, inputs_of, random_model
 
 from vanilla_transformer import RecurrentEncoderDecoderConfig, RecurrentEncoderDecoderForConditionalGeneration
-from vanilla_transformer.translation.loading import move
+from vanilla_transformer.loading.models import move
 
 RECURRENT = ["recurrent lstm luong-general", "recurrent gru bahdanau", "recurrent gru none"]
 WRITERS = ["translator", "language-model", "recurrent lstm luong-general"]

@@ -7,9 +7,9 @@ from small_models import write_reversed
 
 import vanilla_transformer
 from vanilla_transformer import Translator
+from vanilla_transformer.loading.models import load_model
 from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.training.loop import TrainingLoop
-from vanilla_transformer.translation.loading import load_model
 
 STEPS = {"max_steps": 12, "warmup_steps": 4, "save_steps": 6, "eval_steps": 6}
 

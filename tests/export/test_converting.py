@@ -9,7 +9,7 @@ from transformers import AutoConfig, AutoModelForSeq2SeqLM, AutoTokenizer, Maria
 
 from vanilla_transformer import Translator, VanillaTransformerForConditionalGeneration
 from vanilla_transformer.cli import main
-from vanilla_transformer.translation.loading import load_model
+from vanilla_transformer.loading.models import load_model
 
 NEW = ["the dog sat", "two cats walk in the park", "ein Hund?", "  spaces   and ﬁne ligatures ", "unknown 漢字", ""]
 

@@ -15,7 +15,7 @@ from vanilla_transformer import Translator
 from vanilla_transformer.cli import main
 from vanilla_transformer.errors import ModelError
 from vanilla_transformer.export import to_ctranslate2
-from vanilla_transformer.translation.loading import load_model
+from vanilla_transformer.loading.models import load_model
 
 
 @pytest.fixture(scope="module", params=["float32", "int8"])

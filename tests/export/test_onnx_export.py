@@ -17,7 +17,7 @@ from vanilla_transformer.errors import ModelError
 from vanilla_transformer.export.to_onnx import export_onnx
 from vanilla_transformer.graph.known import shapes
 from vanilla_transformer.graph.weights import WEIGHTS
-from vanilla_transformer.translation.loading import load_model
+from vanilla_transformer.loading.models import load_model
 
 
 class Client:

@@ -14,12 +14,12 @@ from vanilla_transformer.cli import main
 from vanilla_transformer.data.corpus import read_corpus
 from vanilla_transformer.data.preparation import prepare_corpus
 from vanilla_transformer.data.text_lines import LONGEST_PIECE
+from vanilla_transformer.loading.tokenizers import load_own_tokenizer
 from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.tasks import get_task, task_for, task_of_model
 from vanilla_transformer.tasks.masked_language_modeling import masked, tokens_masked
 from vanilla_transformer.tokenizer import train_tokenizer
 from vanilla_transformer.training.loop import train
-from vanilla_transformer.translation.loading import load_own_tokenizer
 
 PACKED = Recipe.of(task="language-modeling", documents="packed", max_length=9)
 PACKED_FORM = task_for(PACKED).form

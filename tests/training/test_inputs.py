@@ -13,13 +13,13 @@ from transformers import PreTrainedTokenizerFast
 
 from vanilla_transformer import Translator
 from vanilla_transformer.errors import CorpusError, RecipeError, RunError
+from vanilla_transformer.loading.models import load_model
 from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.tasks import get_task
 from vanilla_transformer.training.checkpoints import Progress
 from vanilla_transformer.training.inputs import gather_inputs, local_steps, make_plan
 from vanilla_transformer.training.loop import train
 from vanilla_transformer.training.run_directory import RunDirectory
-from vanilla_transformer.translation.loading import load_model
 
 TASK = get_task("translation")
 NEWS = [(f"news {number}", f"Neues {number}") for number in range(12)]

@@ -31,13 +31,13 @@ from vanilla_transformer.cost import training_flops
 from vanilla_transformer.data.corpus import read_corpus
 from vanilla_transformer.data.preparation import prepare_corpus
 from vanilla_transformer.errors import DivergenceError, ModelError, RunError
+from vanilla_transformer.loading.models import load_model
 from vanilla_transformer.recipe.reading import load_recipe
 from vanilla_transformer.tasks import get_task
 from vanilla_transformer.training.checkpoints import latest_checkpoint
 from vanilla_transformer.training.inputs import make_plan
 from vanilla_transformer.training.loop import TrainingLoop, train
 from vanilla_transformer.training.run_directory import RunDirectory
-from vanilla_transformer.translation.loading import load_model
 
 TASK = get_task("translation")
 

@@ -17,9 +17,9 @@ from vanilla_transformer import (
     VanillaTransformerConfig,
     VanillaTransformerForConditionalGeneration,
 )
+from vanilla_transformer.loading.models import load_model
 from vanilla_transformer.tokenizer import train_tokenizer
 from vanilla_transformer.translation.ensemble import EnsembleForConditionalGeneration
-from vanilla_transformer.translation.loading import load_model
 from vanilla_transformer.translation.minimum_bayes_risk import best_hypotheses
 
 SEARCHES = [

@@ -57,7 +57,7 @@ class Align:
                 f"{self.source} has {len(sources):,} lines and {self.target} has {len(targets):,}: they must match."
             )
         from vanilla_transformer.inspection import AlignmentHeads, alignments, choose_alignment_heads
-        from vanilla_transformer.translation.loading import load_model
+        from vanilla_transformer.loading.models import load_model
 
         model, tokenizer = load_model(self.model)
         if self.choose_heads:

@@ -72,8 +72,8 @@ class Computing:
         """
         import torch
 
+        from vanilla_transformer.loading.models import load_model
         from vanilla_transformer.machine import keep_freed_memory
-        from vanilla_transformer.translation.loading import load_model
 
         keep_freed_memory()
         # Must be set before the first matrix product.

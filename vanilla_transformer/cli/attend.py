@@ -39,7 +39,7 @@ class Attend:
             raise RecipeError(f"{self.output} exists: delete it, or name another file with --output.")
         check_output(self.output)
         from vanilla_transformer.inspection import attention, attention_page
-        from vanilla_transformer.translation.loading import load_model
+        from vanilla_transformer.loading.models import load_model
 
         model, tokenizer = load_model(self.model, translates=False)
         seen = attention(model, tokenizer, self.text, self.target)

@@ -27,12 +27,12 @@ class Average:
 
     def run(self) -> None:
         """Averages, saves the model and prints its directory."""
+        from vanilla_transformer.loading.tokenizers import load_tokenizer
         from vanilla_transformer.tasks import task_for
         from vanilla_transformer.training.checkpoints import checkpoints_to_average, load_average
         from vanilla_transformer.training.model import build_model
         from vanilla_transformer.training.run_directory import RECIPE, RunDirectory
         from vanilla_transformer.training.summary import Summary, describe_weights
-        from vanilla_transformer.translation.loading import load_tokenizer
 
         check_new_directory(self.output)
         run = RunDirectory(self.directory)

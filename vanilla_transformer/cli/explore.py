@@ -36,7 +36,7 @@ class Explore:
         check_new_directory(output)
         from vanilla_transformer.explore.static_site import write_page
         from vanilla_transformer.hub import card_of
-        from vanilla_transformer.translation.loading import load_model
+        from vanilla_transformer.loading.models import load_model
 
         model, tokenizer = load_model(self.model, device="cpu", translates=False)
         directory = Path(self.model)

@@ -32,7 +32,7 @@ class Export:
         """Exports the model and prints the directory."""
         output = self.output or Path(f"{Path(self.model).name}-{self.to}")
         check_new_directory(output)
-        from vanilla_transformer.translation.loading import load_model
+        from vanilla_transformer.loading.models import load_model
 
         model, tokenizer = load_model(self.model, device="cpu")
         with atomic_directory(output) as place:

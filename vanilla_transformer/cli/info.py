@@ -47,8 +47,8 @@ class Info:
         """Returns all figures by name."""
         from vanilla_transformer.inspection.paper_tables import MILLIONS_OF_PARAMETERS, training_cost
         from vanilla_transformer.inspection.parameters import count_parameters
+        from vanilla_transformer.loading.models import load_config
         from vanilla_transformer.model.configuration_vanilla_transformer import VanillaTransformerConfig
-        from vanilla_transformer.translation.loading import load_config
 
         is_preset = not Path(self.model).is_dir() and "/" not in self.model
         config = VanillaTransformerConfig.from_preset(self.model) if is_preset else load_config(self.model)

@@ -9,8 +9,8 @@ import torch
 from vanilla_transformer.data.sources import CorpusSpec, Word, one_corpus
 from vanilla_transformer.evaluation import Evaluation
 from vanilla_transformer.evaluation.corpora import choose_metrics, count_empty_rows, with_columns_of_model
+from vanilla_transformer.loading.models import load_model
 from vanilla_transformer.tasks.registry import task_of_model
-from vanilla_transformer.translation.loading import load_model
 
 
 def evaluate(

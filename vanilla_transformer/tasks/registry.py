@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from vanilla_transformer.errors import ModelError, RecipeError, did_you_mean
+from vanilla_transformer.loading.models import saved_config
 from vanilla_transformer.recipe.reading import load_recipe
 from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.registration import FAMILIES
@@ -12,7 +13,6 @@ from vanilla_transformer.tasks.masked_language_modeling import MaskedLanguageMod
 from vanilla_transformer.tasks.text_classification import TextClassification
 from vanilla_transformer.tasks.token_classification import TokenClassification
 from vanilla_transformer.tasks.translation import Translation
-from vanilla_transformer.translation.loading import saved_config
 
 _TASKS: dict[str, Task] = {
     task.name: task

@@ -18,6 +18,7 @@ from vanilla_transformer.cost import training_flops
 from vanilla_transformer.evaluation import Processes, Score
 from vanilla_transformer.evaluation.corpora import count_texts, sample_texts
 from vanilla_transformer.graph.beside import renew
+from vanilla_transformer.loading.models import without_progress_bars
 from vanilla_transformer.progress import progress_bar
 from vanilla_transformer.tasks import task_for
 from vanilla_transformer.training.checkpoints import (
@@ -38,7 +39,6 @@ from vanilla_transformer.training.summary import (
     describe_weights,
     peak_memory,
 )
-from vanilla_transformer.translation.loading import without_progress_bars
 
 # Writing a text takes as long as learning from some ten: a run is not scored for much longer than it has learned.
 LEARNED_WHILE_WRITING = 10

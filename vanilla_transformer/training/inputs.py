@@ -17,12 +17,12 @@ from vanilla_transformer.data.mixing import MixedCorpus
 from vanilla_transformer.data.preparation import PreparedCorpus, StoredCorpus, prepare_corpus
 from vanilla_transformer.data.sources import refuse_pipes
 from vanilla_transformer.errors import RecipeError, RunError
+from vanilla_transformer.loading.tokenizers import load_own_tokenizer
 from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.tasks import Batch, RowRandom, task_for
 from vanilla_transformer.training.checkpoints import Progress, has_checkpoints
 from vanilla_transformer.training.run_directory import RECIPE, RunDirectory
 from vanilla_transformer.training.vocabulary import make_tokenizer
-from vanilla_transformer.translation.loading import load_own_tokenizer
 
 _ROWS_AT_ONCE = 10_000
 

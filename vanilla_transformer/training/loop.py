@@ -18,6 +18,7 @@ from transformers import PreTrainedTokenizerBase
 from vanilla_transformer.data.batching import share
 from vanilla_transformer.data.preparation import PreparedCorpus
 from vanilla_transformer.errors import DivergenceError, RecipeError, RunError
+from vanilla_transformer.loading.models import move
 from vanilla_transformer.machine import keep_freed_memory
 from vanilla_transformer.recipe.defaults import device_facts, duration, tokens_in_one_batch
 from vanilla_transformer.recipe.reading import named_recipe
@@ -45,7 +46,6 @@ from vanilla_transformer.training.processes import (
 from vanilla_transformer.training.run_directory import AlreadyFinished, RunLogger, output_path
 from vanilla_transformer.training.setup import RunContext, start_run
 from vanilla_transformer.training.summary import TrainedRun
-from vanilla_transformer.translation.loading import move
 
 # On an accelerator, reading a number waits for all earlier work; this many steps share one wait.
 STEPS_PER_READING = 10

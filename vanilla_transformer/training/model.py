@@ -10,17 +10,12 @@ from torch.optim.lr_scheduler import LambdaLR
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from vanilla_transformer.errors import RecipeError
+from vanilla_transformer.loading.marian import MARIAN
+from vanilla_transformer.loading.models import load_config, load_reported, load_weights_and_config, saved_config
 from vanilla_transformer.model.configuration_vanilla_transformer import VanillaTransformerBaseConfig
 from vanilla_transformer.recipe.defaults import MODEL_FIELDS, paper_learning_rate
 from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.tasks import Task
-from vanilla_transformer.translation.loading import (
-    load_config,
-    load_reported,
-    load_weights_and_config,
-    saved_config,
-)
-from vanilla_transformer.translation.marian import MARIAN
 
 # Fields that a run may choose anew.
 _TRAINING_FIELDS = ("dropout", "attention_dropout", "activation_dropout", "label_smoothing")

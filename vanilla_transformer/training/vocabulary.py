@@ -8,6 +8,8 @@ from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 from vanilla_transformer.atomic_files import atomic_directory
 from vanilla_transformer.data.sources import BETWEEN_WORDS
 from vanilla_transformer.errors import RecipeError, VocabularyError
+from vanilla_transformer.loading.models import saved_config
+from vanilla_transformer.loading.tokenizers import load_own_tokenizer
 from vanilla_transformer.model.configuration_vanilla_transformer import VanillaTransformerConfig
 from vanilla_transformer.model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
 from vanilla_transformer.recipe.defaults import choose_vocab_size
@@ -16,7 +18,6 @@ from vanilla_transformer.tasks import task_for
 from vanilla_transformer.tokenizer import lowercased, train_tokenizer
 from vanilla_transformer.training.checkpoints import has_checkpoints
 from vanilla_transformer.training.run_directory import RunDirectory
-from vanilla_transformer.translation.loading import load_own_tokenizer, saved_config
 
 # Sub-words depend on counts: more sentences than this hardly change them.
 MAX_ROWS_FOR_VOCABULARY = 1_000_000

@@ -14,10 +14,10 @@ from vanilla_transformer.engine.known import unknown_to_export
 from vanilla_transformer.errors import ModelError
 from vanilla_transformer.graph.known import Settings, activations, shapes
 from vanilla_transformer.graph.session import Found, Session
+from vanilla_transformer.loading.models import load_model, move
 from vanilla_transformer.model.generation_vanilla_transformer import PaperGenerationMixin
 from vanilla_transformer.model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
 from vanilla_transformer.model.tokenization_vanilla_transformer import VanillaTransformerTokenizer, plain_text
-from vanilla_transformer.translation.loading import load_model, move
 from vanilla_transformer.translation.searches import GraphSearch, Search
 
 logger = logging.getLogger(__name__)

@@ -1,6 +1,6 @@
-"""Marian (OPUS-MT) models as models of this package: the paper's, with position dimensions in another order.
+"""Marian (OPUS-MT) models as models of this package, and ours as theirs: position dimensions stand in another order.
 
-Every change is exact up to the rounding of a product: reordered dimensions, units that are always zero, factors that
+Every change is exact up to the rounding of a product: _reordered dimensions, units that are always zero, factors that
 cancel.
 """
 
@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-from transformers import GenerationConfig, MarianMTModel, PreTrainedConfig
+from transformers import GenerationConfig, MarianConfig, MarianMTModel, PreTrainedConfig
 from transformers.activations import ACT2FN
 
 from vanilla_transformer.errors import ModelError
@@ -22,6 +22,12 @@ Weights = dict[str, torch.Tensor]
 # The default epsilon of `torch.nn.LayerNorm`, which Marian uses.
 LAYER_NORM_EPS = 1e-5
 
+# Fields that both configurations have under one name.
+_SAME_FIELDS = (
+    *("d_model", "encoder_layers", "decoder_layers", "activation_function", "max_position_embeddings"),
+    *("dropout", "attention_dropout", "activation_dropout"),
+    *("pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id"),
+)
 _PARTS = {
     "self_attention.": "self_attn.",
     "self_attention_norm.": "self_attn_layer_norm.",
@@ -38,7 +44,7 @@ _EMBEDDINGS = ("shared.weight", "embed_tokens.weight", "lm_head.weight")
 _COLUMNS = ("q_proj.weight", "k_proj.weight", "v_proj.weight", "w_1.weight", *_EMBEDDINGS)
 
 
-def their_name(name: str) -> str:
+def _their_name(name: str) -> str:
     """Returns Marian's name for a weight of our layers."""
     layer, dot, rest = name.partition(".layers.")
     for ours, theirs in _PARTS.items():
@@ -46,7 +52,7 @@ def their_name(name: str) -> str:
     return layer + dot + rest
 
 
-def reordered(weights: Weights, order: torch.Tensor) -> Weights:
+def _reordered(weights: Weights, order: torch.Tensor) -> Weights:
     """Reorders the model dimensions of every weight that has them."""
     result = {}
     for name, weight in weights.items():
@@ -84,7 +90,7 @@ def from_marian(marian: MarianMTModel) -> VanillaTransformerForConditionalGenera
     if not tied:
         weights["model.decoder.embed_tokens.weight"] = _with_zeros(target * factor, vocab_size)
     # Marian has all sines first, then all cosines: our dimension 2i is its i, and 2i + 1 is its i + d_model / 2.
-    weights = reordered(weights, torch.arange(config.d_model).view(2, -1).T.flatten())
+    weights = _reordered(weights, torch.arange(config.d_model).view(2, -1).T.flatten())
     if config.output_bias:
         weights["lm_head.bias"] = bias
     model.load_state_dict(weights)
@@ -122,31 +128,20 @@ def _config(theirs: PreTrainedConfig, vocab_size: int, **settings: Any) -> Vanil
             "zero: d_ff must be the same for both."
         )
     return VanillaTransformerConfig(
+        **{name: getattr(theirs, name) for name in _SAME_FIELDS},
         vocab_size=vocab_size,
-        d_model=theirs.d_model,
         d_ff=d_ff,
         num_heads=heads,
-        encoder_layers=theirs.encoder_layers,
-        decoder_layers=theirs.decoder_layers,
-        dropout=theirs.dropout,
-        attention_dropout=theirs.attention_dropout,
-        activation_dropout=theirs.activation_dropout,
         label_smoothing=0.0,
         layer_norm_eps=LAYER_NORM_EPS,
         attention_bias=True,
-        activation_function=theirs.activation_function,
-        max_position_embeddings=theirs.max_position_embeddings,
-        pad_token_id=theirs.pad_token_id,
-        bos_token_id=theirs.bos_token_id,
-        eos_token_id=theirs.eos_token_id,
-        decoder_start_token_id=theirs.decoder_start_token_id,
         **settings,
     )
 
 
 def _layer_weights(names: list[str], theirs: Mapping[str, torch.Tensor], d_ff: int) -> Weights:
     """Returns the layers' weights under our names; narrower feed-forward layers get units that are always zero."""
-    weights = {name: theirs[their_name(name)].clone() for name in names if ".layers." in name}
+    weights = {name: theirs[_their_name(name)].clone() for name in names if ".layers." in name}
     for name, weight in weights.items():
         if ".w_1." in name:
             weights[name] = _with_zeros(weight, d_ff)
@@ -159,3 +154,69 @@ def _with_zeros(weight: torch.Tensor, rows: int) -> torch.Tensor:
     """Appends rows of zeros to a weight."""
     missing = rows - weight.shape[0]
     return weight if missing == 0 else torch.cat((weight, weight.new_zeros(missing, *weight.shape[1:])))
+
+
+@torch.no_grad()
+def to_marian(model: VanillaTransformerForConditionalGeneration) -> MarianMTModel:
+    """Converts our model to a Marian model with the same logits."""
+    config = model.config
+    marian = MarianMTModel(_their_config(config))
+    weights: Weights = {name: weight.clone() for name, weight in model.state_dict().items()}
+    bias = weights.pop("lm_head.bias", None)
+    _adopt_epsilon(weights, config)
+    weights = _reordered(weights, torch.arange(config.d_model).view(-1, 2).T.flatten())
+    if not config.tie_word_embeddings:  # Marian has `shared` only if tied.
+        weights["model.encoder.embed_tokens.weight"] = weights.pop("model.shared.weight")
+    state = marian.state_dict()
+    for name, weight in weights.items():
+        state[_their_name(name)] = weight
+    for name in state:
+        # Our projections have no biases unless `attention_bias` is on.
+        if not config.attention_bias and "_attn." in name and name.endswith(".bias"):
+            state[name] = torch.zeros_like(state[name])
+    state["final_logits_bias"] = torch.zeros(1, config.vocab_size) if bias is None else bias[None]
+    marian.load_state_dict(state)
+    return marian.eval()
+
+
+def _their_config(ours: VanillaTransformerConfig) -> MarianConfig:
+    tied = ours.tie_word_embeddings
+    return MarianConfig(
+        **{name: getattr(ours, name) for name in _SAME_FIELDS},
+        vocab_size=ours.vocab_size,
+        decoder_vocab_size=ours.vocab_size,
+        encoder_attention_heads=ours.num_heads,
+        decoder_attention_heads=ours.num_heads,
+        encoder_ffn_dim=ours.d_ff,
+        decoder_ffn_dim=ours.d_ff,
+        scale_embedding=True,
+        share_encoder_decoder_embeddings=tied,
+        tie_word_embeddings=tied,
+        forced_eos_token_id=None,
+    )
+
+
+def _adopt_epsilon(weights: Weights, config: VanillaTransformerConfig) -> None:
+    """Makes Marian's fixed ε act as ours: LayerNorm of c·x with c²·ε equals LayerNorm of x with ε.
+
+    Activations between layers become c times as large, and every weight that reads them is divided by c. Only the sum
+    of embedding and position before a stack is unchanged: beside its variance of about one, ε is negligible.
+    """
+    c = (LAYER_NORM_EPS / config.layer_norm_eps) ** 0.5
+    if c == 1:
+        return
+    for name, weight in weights.items():
+        if ".layers." not in name:
+            continue
+        stack, _, rest = name.partition(".layers.")
+        layer, _, part = rest.partition(".")
+        if layer == "0" and part.startswith("self_attention."):
+            continue
+        depth = config.encoder_layers if stack.endswith("encoder") else config.decoder_layers
+        reads = part.endswith("q_proj.weight") or part == "feed_forward.w_1.weight"
+        reads |= part.startswith("self_attention.") and part.endswith(("k_proj.weight", "v_proj.weight"))
+        writes = ".out_proj." in part or ".w_2." in part or "_norm." in part
+        if part.startswith("feed_forward_norm.") and int(layer) == depth - 1:
+            writes = False
+        if reads or writes:
+            weight *= c if writes else 1 / c

@@ -4,12 +4,12 @@ import pytest
 import torch
 from opus_models import END, PAD, opus, random_marian
 from refusals import refused
-from small_models import random_model
+from small_models import random_model, unigram_tokenizer
 from transformers import MarianMTModel
 
 from vanilla_transformer.errors import ModelError
-from vanilla_transformer.export.conversion import to_marian
-from vanilla_transformer.translation.marian import from_marian
+from vanilla_transformer.export.conversion import as_marian
+from vanilla_transformer.loading.marian import from_marian, to_marian
 
 SOURCE = torch.tensor([[5, 9, 7, 8, END], [11, 4, END, PAD, PAD]])
 TARGET = torch.tensor([[PAD, 6, 3, 12], [PAD, 9, 2, 40]])
@@ -60,7 +60,7 @@ def test_logits_of_our_model_with_three_embeddings_stay_the_same(tmp_path):
 )
 def test_models_that_marian_cannot_express_are_refused(changes: dict, named: str):
     with refused(ModelError, *named.split()):
-        to_marian(random_model("translator", **changes))
+        as_marian(random_model("translator", **changes), unigram_tokenizer(["a b"], 260))
 
 
 def test_a_marian_model_of_another_architecture_is_refused():

@@ -1,19 +1,15 @@
-"""Models, their configurations and their tokenizers, from a directory or the Hub."""
+"""Models and their configurations, from a directory or the Hub."""
 
 import os
-import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
-from huggingface_hub import snapshot_download
-from huggingface_hub.errors import RepositoryNotFoundError
 from transformers import (
     AutoConfig,
     AutoModelForSeq2SeqLM,
-    AutoTokenizer,
     GenerationConfig,
     MarianMTModel,
     PreTrainedConfig,
@@ -25,26 +21,16 @@ from transformers.utils import logging as transformers_logging
 
 from vanilla_transformer.errors import ModelError, RecipeError
 from vanilla_transformer.graph.known import check_search
+from vanilla_transformer.loading.files import directory_of, readable
+from vanilla_transformer.loading.marian import MARIAN, from_marian
+from vanilla_transformer.loading.tokenizers import load_tokenizer
 from vanilla_transformer.model.configuration_vanilla_transformer import VanillaTransformerDecoderConfig
-from vanilla_transformer.model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
 from vanilla_transformer.registration import is_known, model_class
-from vanilla_transformer.translation.marian import MARIAN, from_marian
 
 logger = transformers_logging.get_logger(__name__)
 
-# Vocabulary files: that of our tokenizer, and those of the tokenizer classes of converted models.
-VOCABULARIES = ("tokenizer.json", "vocab.json", "vocab-src.json", "sentencepiece.bpe.model", "spiece.model")
-# Files that a tokenizer is loaded from, including those beside the vocabulary, as patterns.
-TOKENIZER_FILES = (
-    *VOCABULARIES,
-    *("tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"),
-    *("source.spm", "target.spm", "target_vocab.json", "vocab-tgt.json", "merges.txt"),
-    *("chat_template.jinja", "additional_chat_templates/*.jinja"),
-)
 # Weights with their index; the first that there are count.
 _WEIGHTS = ("model*.safetensors*", "pytorch_model*.bin*")
-# What a tokenizer of any class is loaded from.
-_TOKENIZER_PATTERNS = ("*.json", "*.jinja", "*.model", "*.spm", "*.txt")
 
 
 def load_model(
@@ -136,10 +122,10 @@ def _load_weights(path: str | Path, config: PreTrainedConfig, dtype: torch.dtype
                 f"vocabulary of {config.vocab_size:,}."
             )
     for pattern in _WEIGHTS:
-        directory = _directory(path, "config.json", "generation_config.json", pattern)
+        directory = directory_of(path, "config.json", "generation_config.json", pattern)
         if any(directory.glob(pattern)):
             break
-    with _readable(path):
+    with readable(path):
         if (directory / "generation_config.json").is_file():
             GenerationConfig.from_pretrained(directory)  # The model silently ignores one that cannot be read.
         model, report = load_reported(loader, directory, config, dtype)
@@ -179,33 +165,10 @@ def load_config(path: str | Path, *, its_weights: bool = True) -> Any:
     return config
 
 
-def load_tokenizer(path: str | Path) -> PreTrainedTokenizerBase:
-    """Loads the tokenizer of a model, or one on its own, from a directory or the Hub."""
-    directory = _directory(path, "tokenizer_config.json", *_TOKENIZER_PATTERNS)
-    if directory == Path(path).expanduser() and not any((directory / name).is_file() for name in VOCABULARIES):
-        raise ModelError(f"{path} has no vocabulary: it has none of {', '.join(VOCABULARIES)}.")
-    with _readable(path, blame="its tokenizer"):
-        tokenizer = AutoTokenizer.from_pretrained(directory, trust_remote_code=False)
-        tokenizer("a")  # Some faults in its files show only now.
-        return tokenizer
-
-
-def load_own_tokenizer(path: str | Path) -> PreTrainedTokenizerBase:
-    """Loads a tokenizer for training: one with a `tokenizer.json` as this package's class, another as its own."""
-    directory = Path(path).expanduser()
-    directory = directory if directory.is_dir() else _from_hub(str(path), _TOKENIZER_PATTERNS)
-    if not (directory / "tokenizer.json").is_file():
-        return load_tokenizer(path)
-    with _readable(path):
-        tokenizer = VanillaTransformerTokenizer.from_pretrained(directory)
-        tokenizer("a")
-        return tokenizer
-
-
 def saved_config(path: str | Path) -> PreTrainedConfig:
     """Returns the configuration of a model in a directory or on the Hub."""
-    directory = _directory(path, "config.json")
-    with _readable(path, blame="config.json"):
+    directory = directory_of(path, "config.json")
+    with readable(path, blame="config.json"):
         config: PreTrainedConfig = AutoConfig.from_pretrained(directory, trust_remote_code=False)
     attention = config._attn_implementation
     if attention not in (None, "eager", *ALL_ATTENTION_FUNCTIONS):
@@ -239,7 +202,7 @@ def load_reported(
     try:
         with without_progress_bars():
             model, report = loader.from_pretrained(
-                path,
+                directory_of(path, "config.json", *_WEIGHTS),
                 config=config,
                 dtype=dtype,
                 trust_remote_code=False,
@@ -249,64 +212,3 @@ def load_reported(
             return model, report
     finally:
         transformers_logging.set_verbosity(usual)
-
-
-def _directory(name: str | Path, needed: str, *others: str) -> Path:
-    """Returns the directory of that name, or else that of a model of the Hub: its cache, if the Hub does not answer.
-
-    It must have the file `needed`; `others` are patterns of the files to download besides.
-    """
-    directory = Path(name).expanduser()
-    if not directory.is_dir():
-        return _from_hub(str(name), (needed, *others))
-    if not (directory / needed).is_file():
-        if (directory / "recipe.yaml").is_file() and (directory / "checkpoints").is_dir():
-            raise ModelError(
-                f"{name} is an unfinished run: `vanilla-transformer train {directory / 'recipe.yaml'}` goes on with "
-                "it, and with --finish makes a model of what is there."
-            )
-        raise ModelError(f"{name} is not a model directory: it has no {needed}.")
-    return directory
-
-
-def _from_hub(name: str, files: Sequence[str]) -> Path:
-    owner, _, _ = name.partition("/")
-    # It cannot be on the Hub, or looks like a local path.
-    if not re.fullmatch(r"[\w.-]+/[\w.-]+", name) or owner.strip(".") == "":
-        raise ModelError(f"There is no model directory {name}.")
-    if Path(owner).is_dir():
-        raise ModelError(f"There is no model directory {name}; the directory {owner} here hides the owner on the Hub.")
-    try:
-        return Path(snapshot_download(name, allow_patterns=[*files]))
-    except RepositoryNotFoundError as error:
-        raise ModelError(f"There is no directory {name}, and the Hub has no model of that name.") from error
-    except (OSError, ValueError) as error:
-        reason = str(error).splitlines()[0].rstrip(".")
-        raise ModelError(f"There is no directory {name}, and the Hub gave no model of that name: {reason}.") from error
-
-
-@contextmanager
-def _readable(path: str | Path, blame: str = "") -> Iterator[None]:
-    """Reports in one sentence that the files of a model cannot be read; `blame` is the place of the mistake."""
-    try:
-        yield
-    except (ImportError, ModelError):
-        raise
-    except BaseException as error:  # The libraries may raise any class for damaged files.
-        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
-            raise
-        reason = _reason(Path(path), error)
-        if blame and not reason.startswith(blame):
-            reason = f"{blame}: {reason}"
-        raise ModelError(f"{path} cannot be loaded: it is damaged or not a model: {reason}.") from error
-
-
-def _reason(path: Path, error: BaseException) -> str:
-    """Gives the reason in one line, without a library's advice to run unknown code."""
-    if "weights_only" in str(error):
-        pickles = [file.name for file in sorted(path.glob("*.bin"))]
-        return (
-            f"{', '.join(pickles) or 'its file of weights'} is a pickle with more than weights, which could "
-            "run any code: ask for the model as safetensors"
-        )
-    return (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")

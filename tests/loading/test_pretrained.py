@@ -11,9 +11,9 @@ from transformers import GenerationMixin, MarianMTModel, MarianTokenizer
 
 from vanilla_transformer import Translator, VanillaTransformerForConditionalGeneration, evaluate
 from vanilla_transformer.cli import main
+from vanilla_transformer.loading.models import load_model
 from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.training.loop import train
-from vanilla_transformer.translation.loading import load_model
 
 KINDS = {"two": {"separate": True}, "languages": {"languages": (">>deu<<", ">>nld<<")}}
 LINES = ["the dog sat", "two cats walk in the park", "ein Hund?", "  spaces   and ﬁne ligatures ", "unknown 漢字"]

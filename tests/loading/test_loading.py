@@ -13,8 +13,9 @@ from small_models import random_model, save
 
 from vanilla_transformer.errors import ModelError
 from vanilla_transformer.export.conversion import convert
+from vanilla_transformer.loading.models import load_config, load_model
+from vanilla_transformer.loading.tokenizers import load_own_tokenizer, load_tokenizer
 from vanilla_transformer.tokenizer import train_tokenizer
-from vanilla_transformer.translation.loading import load_config, load_model, load_own_tokenizer, load_tokenizer
 
 
 @pytest.fixture
@@ -170,9 +171,12 @@ def test_a_hub_that_does_not_answer_is_asked_once_and_its_cache_is_used(
     shutil.copytree(directory, cache / "models--models--there" / "snapshots" / "abc")
     (cache / "models--models--there" / "refs").mkdir()
     (cache / "models--models--there" / "refs" / "main").write_text("abc")
+    (cache / "models--models--there" / "refs" / "v2").write_text("abc")
     for offline, reason in ((False, "refused"), (True, "HF_HUB_OFFLINE=0")):
         monkeypatch.setattr(constants, "HF_HUB_OFFLINE", offline)
         for load in (load_model, load_config, load_tokenizer, load_own_tokenizer):
             load("models/there")
-            with refused(ModelError, "models/nosuch", reason):
-                load("models/nosuch")
+            load("models/there@v2")
+            for missing in ("models/nosuch", "models/there@v3"):
+                with refused(ModelError, missing, reason):
+                    load(missing)
