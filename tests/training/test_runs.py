@@ -140,7 +140,8 @@ def test_the_model_is_the_mean_of_the_last_checkpoints(undisturbed):
 def test_the_losses_are_those_of_a_loop_of_ten_lines(recipe, tmp_path):
     changes = {"dropout": 0.0, "batches_per_step": 3, "log_steps": 1, "max_steps": 20, "adam_epsilon": 1e-3}
     plain = into(recipe, tmp_path / "model", **changes)
-    losses = [record["loss"] for record in figures(train(plain)) if "loss" in record]
+    records = [record for record in figures(train(plain)) if "loss" in record]
+    losses = [record["loss"] for record in records]
 
     tokenizer = VanillaTransformerTokenizer.from_pretrained(tmp_path / "model")
     corpus = prepare_corpus(
@@ -162,6 +163,7 @@ def test_the_losses_are_those_of_a_loop_of_ten_lines(recipe, tmp_path):
     summary = json.loads((tmp_path / "model" / "summary.json").read_text())
     flops = training_flops(model.config, *corpus.lengths.values())
     assert summary["flops"] == pytest.approx(summary["epochs"] * flops)
+    assert records[-1]["epoch"] == round(summary["epochs"], 4)
 
 
 def test_a_run_killed_again_and_again_at_delicate_places_ends_the_same(recipe, undisturbed, tmp_path):

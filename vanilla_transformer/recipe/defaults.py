@@ -420,7 +420,8 @@ def _choose_intervals(
     if recipe.start.from_model is not None and recipe.data.dev:
         result = "the one with the lowest loss on dev is the result, that of the start included"
     every = counted(saves, "step"), counted(evaluations, "step")
-    return chosen, f"Checkpoint every {every[0]}, {result}; loss on dev every {every[1]}."
+    evaluated = f"; loss on dev every {every[1]}" if recipe.data.dev else ""
+    return chosen, f"Checkpoint every {every[0]}, {result}{evaluated}."
 
 
 def counted(number: float, unit: str) -> str:

@@ -149,7 +149,7 @@ class LocalStep:
     """One process's batches of a step.
 
     Attributes:
-        epoch_done: Share of the epoch that is done after the step.
+        epoch_done: Share of the epoch's loss items that is done after the step.
         items: Number of items that the step's loss is averaged over, in the batches of all processes.
     """
 
@@ -182,6 +182,7 @@ def local_steps(
         drawn = corpus.of_epoch(epoch)
         plan = make_plan(drawn, recipe)
         steps = plan.epoch(epoch)
+        items = np.cumsum([step.items for step in steps])
         for index in range(done, len(steps)):
             pieces = share(steps[index], rank, processes)
             together = np.concatenate(pieces)
@@ -191,9 +192,9 @@ def local_steps(
             batches = list(map(pinned, batches)) if pin else batches
             # An epoch's batches are views of one array: a name for one of them would keep the whole array.
             del pieces, together
-            yield LocalStep(epoch, (index + 1) / len(steps), batches, steps[index].items)
+            yield LocalStep(epoch, float(items[index] / items[-1]), batches, steps[index].items)
         # For a large corpus two epochs do not fit in memory.
-        del drawn, plan, steps
+        del drawn, plan, steps, items
         done = 0
 
 
