@@ -42,6 +42,7 @@ MAY_STAY_OPEN = {
     "text_pair_column",
     "label_column",
     "labels",
+    "decay_steps",
     "max_grad_norm",
     "max_minutes",
     "patience",
