@@ -17,7 +17,7 @@ from vanilla_transformer.loading.models import load_model
 from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.tasks import get_task
 from vanilla_transformer.training.checkpoints import Progress
-from vanilla_transformer.training.inputs import gather_inputs, local_steps, make_plan
+from vanilla_transformer.training.inputs import gather_inputs, local_steps, make_plan, one_ahead
 from vanilla_transformer.training.loop import train
 from vanilla_transformer.training.run_directory import RunDirectory
 
@@ -78,7 +78,7 @@ def test_a_step_of_few_tokens_is_one_batch_where_a_device_takes_many_as_fast(fil
     together = [np.concatenate(step.batches) for step in steps]
     tokens = [plan.real_and_all_tokens(rows)[1] for rows in together]
     assert min(tokens) < max(tokens)
-    found = local_steps(gathered.recipe, gathered.train, collate, Progress(), joined_tokens=max(tokens) - 1)
+    found = one_ahead(local_steps(gathered.recipe, gathered.train, collate, Progress(), joined_tokens=max(tokens) - 1))
     for fed, step, rows, size in zip(islice(found, len(steps)), steps, together, tokens, strict=True):
         for batch, expected in zip(fed.batches, step.batches if size == max(tokens) else [rows], strict=True):
             torch.testing.assert_close(batch, collate(gathered.train.rows(expected), None), rtol=0, atol=0)

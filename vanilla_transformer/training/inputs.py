@@ -2,6 +2,7 @@
 
 import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
@@ -196,6 +197,18 @@ def local_steps(
         # For a large corpus two epochs do not fit in memory.
         del drawn, plan, steps, items
         done = 0
+
+
+def one_ahead(steps: Iterator[LocalStep]) -> Iterator[LocalStep]:
+    """Yields steps without end, the batches of each made in a thread while the one before is computed."""
+    thread = ThreadPoolExecutor(1)
+    try:
+        coming = thread.submit(next, steps)
+        while True:
+            step, coming = coming.result(), thread.submit(next, steps)
+            yield step
+    finally:
+        thread.shutdown(wait=False)  # A next epoch that nobody wants may take long to plan.
 
 
 def pinned(batch: Batch) -> Batch:

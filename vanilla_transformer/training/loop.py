@@ -34,7 +34,7 @@ from vanilla_transformer.training.checkpoints import (
     save_plain_weights,
 )
 from vanilla_transformer.training.finalize import finalize
-from vanilla_transformer.training.inputs import LocalStep, local_steps, make_plan, pinned
+from vanilla_transformer.training.inputs import LocalStep, local_steps, make_plan, one_ahead, pinned
 from vanilla_transformer.training.model import build_model, has_tf32, make_optimizer, make_schedule, training_kernels
 from vanilla_transformer.training.processes import (
     StopRequest,
@@ -333,6 +333,8 @@ class TrainingLoop:
             pin=self.pin,
             joined_tokens=tokens_in_one_batch(self.plain_model.config, device),
         )
+        # On a processor the thread would take a core from the step.
+        steps = steps if accelerator.device.type == "cpu" else one_ahead(steps)
         while not self.is_over:
             step = next(steps)
             if step.epoch != progress.epoch:
