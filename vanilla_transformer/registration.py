@@ -7,7 +7,10 @@ import transformers
 from transformers import AutoConfig, AutoModelForSeq2SeqLM, AutoTokenizer, PreTrainedConfig, PreTrainedModel
 
 from vanilla_transformer.model import modeling_vanilla_transformer
-from vanilla_transformer.model.pipeline_vanilla_transformer import VanillaTransformerTranslationPipeline
+from vanilla_transformer.model.pipeline_vanilla_transformer import (
+    VanillaTransformerTokenClassificationPipeline,
+    VanillaTransformerTranslationPipeline,
+)
 from vanilla_transformer.model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
 
 # Each family: its configuration, and its model for each Auto class, the second of which is its language model.
@@ -69,6 +72,8 @@ for module in shipped:
 for family in FAMILIES:
     family.custom_pipelines = _PipelineOfThePackage()  # type: ignore[attr-defined]
 registry: Any = transformers.pipelines.PIPELINE_REGISTRY
+# What it does for models of others is the library's own.
+registry.supported_tasks["token-classification"]["impl"] = VanillaTransformerTokenClassificationPipeline
 # transformers 5 removed this task, and refuses it before it looks whether it is registered. One that someone has
 # restored is left unchanged.
 if "translation" not in registry.get_supported_tasks():

@@ -90,15 +90,12 @@ class VanillaTransformerTranslationPipeline(Pipeline):
 
 
 class VanillaTransformerTokenClassificationPipeline(TokenClassificationPipeline):
-    """Tags words, and gives a group of them as it stands in the text, whose spaces the library's tokenizer would drop.
-
-    The package's own tokenizer needs no such help.
-    """
+    """Tags words, and gives a group of them as it stands in the text: joined from tokens, it would lack spaces."""
 
     def postprocess(self, model_outputs: Any, **parameters: Any) -> list[dict[str, Any]]:  # type: ignore[override]
         """Returns a dictionary for each token or group."""
         found: list[dict[str, Any]] = super().postprocess(model_outputs, **parameters)
-        for group in found:
+        for group in found if isinstance(self.model, HubModel) else ():
             if "entity_group" in group and group["start"] is not None:
                 group["word"] = model_outputs[0]["sentence"][group["start"] : group["end"]]
         return found

@@ -19,10 +19,6 @@ _READS_TARGET = ContextVar("reads_target", default=False)
 AnyTokenizer = TypeVar("AnyTokenizer", bound=PreTrainedTokenizerBase)
 
 
-class _Word(str):
-    """Text that began with a space among others."""
-
-
 class VanillaTransformerTokenizer(PreTrainedTokenizerFast):
     """Section 5.1: text to sub-word ids, ended by `</s>`, and back to exactly the same text.
 
@@ -45,16 +41,6 @@ class VanillaTransformerTokenizer(PreTrainedTokenizerFast):
         reader._tokenizer = with_same_pieces(self.backend_tokenizer, self.added_tokens_decoder)
         reader._tokenizer.normalizer = kept
         return reader
-
-    def convert_tokens_to_string(self, tokens: list[str]) -> str:
-        """Joins pieces to text, and words that earlier calls have joined with a space between them.
-
-        So the pipeline for token classification makes words, and then groups of words.
-        """
-        if any(isinstance(token, _Word) for token in tokens):
-            return _Word("".join(" " * isinstance(token, _Word) + token for token in tokens).removeprefix(" "))
-        text = super().convert_tokens_to_string(tokens)
-        return _Word(text) if tokens and tokens[0].startswith("Ġ") else text
 
     def _switch_to_target_mode(self) -> None:
         """Keeps the case of references; the library calls it before it reads a `text_target`."""
