@@ -32,6 +32,8 @@ BATCH_TOKENS = {"cpu": 2048, "accelerator": 16384}
 CHUNK_LINES = {"cpu": 2000, "accelerator": 8000}
 # Limit on a chunk of any number of lines: splitting text into sub-words takes a hundred times its size.
 _CHUNK_CHARACTERS = 1 << 20
+# What the graph reads of a model of the Hub.
+_FILES = ("config.json", "generation_config.json", "tokenizer*.json", "model*.safetensors*")
 # Larger batches have a multiple of this many rows.
 _ROWS = 8
 
@@ -284,10 +286,14 @@ def _open_search(models: Sequence[str], *, precision: str, device: str | None, *
         ModelError: There is no such model, or it does not translate.
         ValueError: It cannot be had in this precision.
     """
-    path = Path(models[0])
     # Whether there is an accelerator that torch can use is asked of torch.
     on_cpu = device == "cpu" or (device is None and not has_accelerator())
-    if on_cpu and len(models) == 1 and precision != "bfloat16" and path.is_dir():
+    if on_cpu and len(models) == 1 and precision != "bfloat16":
+        path = Path(models[0]).expanduser()
+        if not path.is_dir():
+            from vanilla_transformer.loading.files import from_hub
+
+            path = from_hub(models[0], _FILES)
         tokenizer = TokenizerFile.of(path)
         try:
             if tokenizer is None:
@@ -297,7 +303,7 @@ def _open_search(models: Sequence[str], *, precision: str, device: str | None, *
                 raise ModelError(f"a tokenizer of {len(tokenizer):,} entries")
             return GraphSearch(session, tokenizer)
         except ModelError as unknown:
-            logger.info("%s is read by transformers, because the graph does not know %s.", path, unknown)
+            logger.info("%s is read by transformers, because the graph does not know %s.", models[0], unknown)
     from vanilla_transformer.translation.live_models import load_search
 
     return load_search(models, precision=precision, device=device, **settings)
