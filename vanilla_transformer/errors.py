@@ -11,7 +11,7 @@ class CorpusError(ValueError):
 
 
 class VocabularyError(ValueError):
-    """The texts cannot give a vocabulary of the size asked for.
+    """The texts cannot give a vocabulary of the requested size.
 
     Attributes:
         available: The size that they can give.
@@ -34,7 +34,7 @@ class RecipeError(ValueError):
 
 
 class ModelError(ValueError):
-    """A model that cannot be found, read, or used for what was asked."""
+    """A model that cannot be found, read, or used in the requested way."""
 
 
 class RunError(OSError):
@@ -60,14 +60,14 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     return f", did you mean {suggestion!r}?" if suggestion else ""
 
 
-def check_number(name: str, value: object, least: float, most: float = math.inf, *, whole: bool = True) -> None:
-    """Refuses a value that is not a number within limits, and whole unless said; None stands for one not given."""
+def check_number(name: str, value: object, minimum: float, maximum: float = math.inf, *, whole: bool = True) -> None:
+    """Refuses a value that is not a number within limits, by default a whole one; None stands for one not given."""
     if value is None:
         return
     if isinstance(value, bool) or not isinstance(value, Integral if whole else Real):
         raise RecipeError(f"{name} must be a {'whole number' if whole else 'number'}, not {value!r}.")
-    if not least <= float(value) <= most:
-        limits = f"at least {least:,}" + ("" if most == math.inf else f" and at most {most:,}")
+    if not minimum <= float(value) <= maximum:
+        limits = f"at least {minimum:,}" + ("" if maximum == math.inf else f" and at most {maximum:,}")
         raise RecipeError(f"{name} must be {limits}, not {value}.")
 
 

@@ -27,12 +27,12 @@ def one_of(*names: str) -> object:
     return arg(metavar=f"{{{','.join(names)}}}", help_behavior_hint=_known_default)
 
 
-def number(kind: type[int] | type[float], least: float, below: float = MAX, *, above: bool = False) -> Spec:
-    """Returns the type of a number of that kind, or None: at least `least`, or above it, and below `below`."""
-    words = f"{least}{'<' if above else '<='}{kind.__name__.upper()}" + (f"<{below}" if below < MAX else "")
+def number(kind: type[int] | type[float], minimum: float, below: float = MAX, *, above: bool = False) -> Spec:
+    """Returns the type of a number of that kind, or None: at least `minimum`, or above it, and below `below`."""
+    words = f"{minimum}{'<' if above else '<='}{kind.__name__.upper()}" + (f"<{below}" if below < MAX else "")
 
     def is_instance(value: object) -> bool:
-        return value is None or (type(value) is kind and least <= value < below and not (above and value == least))
+        return value is None or (type(value) is kind and minimum <= value < below and not (above and value == minimum))
 
     def read(given: list[str]) -> Any:
         value: Any

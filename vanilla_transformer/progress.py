@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from tqdm import tqdm
 
 # Seconds until the first progress line in a log, and the maximum between two.
-FIRST_LINE, LONGEST_SILENCE = 10.0, 600.0
+FIRST_LINE, MAX_SILENCE = 10.0, 600.0
 
 
 class ProgressLines(tqdm):
@@ -25,7 +25,7 @@ class ProgressLines(tqdm):
         elapsed = self.format_dict["elapsed"]
         if elapsed >= self.next_line or self.disable:
             print(self, file=sys.stderr, flush=True)
-            self.next_line = elapsed + min(max(FIRST_LINE, elapsed / 10), LONGEST_SILENCE)
+            self.next_line = elapsed + min(max(FIRST_LINE, elapsed / 10), MAX_SILENCE)
 
     def clear(self, *_: object, **__: object) -> None:
         """Leaves the lines where they are, where a bar would make room for other output."""

@@ -13,7 +13,7 @@ from transformers import AutoModelForCausalLM
 from vanilla_transformer.cli import main
 from vanilla_transformer.data.corpus import read_corpus
 from vanilla_transformer.data.preparation import prepare_corpus
-from vanilla_transformer.data.text_lines import LONGEST_PIECE
+from vanilla_transformer.data.text_lines import MAX_PIECE_LENGTH
 from vanilla_transformer.loading.tokenizers import load_own_tokenizer
 from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.tasks import get_task, task_for, task_of_model
@@ -117,10 +117,10 @@ def test_packed_blocks_return_each_character(algorithm, most, tmp_path):
 
 
 def test_text_without_line_ends_is_read_in_pieces(tmp_path):
-    (tmp_path / "in.txt").write_text("ab" * LONGEST_PIECE + "c")
+    (tmp_path / "in.txt").write_text("ab" * MAX_PIECE_LENGTH + "c")
     pieces = read_corpus([str(tmp_path / "in.txt")], form=PACKED_FORM, cache_dir=tmp_path / "cache")["text"]
-    assert pieces[0] == "" and "".join(pieces) == "ab" * LONGEST_PIECE + "c"
-    assert max(map(len, pieces)) == LONGEST_PIECE
+    assert pieces[0] == "" and "".join(pieces) == "ab" * MAX_PIECE_LENGTH + "c"
+    assert max(map(len, pieces)) == MAX_PIECE_LENGTH
 
 
 def test_an_option_of_evaluate_is_refused_where_it_means_nothing(trained, recipes, capsys):

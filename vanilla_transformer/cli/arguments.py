@@ -146,9 +146,9 @@ class Decoding(BatchedComputing):
         keep_freed_memory()
         with loading_libraries():
             translator = Translator(models, device=self.device, **self.settings(nbest))
-        least = max(nbest or 1, 2)  # Greedy search has one translation.
-        if (self.mbr or nbest is not None) and translator.num_beams < least:
-            raise RecipeError(f"{'--mbr' if self.mbr else f'--nbest {nbest}'} needs --num-beams {least} or more.")
+        min_beams = max(nbest or 1, 2)  # Greedy search has one translation.
+        if (self.mbr or nbest is not None) and translator.num_beams < min_beams:
+            raise RecipeError(f"{'--mbr' if self.mbr else f'--nbest {nbest}'} needs --num-beams {min_beams} or more.")
         return translator
 
     def scored_settings(self, precision: str) -> dict[str, object]:

@@ -110,7 +110,7 @@ class Evaluate:
         check_card(Path(self.model))
 
     def _report(self, evaluation: "Evaluation", settings: dict[str, object]) -> None:
-        """Prints the scores, and writes the predictions if asked for."""
+        """Prints the scores, and writes the predictions to a file if one is named."""
         result = {
             "model": [self.model, *self.models] if self.models else self.model,
             "data": self.data,

@@ -116,9 +116,14 @@ def continue_text(
         if len(ids) >= block:
             ids = ids[-max(1, block // 2) :]
         inputs, plain = torch.tensor([ids], device=model.device), {"num_beams": 1, "return_dict_in_generate": False}
-        most = min(max_new_tokens - len(written), block - len(ids))
+        room = min(max_new_tokens - len(written), block - len(ids))
         found: Any = model.generate(  # type: ignore[operator]
-            inputs, attention_mask=torch.ones_like(inputs), max_new_tokens=most, streamer=stream, **plain, **search
+            inputs,
+            attention_mask=torch.ones_like(inputs),
+            max_new_tokens=room,
+            streamer=stream,
+            **plain,
+            **search,
         )
         written += found[0, len(ids) :].tolist()
         ids = found[0].tolist()

@@ -73,7 +73,7 @@ def main(words: list[str]) -> int:
     except BrokenPipeError:
         _discard_output()  # The reader has closed the pipe.
         return 141
-    except BaseException as error:  # A panic of a library written in Rust is no Exception.
+    except BaseException as error:  # A panic in Rust code does not derive from Exception.
         if "--debug" in words:
             traceback.print_exc()
         print(f"{PROGRAM}: error: {error_message(error)}", file=sys.stderr)

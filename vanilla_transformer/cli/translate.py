@@ -38,7 +38,7 @@ class Translate:
 
     #: Directory or Hub id of the model.
     model: Model
-    #: First any further models, as directories: they need the same vocabulary and form an ensemble with MODEL. Then a
+    #: Directories of further models with the same vocabulary, which form an ensemble with MODEL; then the input: a
     #: UTF-8 text file, plain or compressed (.gz, .bz2, .xz, .zst; default, or -: standard input).
     inputs: Annotated[tuple[str, ...], Positional, arg(metavar="[MODEL ...] [INPUT ...]", help_behavior_hint="")] = ()
     #: File to write to, plain or compressed like the input (default: standard output).

@@ -180,15 +180,15 @@ def _cut(runs: _Runs, budget: int) -> tuple[list[int], NDArray[np.int64]]:
     return bounds, np.array(items, dtype=np.int64)
 
 
-def _mixed_batch(runs: _Runs, run: int, used: int, rows: int, least: int) -> tuple[int, int, int, int]:
-    """Makes a batch from several runs; it ends between `least` and `rows` rows, where its share of padding is lowest.
+def _mixed_batch(runs: _Runs, run: int, used: int, rows: int, min_rows: int) -> tuple[int, int, int, int]:
+    """Makes a batch of `min_rows` to `rows` rows from several runs; it ends where its share of padding is lowest.
 
     Returns the run where the next batch begins, the used part of that run, the rows, and their items.
     """
     filled = real = items = longest_source = longest_target = 0
     best, best_share = (run, used, 0, 0), -1.0
     while filled < rows and run < len(runs.counts):
-        count = min(runs.counts[run] - used, (least if filled < least else rows) - filled)
+        count = min(runs.counts[run] - used, (min_rows if filled < min_rows else rows) - filled)
         source, target = runs.sources[run], runs.targets[run]
         longest_source, longest_target = max(longest_source, source), max(longest_target, target)
         filled += count
@@ -198,7 +198,7 @@ def _mixed_batch(runs: _Runs, run: int, used: int, rows: int, least: int) -> tup
         if used == runs.counts[run]:
             run, used = run + 1, 0
         real_share = real / (filled * (longest_source + longest_target))
-        if run == len(runs.counts) or (filled >= least and real_share >= best_share):
+        if run == len(runs.counts) or (filled >= min_rows and real_share >= best_share):
             best, best_share = (run, used, filled, items), real_share
     return best
 

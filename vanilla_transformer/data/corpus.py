@@ -99,7 +99,7 @@ def _written(rows: NumberedRows, location: CorpusLocation, directory: Path) -> D
     place = directory / fingerprint_settings(choice)
     made = fingerprint_settings([choice, *map(_stamp, paths)])
     file = place / f"{made}.arrow"
-    # Pipes can be read only once, and tell nothing of what they give.
+    # A pipe can be read only once, and its status does not depend on its contents.
     if not file.is_file() or not all(map(os.path.isfile, paths)):
         shutil.rmtree(place, ignore_errors=True)
         place.mkdir(parents=True)

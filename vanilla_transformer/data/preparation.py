@@ -236,7 +236,7 @@ class _Batches:
         So all ids of a text but the first are predicted exactly once. An empty piece ends the text before it.
         """
         blocks: list[list[int]] = []
-        (name,), (column,), most = self._encoder.form.names, self._encoder.columns, self._max_length
+        (name,), (column,), length = self._encoder.form.names, self._encoder.columns, self._max_length
         pieces = texts.to_pydict()
         ids_of_pieces = self._encoder.encode(pieces, self._tokenizer)[column]
         for piece, ids in [*zip(pieces[name], ids_of_pieces, strict=True), *[("", [])] * is_last]:
@@ -244,9 +244,9 @@ class _Batches:
                 blocks += [self._open] if len(self._open) > 1 else []
                 self._open = []
             self._open += ids
-            starts = range(0, len(self._open) - most, most - 1)
-            blocks += [self._open[start : start + most] for start in starts]
-            del self._open[: len(starts) * (most - 1)]
+            starts = range(0, len(self._open) - length, length - 1)
+            blocks += [self._open[start : start + length] for start in starts]
+            del self._open[: len(starts) * (length - 1)]
         return pa.table([blocks], self._schema)
 
 
@@ -261,7 +261,7 @@ def _filtered(table: pa.Table, conditions: Iterable[pa.ChunkedArray]) -> pa.Tabl
 
 
 def _max_characters(tokenizer: PreTrainedTokenizerBase, max_length: int) -> float:
-    """Returns the most characters that `max_length` tokens can hold: longer texts need not be tokenized.
+    """Returns the maximum number of characters that `max_length` tokens can hold: longer texts need not be tokenized.
 
     Other tokenizers may skip characters, so no limit is known.
     """

@@ -18,7 +18,7 @@ COMPRESSED = (".gz", ".bz2", ".xz", ".zst")
 # Errors of readers, besides OSError, for a file that is damaged or does not match its suffix.
 DAMAGE = (EOFError, zlib.error, gzip.BadGzipFile, lzma.LZMAError)
 # In characters: a tokenizer takes long for a piece of millions.
-LONGEST_PIECE = 1 << 14
+MAX_PIECE_LENGTH = 1 << 14
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
@@ -43,8 +43,8 @@ def read_pieces(path: str | os.PathLike[str]) -> Iterator[str]:
     for number, line in enumerate(decoded_lines(path)):
         if not number:
             yield ""
-        for start in range(0, len(line), LONGEST_PIECE):
-            yield line[start : start + LONGEST_PIECE]
+        for start in range(0, len(line), MAX_PIECE_LENGTH):
+            yield line[start : start + MAX_PIECE_LENGTH]
 
 
 def decoded_lines(path: str | os.PathLike[str]) -> Iterator[str]:

@@ -117,11 +117,11 @@ SIZES_FOR_LABELS = (
 # layer, stand still at first. After 10 minutes of one core 20,000 pairs of Tatoeba give 20.8 sacreBLEU with these and
 # 2.9 with 4+4 layers of width 128. After 59, 100,000 pairs have a loss on dev of 1.57, with those 2.20.
 SHALLOW: dict[str, object] = {"preset": "small", "encoder_layers": 2, "decoder_layers": 2}
-FEW_TOKENS = 20_000_000
-# Estimated passes over the text in which dropout of 0.3 hinders more than it helps, and what is then enough. Small
+MIN_TOKENS_FOR_DEPTH = 20_000_000
+# In fewer estimated passes over the text than these, dropout of 0.3 hinders more than it helps: 0.1 is enough. Small
 # steps take longer than estimated: 20,000 pairs pass 17 times in 30 minutes, 37 times by the estimate. They give 27.1
 # sacreBLEU with little dropout, and 25.0 with 0.3.
-FEW_PASSES, LITTLE_DROPOUT = 40, 0.1
+MIN_PASSES_FOR_DROPOUT, LOW_DROPOUT = 40, 0.1
 MAX_STEPS = 100_000  # Section 5.2, base.
 CPU_HOURS = 1.5
 CPU_FLOPS_PER_CORE = {"float32": 55e9, "bfloat16": 100e9}
@@ -134,7 +134,7 @@ CPU_BFLOAT16_FROM_WIDTH = 128
 MEMORY_SHARE_OF_A_BATCH = 0.3
 # A Transformer keeps at most so many bytes of a token for each layer and each number of its width: 40 in bfloat16, as
 # measured for base on an H200, twice as many in float32. Of other models a batch has few numbers in a layer.
-ACCELERATOR_BYTES_KEPT, FEW_NUMBERS = 80, 1 << 22
+ACCELERATOR_BYTES_KEPT, MAX_NUMBERS_IN_A_BATCH = 80, 1 << 22
 # Steps with sentences of a single length pull the weights back and forth. After 1,000 steps of 2,048 tokens in 2 and
 # in 4 batches the WER on CMUdict is 45.7 and 43.9, the perplexity on Multi30k 10.7 and 10.3; 8 batches are no better.
 MIN_BATCHES = 4
@@ -274,11 +274,11 @@ def _for_few_tokens(recipe: Recipe, task: _Task, corpus: CorpusFacts, device: De
     if not task.form.parallel or recipe.used("architecture", "preset", "start", *_SIZES):
         return {}
     tokens = _tokens_read(recipe, task, corpus, device)
-    if tokens >= FEW_TOKENS:
+    if tokens >= MIN_TOKENS_FOR_DEPTH:
         return {}
     passes = tokens * corpus.passes_per_epoch / max(corpus.tokens)
-    hinders = recipe.model.dropout is None and passes < FEW_PASSES
-    return SHALLOW | ({"dropout": LITTLE_DROPOUT} if hinders else {})
+    hinders = recipe.model.dropout is None and passes < MIN_PASSES_FOR_DROPOUT
+    return SHALLOW | ({"dropout": LOW_DROPOUT} if hinders else {})
 
 
 def _tokens_read(recipe: Recipe, task: _Task, corpus: CorpusFacts, device: DeviceFacts) -> float:
@@ -324,9 +324,9 @@ def _choose_batches(
 ) -> tuple[dict[str, object], str]:
     bytes_per_token = 4 * numbers_kept_per_token(task.config(recipe))
     fitting = int(device.memory * MEMORY_SHARE_OF_A_BATCH / bytes_per_token)
-    most = min(MAX_TOKENS_IN_A_BATCH["cpu" if device.kind == "cpu" else "accelerator"], max(fitting, 1))
+    max_tokens = min(MAX_TOKENS_IN_A_BATCH["cpu" if device.kind == "cpu" else "accelerator"], max(fitting, 1))
     # The same number for each process.
-    batches = device.processes * math.ceil(max(MIN_BATCHES, batch_tokens / most) / device.processes)
+    batches = device.processes * math.ceil(max(MIN_BATCHES, batch_tokens / max_tokens) / device.processes)
     batches = min(batches, batch_tokens)
     count = recipe.optimization.batches_per_step or batches
     joined = tokens_in_one_batch(task.config(recipe), device)
@@ -344,7 +344,7 @@ def tokens_in_one_batch(config: PreTrainedConfig, device: DeviceFacts) -> int:
     if device.kind == "cpu":
         return 0
     if not isinstance(config, VanillaTransformerBaseConfig):
-        return FEW_NUMBERS // config.d_model
+        return MAX_NUMBERS_IN_A_BATCH // config.d_model
     layers = max(getattr(config, f"{stack}_layers", 0) for stack in ("encoder", "decoder"))
     return int(MEMORY_SHARE_OF_A_BATCH * device.memory / (ACCELERATOR_BYTES_KEPT * layers * config.d_model))
 
@@ -370,7 +370,7 @@ def _choose_length(
     if recipe.optimization.max_steps is None:
         steps = _rounded(steps)
     else:
-        steps, reason = recipe.optimization.max_steps, "as asked"
+        steps, reason = recipe.optimization.max_steps, "as given"
     if steps_in_time is not None and steps_in_time < (recipe.optimization.max_steps or math.inf):
         steps, reason = steps_in_time, f"in {counted(recipe.optimization.max_minutes or 0, 'minute')}"
     warmup, scale = _choose_warmup(recipe, steps)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 Batch = dict[str, torch.Tensor]
 # Tokens of a row that a model reads if its positions have no limit.
-LONGEST_ROW = 1024
+MAX_ROW_LENGTH = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ class Predictor(ABC):
         self.model, self.tokenizer = model, tokenizer
         self.batch_tokens, self.chunk_lines = batch_tokens or BATCH_TOKENS[kind], CHUNK_LINES[kind]
         learned = getattr(model.config, "positional_encoding", None) == "learned"
-        self.longest = min(LONGEST_ROW, model.config.max_position_embeddings) if learned else LONGEST_ROW
+        self.longest = min(MAX_ROW_LENGTH, model.config.max_position_embeddings) if learned else MAX_ROW_LENGTH
 
     @property
     def labels(self) -> list[str]:

@@ -30,12 +30,12 @@ if TYPE_CHECKING:
 _CONTINUATION = 40
 
 
-def in_blocks(ids: Sequence[int], most: int) -> list[list[int]]:
-    """Splits a text into blocks of `most` ids, each of which begins with the last id of the one before.
+def in_blocks(ids: Sequence[int], length: int) -> list[list[int]]:
+    """Splits a text into blocks of `length` ids, each of which begins with the last id of the one before.
 
     So all ids of the text but the first are predicted exactly once.
     """
-    return [[*ids[start : start + most]] for start in range(0, max(1, len(ids) - 1), most - 1)]
+    return [[*ids[start : start + length]] for start in range(0, max(1, len(ids) - 1), length - 1)]
 
 
 Block = tuple[TokenIds, TokenIds]

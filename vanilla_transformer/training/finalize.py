@@ -96,22 +96,22 @@ def _load_mean_of_checkpoints(context: RunContext, model: torch.nn.Module, progr
 
     Where a run started from a trained model, which may have been better, that of the lowest loss on dev is loaded.
     """
-    recipe, directory, say = context.recipe, context.run.checkpoints, context.logger.info
+    recipe, directory, report = context.recipe, context.run.checkpoints, context.logger.info
     if recipe.start.from_model is not None and progress.best_dev_loss is not None:
-        checkpoints = [one for one in list_checkpoints(directory, say) if one.step == progress.best_step]
+        checkpoints = [one for one in list_checkpoints(directory, report) if one.step == progress.best_step]
     else:
         checkpoints = checkpoints_to_average(
-            directory, recipe.run.save_steps, progress.step, recipe.run.average_checkpoints, say
+            directory, recipe.run.save_steps, progress.step, recipe.run.average_checkpoints, report
         )
     load_average(model, [checkpoint.path for checkpoint in checkpoints])
     steps = [checkpoint.step for checkpoint in checkpoints]
-    say(f"The model is {describe_weights(steps)}.")
+    report(f"The model is {describe_weights(steps)}.")
     return steps
 
 
 def _scores(context: RunContext, model: PreTrainedModel, progress: Progress) -> dict[str, list[Score]]:
     """Scores the model on `dev` and `test`, after a short run on a part of them."""
-    recipe, inputs, say = context.recipe, context.inputs, context.logger.info
+    recipe, inputs, report = context.recipe, context.inputs, context.logger.info
     task, metrics = task_for(recipe), recipe.evaluation.metrics
     learned_from = len(inputs.train) * progress.target_tokens / max(1, inputs.train.token_counts[-1])
     texts = {"dev": inputs.dev_text, "test": inputs.test_text} if metrics else {}
@@ -133,10 +133,12 @@ def _scores(context: RunContext, model: PreTrainedModel, progress: Progress) -> 
         scores[name] = list(found)
         if total < texts_there:
             part = f"{total:,} of {texts_there:,} different texts"
-            say(f"{name}: scored on {part}, evenly spaced, because the run was short; `evaluate` scores all of them.")
+            report(
+                f"{name}: scored on {part}, evenly spaced, because the run was short; `evaluate` scores all of them."
+            )
             scores[name] = [replace(score, signature=f"{score.signature}|{part}") for score in found]
         for score in scores[name]:
-            say(f"{name}: {score}")
+            report(f"{name}: {score}")
     processes.gather(None)
     return scores
 

@@ -382,10 +382,10 @@ class TrainingLoop:
         self.progress.window_tokens += step.items
 
     def _read_losses(self, stop: StopRequest) -> bool:
-        """Collects the losses since the last reading from all processes; True if one was asked to stop by a signal."""
-        asked, is_last = (torch.full_like(self.unread_loss, bool(one)) for one in (stop.signal, stop.is_last_step()))
-        told = self.accelerator.reduce(torch.stack([self.unread_loss, asked, is_last]), "sum").tolist()
-        loss, asked_anywhere, is_last_anywhere = told
+        """Collects the losses since the last reading from all processes; True if one has received a signal to stop."""
+        flags = (torch.full_like(self.unread_loss, bool(one)) for one in (stop.signal, stop.is_last_step()))
+        sums = self.accelerator.reduce(torch.stack([self.unread_loss, *flags]), "sum").tolist()
+        loss, signals, last_steps = sums
         if not math.isfinite(loss):
             raise self._divergence("The loss is")
         scaler = self.accelerator.scaler
@@ -400,9 +400,9 @@ class TrainingLoop:
             "learning_rate": self.learning_rate,
             "tokens_per_second": round(progress.window_tokens / progress.window_seconds),
         }
-        if is_last_anywhere:
+        if last_steps:
             self.max_steps = progress.step
-        return asked_anywhere > 0
+        return signals > 0
 
     def _divergence(self, what: str) -> DivergenceError:
         earlier = (

@@ -116,7 +116,7 @@ def _metadata(directory: Path, run: _Run, answers: Sequence[str]) -> ModelCardDa
     task, recipe, summary = run
     facts, results = dict[str, Any](), list[EvalResult]()
     if recipe and summary:
-        asked = zip(recipe.evaluation.examples, answers, strict=False)
+        shown = zip(recipe.evaluation.examples, answers, strict=False)
         results = [
             _result(task, recipe.data.corpora(part)[0], score, split=part)
             for part, scores in summary.scores.items()
@@ -127,7 +127,7 @@ def _metadata(directory: Path, run: _Run, answers: Sequence[str]) -> ModelCardDa
             "datasets": [name for corpus in recipe.data.train for part in corpus.parts if (name := _hub_id(part))],
             "base_model": _hub_id(recipe.start.from_model or ""),
             "metrics": sorted({result.metric_type for result in results}),
-            "widget": [{"text": text, "output": {"text": answer}} for text, answer in asked],
+            "widget": [{"text": text, "output": {"text": answer}} for text, answer in shown],
         }
     return ModelCardData(
         library_name="transformers",

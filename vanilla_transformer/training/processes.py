@@ -50,7 +50,7 @@ MIN_STEPS = 1_000
 MIN_MEMORY = 4 << 30
 # How long processes wait for one that has not started, and for one that prepares the text or scores the model.
 JOINING_LIMIT, PREPARATION_LIMIT = timedelta(minutes=10), timedelta(days=7)
-# The exit code of a process that does not hear the others any more: the launcher knows why.
+# The exit code of a process that has lost contact with the others: the launcher knows why.
 _LOST = 75
 # A worker takes the code from where its launcher has it, wherever it was started, and ends silently on Ctrl-C.
 _WORKER = """\
@@ -147,7 +147,7 @@ def _explain(failures: dict[int, ProcessFailure], number: int) -> NoReturn:
                 raise SystemExit(failure.exitcode)
             recorded: Any = failure.message
             raise RunError(f"Process {rank} of {number} has failed: {recorded['message'].partition(': ')[2]}")
-    raise RunError(f"The {number} processes of the run do not hear each other any more: {again}.")
+    raise RunError(f"The {number} processes of the run have lost contact with each other: {again}.")
 
 
 class _WholeErrorFile(ErrorHandler):
@@ -271,7 +271,7 @@ def check_launch() -> None:
     in_parts = ("FSDP", "DEEPSPEED", "MEGATRON_LM", "PARALLELISM_CONFIG")
     if alone or any(os.environ.get(f"ACCELERATE_USE_{one}") == "true" for one in in_parts):
         raise RecipeError(
-            "Several processes were asked for, but each would train by itself or on a part of the weights: use "
+            "Several processes were requested, but each would train by itself or on a part of the weights: use "
             "`accelerate launch --multi_gpu --num_processes N` without FSDP or DeepSpeed, on a CPU too, or `torchrun "
             "--nproc_per_node N`."
         )
@@ -292,13 +292,13 @@ def check_same(facts: dict[str, object]) -> None:
 
 
 class StopRequest:
-    """Remembers the first signal that asked to stop, 0 before that; tells when a step is the last one.
+    """Remembers the first signal to stop, 0 before that; tells when a step is the last one.
 
     In its block SIGTERM, SIGHUP and Ctrl-C are only recorded. An ignored SIGHUP stays ignored, as under nohup, and one
     that the program around Python handles stays with it.
 
     Args:
-        finish: A file that asks the run, by being there, to end with the model that it has.
+        finish: A file whose existence ends the run with the model that it has.
         last_step_by: The end of the last step on the clock of `time.perf_counter`.
     """
 
@@ -307,7 +307,7 @@ class StopRequest:
         self._previous: dict[int, Any] = {}
 
     def is_last_step(self) -> bool:
-        """Tells whether the run ends with the step that is done, by its time or as somebody asked."""
+        """Tells whether the run ends with the step that is done, by its time or by request."""
         return time.perf_counter() >= self.last_step_by or (self.finish is not None and self.finish.exists())
 
     def __call__(self, signum: int, frame: FrameType | None) -> None:

@@ -48,7 +48,7 @@ class RunDirectory:
     Attributes:
         prepared: The corpus in tokens, kept as long as the run needs it.
         metrics: One JSON object per line for every log line and every measurement on `dev`.
-        finish: Asks the run, by being there, to end with the model that it has.
+        finish: Its existence ends the run with the model that it has.
         summary: Written last: a run is finished once it exists.
     """
 
@@ -90,9 +90,9 @@ class RunDirectory:
             self._lock.release()
 
     def request_finish(self) -> bool:
-        """Asks the process that trains here to end with the model that it has; tells whether there is one.
+        """Requests that the process training here end with the model that it has; tells whether there is one.
 
-        If there is none, nothing is written: the caller trains, and asks itself once all else is checked.
+        If there is none, nothing is written: the caller trains, and makes the request once all else is checked.
         """
         if not (self.path / RECIPE).is_file():
             raise RunError(f"There is no run in {self.path}.")

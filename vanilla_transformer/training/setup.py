@@ -100,7 +100,7 @@ def start_run(recipe: Recipe, begun: float | None = None) -> Iterator[RunContext
         if accelerator is not None:
             for tracker in accelerator.trackers:
                 tracker.finish()
-            # To end NCCL's group waits for the others, which after an error do not come: it has to be told first.
+            # To end NCCL's group waits for the others, which do not come after an error.
             if together:
                 accelerator.state.destroy_process_group()
 
@@ -117,7 +117,7 @@ def _check_trackers(names: Sequence[str]) -> None:
 
 
 def _open_and_prepare(recipe: Recipe, run: RunDirectory, logger: RunLogger) -> Inputs | AlreadyFinished:
-    """Turns the text into tokens; all processes hear from the main one if there is nothing to do."""
+    """Turns the text into tokens, or returns why there is nothing to do, which the main process sends to all."""
     try:
         recipe = run.open(recipe)
     except AlreadyFinished as finished:
