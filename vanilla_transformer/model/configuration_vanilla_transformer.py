@@ -34,12 +34,12 @@ _PRESETS: dict[str, dict[str, object]] = {
 }
 
 
-def between(least: float, most: float, default: float | None) -> Any:
-    """Returns a field for numbers within limits: what is beyond is a slip, and is told before memory is allocated."""
+def between(minimum: float, maximum: float, default: float | None) -> Any:
+    """Returns a field for numbers within limits; others are mistakes, refused before memory is allocated."""
 
     def check(value: float | None) -> None:
-        if value is not None and not least <= value <= most:
-            raise ValueError(f"must be from {least} to {most:,}, not {value}")
+        if value is not None and not minimum <= value <= maximum:
+            raise ValueError(f"must be from {minimum} to {maximum:,}, not {value}")
 
     return validated_field(check, default=default)
 

@@ -150,8 +150,8 @@ def _tokens_beyond_source(call: dict[str, Any], own: dict[str, Any], kwargs: Col
     for settings in (call, own):
         length, beyond = settings.get("max_length"), settings.get("max_length_beyond_source")
         # `Seq2SeqTrainer` writes all of the library's defaults into `model.generation_config`, and saves them: a
-        # length of 20 beside another that nobody gives to a translator is its own. One that was 20 before cannot
-        # be told from it afterwards.
+        # length of 20 beside another that nobody gives to a translator is its own. One that was 20 before looks
+        # the same afterwards.
         completed = beyond is not None and settings.get("assistant_lookbehind") is not None
         is_written = length == 20 and completed and "max_length" not in kwargs
         if settings.get("max_new_tokens") is not None or (length is not None and not is_written):

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 from torch import nn
-from transformers import PreTrainedConfig, initialization as init
+from transformers import initialization as init
 from transformers.activations import ACT2FN
 from transformers.cache_utils import Cache, DynamicCache, EncoderDecoderCache
 from transformers.masking_utils import create_bidirectional_mask, create_causal_mask
@@ -40,7 +40,7 @@ from .configuration_vanilla_transformer import (
     VanillaTransformerEncoderConfig,
 )
 from .generation_vanilla_transformer import EngineGenerationMixin, PaperGenerationMixin, paper_generation_config
-from .pipeline_vanilla_transformer import HubModel, name_hub_classes
+from .pipeline_vanilla_transformer import Families, HubModel, name_hub_classes
 
 try:  # A saved model does not copy what is imported in a `try`: there the loss holds all logits.
     from vanilla_transformer.engine.cross_entropy import summed_cross_entropy
@@ -300,7 +300,7 @@ def check_mask(mask_BT: torch.Tensor | None, length: int) -> None:
 
 
 def can_be_read(tensor: torch.Tensor | None) -> bool:
-    """Tells whether the host may read a mask, to find that nothing is masked: for an accelerator's it would wait."""
+    """Tells whether the host can read a mask, to find that nothing is masked, without waiting for an accelerator."""
     return tensor is None or tensor.device.type == "cpu"
 
 
@@ -699,12 +699,7 @@ class EncoderDecoderHead(LanguageModelHead):
             **kwargs,
         )
         logits_BTV, loss = self._logits_and_loss(
-            outputs.last_hidden_state,
-            labels,
-            num_items_in_batch,
-            logits_to_keep,
-            skip_logits,
-            **kwargs,
+            outputs.last_hidden_state, labels, num_items_in_batch, logits_to_keep, skip_logits, **kwargs
         )
         others = {name: part for name, part in outputs.items() if name != "last_hidden_state"}
         return Seq2SeqLMOutput(loss=loss, logits=logits_BTV, **others)
@@ -1075,8 +1070,7 @@ class VanillaTransformerDecoderForCausalLM(
         return (outputs[:, :-1], labels[:, 1:]) if shift_labels is None else (outputs, shift_labels)
 
 
-# Each family: its configuration, and its model for each Auto class.
-FAMILIES: dict[type[PreTrainedConfig], dict[str, type[HubModel]]] = {
+FAMILIES: Families = {
     VanillaTransformerConfig: {
         "AutoModel": VanillaTransformerModel,
         "AutoModelForSeq2SeqLM": VanillaTransformerForConditionalGeneration,
@@ -1092,8 +1086,7 @@ FAMILIES: dict[type[PreTrainedConfig], dict[str, type[HubModel]]] = {
         "AutoModelForCausalLM": VanillaTransformerDecoderForCausalLM,
     },
 }
-for _family, _models in FAMILIES.items():
-    name_hub_classes(_family, _models)
+name_hub_classes(FAMILIES)
 # `Trainer` finds only in this table which models' labels it has to shift when it smooths them itself.
 MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.setdefault(
     VanillaTransformerDecoderConfig.model_type, VanillaTransformerDecoderForCausalLM.__name__

@@ -5,7 +5,7 @@
 
 import os
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -35,7 +35,7 @@ class VanillaTransformerTranslationPipeline(Pipeline):
 
         Args:
             inputs: A string; a list, a column of a dataset or another sequence of strings; or a generator or a
-                `KeyDataset`, which is read as the results are asked for.
+                `KeyDataset`, which is read as the results are taken.
             kwargs: `batch_size` and `num_workers`; `truncation=False` to pass on texts longer than the model's limit;
                 everything else goes to `model.generate`.
 
@@ -136,19 +136,24 @@ class HubModel(PreTrainedModel):
             weights = self.state_dict() if kwargs.get("state_dict") is None else kwargs["state_dict"]
             kwargs["state_dict"] = {name: weight.clone() for name, weight in weights.items()}
         super().save_pretrained(save_directory, *args, **kwargs)
-        config = os.path.join(save_directory, "config.json")
-        if os.path.isfile(config):
+        config = Path(save_directory, "config.json")
+        if config.is_file():
             # A search in ONNX that points into the weights would read others from the same places.
-            Path(save_directory, "translate.onnx").unlink(missing_ok=True)
-        # Whatever the umask, safetensors' files can be read by their owner alone: give them the configuration's mode.
-        for weights in Path(save_directory).glob("*.safetensors") if os.path.isfile(config) else ():
-            shutil.copymode(config, weights)
+            config.with_name("translate.onnx").unlink(missing_ok=True)
+            # Whatever the umask, only their owner can read safetensors' files.
+            for weights in config.parent.glob("*.safetensors"):
+                shutil.copymode(config, weights)
 
 
-def name_hub_classes(family: type[PreTrainedConfig], models: Mapping[str, type[HubModel]]) -> None:
-    """Makes a family's models name its classes for the Auto classes when they are saved."""
-    kinds = {"AutoConfig": family, **models}
-    hub_classes = {name: f"{kind.__module__.rpartition('.')[2]}.{kind.__name__}" for name, kind in kinds.items()}
-    for auto_class, model in models.items():
-        model.hub_classes = hub_classes
-        model.register_for_auto_class(auto_class)
+# The configuration of each family, and its model for each Auto class.
+Families = dict[type[PreTrainedConfig], dict[str, type[HubModel]]]
+
+
+def name_hub_classes(families: Families) -> None:
+    """Makes the models of each family name its classes for the Auto classes when they are saved."""
+    for family, models in families.items():
+        kinds = {"AutoConfig": family, **models}
+        hub_classes = {name: f"{kind.__module__.rpartition('.')[2]}.{kind.__name__}" for name, kind in kinds.items()}
+        for auto_class, model in models.items():
+            model.hub_classes = hub_classes
+            model.register_for_auto_class(auto_class)

@@ -93,13 +93,13 @@ class VanillaTransformerTokenizer(PreTrainedTokenizerFast):
         self.backend_tokenizer.post_processor = post_processor(self.backend_tokenizer, self.add_bos_token, value)
 
     def train_new_from_iterator(self, *args: Any, **kwargs: Any) -> Any:
-        """Learns anew as the library does, but no piece is marked as the continuation of a word."""
+        """Learns a new vocabulary as the library does, but marks no piece as the continuation of a word."""
         if isinstance(self.backend_tokenizer.model, models.WordPiece):
             kwargs.setdefault("continuing_subword_prefix", "")
         return super().train_new_from_iterator(*args, **kwargs)
 
     def update_post_processor(self) -> None:
-        """Sets the tokens around a text as asked for at loading, and leaves the rest as it is."""
+        """Sets the tokens around a text as given at loading, and leaves the rest as it is."""
         for name in {"add_bos_token", "add_eos_token"} & self.init_kwargs.keys():
             setattr(self, name, self.init_kwargs[name])
 

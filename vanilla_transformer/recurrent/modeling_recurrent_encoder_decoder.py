@@ -11,13 +11,13 @@ from typing import Any
 import torch
 from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
-from transformers import PreTrainedConfig, initialization as init
+from transformers import initialization as init
 from transformers.modeling_outputs import BaseModelOutput, Seq2SeqModelOutput
 from transformers.utils import can_return_tuple
 
 from vanilla_transformer.model.generation_vanilla_transformer import PaperGenerationMixin, paper_generation_config
 from vanilla_transformer.model.modeling_vanilla_transformer import EncoderDecoderHead, check_mask
-from vanilla_transformer.model.pipeline_vanilla_transformer import HubModel, name_hub_classes
+from vanilla_transformer.model.pipeline_vanilla_transformer import Families, HubModel, name_hub_classes
 
 from .configuration_recurrent_encoder_decoder import RecurrentEncoderDecoderConfig
 from .recurrent_equations import SourceAttention, gru_step, lstm_step, maxout
@@ -479,12 +479,10 @@ class RecurrentEncoderDecoderForConditionalGeneration(
         return False  # The first step makes a `RecurrentState`.
 
 
-# The family's configuration, and its model for each Auto class.
-FAMILIES: dict[type[PreTrainedConfig], dict[str, type[HubModel]]] = {
+FAMILIES: Families = {
     RecurrentEncoderDecoderConfig: {
         "AutoModel": RecurrentEncoderDecoderModel,
         "AutoModelForSeq2SeqLM": RecurrentEncoderDecoderForConditionalGeneration,
     },
 }
-for _family, _models in FAMILIES.items():
-    name_hub_classes(_family, _models)
+name_hub_classes(FAMILIES)

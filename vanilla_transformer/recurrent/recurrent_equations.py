@@ -151,8 +151,7 @@ class SourceAttention(nn.Module):
         if self.half_width is not None:
             window_BTS = self._window(query_BTD, mask_BS)
             seen_BTS = seen_BTS & (window_BTS > 0)
-        least = torch.finfo(scores_BTS.dtype).min
-        weights_BTS = scores_BTS.masked_fill(~seen_BTS, least).softmax(dim=-1)
+        weights_BTS = scores_BTS.masked_fill(~seen_BTS, torch.finfo(scores_BTS.dtype).min).softmax(dim=-1)
         if window_BTS is not None:
             weights_BTS = weights_BTS * window_BTS
         return weights_BTS @ value_BSD, weights_BTS
