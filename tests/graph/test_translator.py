@@ -133,6 +133,13 @@ def test_every_setting_of_the_library_is_followed_or_declined(name):
         assert (settings == Settings.of(config, own)) == (name in known._WITHOUT_EFFECT)
 
 
+def test_why_the_graph_declines_is_logged_once(directory, caplog):
+    caplog.set_level("INFO", "vanilla_transformer")
+    Translator(directory, no_repeat_ngram_size=2)
+    [told] = [record.getMessage() for record in caplog.records if "the graph" in record.getMessage()]
+    assert "no_repeat_ngram_size=2" in told
+
+
 def test_damaged_directories_are_declined_and_said_by_the_loader(directory, tmp_path):
     model = VanillaTransformerForConditionalGeneration.from_pretrained(directory)
     tokenizer = VanillaTransformerTokenizer.from_pretrained(directory)

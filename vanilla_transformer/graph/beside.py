@@ -26,7 +26,8 @@ print(tokenizer.decode(sequences[0, 0, : lengths[0, 0]]), scores[0, 0])
 def write_beside(directory: Path) -> Settings:
     """Writes `translate.onnx` into a model directory; returns the settings that are its defaults.
 
-    Its places in the files of weights are those of now. In files of another layout it finds no hypothesis.
+    Its places in the files of weights are those of now. In files of another layout it finds no hypothesis; ONNX
+    Runtime does not load it beside smaller files, such as weights in float16 instead of float32.
 
     Raises:
         ModelError: There is something in the model or its settings that the graph does not know.

@@ -88,11 +88,18 @@ class GenerateSearch:
 
 
 def live_search(
-    model: Any, tokenizer: PreTrainedTokenizerBase, precision: str, device: str | None = None, **settings: Any
+    model: Any,
+    tokenizer: PreTrainedTokenizerBase,
+    precision: str,
+    device: str | None = None,
+    *,
+    logged: bool = False,
+    **settings: Any,
 ) -> Search:
     """Returns the fastest search of a loaded model, which is moved to the device, if there is one.
 
-    The graph takes the weights that the model has now; what it does not know is decoded with live weights.
+    The graph takes the weights that the model has now; what it does not know is decoded with live weights, and the
+    reason is logged, unless it has been.
     """
     if not getattr(model.config, "is_encoder_decoder", True):
         raise ValueError(
@@ -108,7 +115,8 @@ def live_search(
     except ModelError as unknown:
         if precision == "int8":
             raise ValueError(f"8-bit weights cannot be combined with {unknown}: leave one of them out.") from unknown
-        logger.info("%s decodes itself, because the graph does not know %s.", type(model).__name__, unknown)
+        if not logged:
+            logger.info("%s decodes itself, because the graph does not know %s.", type(model).__name__, unknown)
     return GenerateSearch(model, tokenizer, **{name: one for name, one in settings.items() if one is not None})
 
 
@@ -124,7 +132,7 @@ def _session(model: Any, precision: str, settings: dict[str, Any]) -> Session:
     return Session(config, weights, search, precision=precision)
 
 
-def load_search(models: Sequence[str], *, precision: str, device: str | None, **settings: Any) -> Search:
+def load_search(models: Sequence[str], *, precision: str, device: str | None, logged: bool, **settings: Any) -> Search:
     """Loads a model, or an ensemble of several that share a vocabulary, with the fastest search; see `open_search`."""
     dtype = torch.bfloat16 if precision == "bfloat16" else torch.float32
     found = [load_model(name, device=device, dtype=dtype) for name in models]
@@ -134,11 +142,11 @@ def load_search(models: Sequence[str], *, precision: str, device: str | None, **
         from vanilla_transformer.translation.ensemble import as_ensemble
 
         model = as_ensemble([(name, *model_of) for name, model_of in zip(models, found, strict=True)])
-    search = live_search(model, tokenizer, precision, **settings)
+    search = live_search(model, tokenizer, precision, logged=logged, **settings)
     if precision == "auto" and isinstance(search, GenerateSearch):
         widths = [getattr(member.config, "d_model", 0) for member, _ in found]
         model.to(fastest_dtype(min(widths), model.device))
-        return live_search(model, tokenizer, precision, **settings)
+        return GenerateSearch(model, tokenizer, **search.settings)
     return search
 
 
