@@ -71,7 +71,7 @@ def test_16_bit_models_decode_in_float32_where_16_bits_are_emulated(monkeypatch,
     assert torch.equal(found, rounded.float().generate(**INPUTS, **search))
 
 
-@pytest.mark.parametrize(("small", "expected"), [(cpu.SMALL, 1), (0, 2)])
+@pytest.mark.parametrize(("small", "expected"), [(cpu.MAX_WORK_OF_ONE_THREAD, 1), (0, 2)])
 def test_a_call_has_the_threads_that_it_can_use_and_gives_them_back(monkeypatch, small: int, expected: int):
     model, seen = sharp(0), []
 
@@ -82,7 +82,7 @@ def test_a_call_has_the_threads_that_it_can_use_and_gives_them_back(monkeypatch,
         beginning.join()
         raise ZeroDivisionError
 
-    monkeypatch.setattr(cpu, "SMALL", small)
+    monkeypatch.setattr(cpu, "MAX_WORK_OF_ONE_THREAD", small)
     monkeypatch.setattr(Decoder, "start", start)
     before = torch.get_num_threads()
     torch.set_num_threads(2)

@@ -29,8 +29,8 @@ def test_best_continuations_are_those_of_a_full_sort(seed, count, width, types, 
         scores[:, 1:] += IMPOSSIBLE
         log_p[:, :, -1] = 9.0
     expected = (log_p + scores[..., None]).flatten(1).topk(count)
-    few = (0, 0) if by_blocks else (search.SMALL_VOCABULARY, search.FEW_SCORES)
-    with mock.patch.multiple(search, SMALL_VOCABULARY=few[0], FEW_SCORES=few[1]):
+    few = (0, 0) if by_blocks else (search.MAX_RANKED_VOCABULARY, search.MAX_RANKED_SCORES)
+    with mock.patch.multiple(search, MAX_RANKED_VOCABULARY=few[0], MAX_RANKED_SCORES=few[1]):
         values, places = best_continuations(log_p, scores, count)
     torch.testing.assert_close(values, expected.values)
     if not impossible:

@@ -1,4 +1,4 @@
-"""The engine's gate and the entry behind it: whether it runs a search that the library has prepared, and the run."""
+"""A call of the engine: whether it runs a search that the library has prepared, and the search."""
 
 from collections.abc import Callable, Collection, Iterator
 from itertools import chain
@@ -61,7 +61,7 @@ _ROWWISE_PROCESSORS = {
     )
 }
 # Exponent of the length penalty up to which its powers are finite in float32.
-LARGEST_PENALTY = 10.0
+MAX_LENGTH_PENALTY = 10.0
 _CRITERIA = {MaxLengthCriteria, EosTokenCriteria}
 # Undocumented attributes of the settings that a search receives.
 _TENSOR_SETTINGS = ("_eos_token_tensor", "_pad_token_tensor")
@@ -276,7 +276,7 @@ def _of_settings(call: Call) -> Iterator[str]:
         # The library fails at these.
         if not isinstance(value, Integral) or value < least:
             yield f"{name}={value}"
-    if not abs(settings.length_penalty or 0.0) <= LARGEST_PENALTY:
+    if not abs(settings.length_penalty or 0.0) <= MAX_LENGTH_PENALTY:
         yield f"length_penalty={settings.length_penalty}"
     if settings.num_beams == 1 and settings.return_dict_in_generate:
         yield "a dictionary with the cache of a search without a beam"

@@ -16,7 +16,7 @@ import torch
 BFLOAT16_FROM_WIDTH = 128
 # Parameters times sentences up to which one thread is as fast as two: what threads save on small products they lose
 # waiting for each other.
-SMALL = 1 << 24
+MAX_WORK_OF_ONE_THREAD = 1 << 24
 
 
 def fastest_dtype(width: int, device: torch.device) -> torch.dtype:
@@ -47,7 +47,10 @@ def fitting_threads(model: torch.nn.Module, sentences: int) -> Iterator[None]:
     """Lowers torch's threads to one in its body for products so small that several would wait for each other."""
     given = torch.get_num_threads()
     weights = list(model.parameters())
-    small = weights[0].device.type == "cpu" and sentences * sum(weight.numel() for weight in weights) <= SMALL
+    small = (
+        weights[0].device.type == "cpu"
+        and sentences * sum(weight.numel() for weight in weights) <= MAX_WORK_OF_ONE_THREAD
+    )
     if small and given > 1:
         torch.set_num_threads(1)
         # It is this thread's own number and that of all threads that begin later, which keep it: so it is set back for

@@ -21,7 +21,7 @@ Choice = Callable[[torch.Tensor], torch.Tensor]
 MIN_SHARE_TO_DROP = 0.1
 # Vocabulary entries per block with one maximum, in vocabularies so large that the maxima save some 40 µs a step.
 BLOCK = 64
-SMALL_VOCABULARY, FEW_SCORES = 1024, 1 << 15
+MAX_RANKED_VOCABULARY, MAX_RANKED_SCORES = 1024, 1 << 15
 # Log-probability of an excluded continuation, as in the library's search.
 IMPOSSIBLE = -1.0e9
 
@@ -61,7 +61,7 @@ def best_continuations(
     """
     sentences, width, vocabulary = log_p_NWV.shape
     blocks = vocabulary // BLOCK
-    if vocabulary <= SMALL_VOCABULARY or log_p_NWV.numel() <= FEW_SCORES or width * blocks <= count:
+    if vocabulary <= MAX_RANKED_VOCABULARY or log_p_NWV.numel() <= MAX_RANKED_SCORES or width * blocks <= count:
         values, places = (log_p_NWV + scores_NW[..., None]).view(sentences, -1).topk(count)
         return values, places
     in_blocks = log_p_NWV[..., : blocks * BLOCK].unflatten(-1, (blocks, BLOCK))

@@ -206,7 +206,7 @@ def _one_or_mean(weights: torch.Tensor, number: int | Literal["mean"], what: str
 
 
 # Weights on a page, 2 bytes each: with more, a browser takes seconds to show it.
-LARGEST_PAGE = 12_000_000
+MAX_WEIGHTS_ON_A_PAGE = 12_000_000
 _FULL = 65535
 
 
@@ -217,9 +217,9 @@ def attention_page(attentions: Sequence[Attention], title: str = "Attention") ->
         ModelError: There are more weights than a browser can show.
     """
     numbers = sum(weights.numel() for one in attentions for weights in one.weights.values())
-    if numbers > LARGEST_PAGE:
+    if numbers > MAX_WEIGHTS_ON_A_PAGE:
         raise ModelError(
-            f"A page of {numbers:,} attention weights is more than a browser shows ({LARGEST_PAGE:,}): "
+            f"A page of {numbers:,} attention weights is more than a browser shows ({MAX_WEIGHTS_ON_A_PAGE:,}): "
             "give shorter or fewer sentences."
         )
     data = json.dumps({"title": title, "sentences": [_sentence(one) for one in attentions]}, ensure_ascii=False)
