@@ -12,8 +12,6 @@ from vanilla_transformer.cli.arguments import Decoding, Flag, Model, OptionalPat
 from vanilla_transformer.cli.files import check_output, write_whole
 from vanilla_transformer.data.sources import PAIRS, one_corpus, split_off
 from vanilla_transformer.errors import RecipeError
-from vanilla_transformer.graph.known import MODEL
-from vanilla_transformer.recipe.reading import load_recipe
 
 if TYPE_CHECKING:
     from vanilla_transformer.evaluation.scoring import Evaluation
@@ -127,6 +125,9 @@ class Evaluate:
 
 def _translates(model: str) -> bool:
     """Tells without torch, which tasks need, whether a directory is known to hold a model that translates."""
+    from vanilla_transformer.graph.known import MODEL
+    from vanilla_transformer.recipe.reading import load_recipe
+
     recipe, config = Path(model, "recipe.yaml"), Path(model, "config.json")
     if recipe.is_file() and load_recipe(recipe, lenient=True).used("task"):
         return False
