@@ -5,7 +5,6 @@ from itertools import chain
 from numbers import Integral
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 import transformers
 from transformers import (
@@ -169,33 +168,33 @@ def _decoder(model: PreTrainedModel) -> Decoder:
 
 def _limits(call: Call, prompts_NP: torch.Tensor) -> Limits:
     """Returns when hypotheses and searches end, from the settings and all criteria."""
-    settings, prompt_length = call.settings, prompts_NP.shape[1]
+    settings, prompt_length, device = call.settings, prompts_NP.shape[1], prompts_NP.device
     longest: Any = settings.max_length - prompt_length
-    lengths = np.full(len(prompts_NP), np.iinfo(int).max)
+    lengths = torch.full((len(prompts_NP),), torch.iinfo(torch.long).max, device=device)
     end_tokens = []
     # A caller's criteria replace those made from the settings, or add to them.
     for criterion in call.stopping_criteria:
         if isinstance(criterion, MaxLengthCriteria):
-            lengths = lengths.clip(max=criterion.max_length - prompt_length)
+            lengths = lengths.clamp(max=criterion.max_length - prompt_length)
         elif isinstance(criterion, EosTokenCriteria):
-            end_tokens.append(criterion.eos_token_id.numpy(force=True).ravel())
+            end_tokens.append(criterion.eos_token_id.to(device).flatten())
         else:
             own: Any = criterion
-            allowed = own.limits.numpy(force=True) + (own.prompt_length - prompt_length)
+            allowed = own.limits.to(device) + (own.prompt_length - prompt_length)
             # A sentence may have several samples.
-            lengths = np.minimum(lengths, allowed.repeat(len(lengths) // len(allowed)))
-    lengths = lengths.clip(min=1)  # Criteria are checked only after a token is written.
+            lengths = lengths.minimum(allowed.repeat_interleave(len(lengths) // len(allowed)))
+    lengths = lengths.clamp(min=1)  # Criteria are checked only after a token is written.
     # The library ranks as many candidates as the settings' end tokens require, whatever else ends a hypothesis.
     known_ends: Any = settings._eos_token_tensor
     # If scores never rise, the returned hypotheses are certain before all W have ended.
     certain = settings.early_stopping == "never" and all(map(_suppresses, call.logits_processor))
     exponent = 1.0 if settings.length_penalty is None else settings.length_penalty
-    horizon = lengths.tolist() if certain else [longest] * len(lengths)
+    horizon = lengths if certain else torch.full_like(lengths, longest)
     return Limits(
-        end_tokens=np.concatenate(end_tokens),
+        end_tokens=torch.cat(end_tokens),
         candidates=max(2, 1 + len(known_ends)) * settings.num_beams,
         lengths=lengths,
-        last_penalty=np.array([penalty(length, exponent) for length in horizon], np.float32),
+        last_penalty=penalty(horizon.float(), exponent),
         counted=settings.num_return_sequences if certain else settings.num_beams,
         length_penalty=exponent,
         early_stopping=settings.early_stopping,
@@ -236,20 +235,19 @@ def _suppressed(processor: LogitsProcessor) -> Processor:
 
 def _beam_output(call: Call, prompts_NP: torch.Tensor, found: Hypotheses, padding: int) -> torch.Tensor | ModelOutput:
     width, returned = found.scores.shape[1], call.settings.num_return_sequences
-    scores, lengths, written, parents = (
-        torch.from_numpy(part[:, :returned]).flatten(0, 1).to(prompts_NP.device) for part in found
-    )
-    longest = int(lengths.max())
-    tokens = written[:, :longest].masked_fill(written[:, :longest] < 0, padding)
+    found = Hypotheses(*(part.clone() for part in found))  # Tensors of inference mode cannot be used in training.
+    best = Hypotheses(*(part[:, :returned].flatten(0, 1) for part in found))
+    longest = int(best.lengths.max())
+    unused = torch.arange(longest, device=prompts_NP.device) >= best.lengths[:, None]
+    tokens = best.paths[:, 0, :longest].masked_fill(unused, padding)
     sequences: Any = torch.cat((prompts_NP.repeat_interleave(returned, 0), tokens), 1)
     if not call.settings.return_dict_in_generate:
         return sequences
     first_rows = width * torch.arange(len(prompts_NP), device=prompts_NP.device).repeat_interleave(returned)
-    parents = parents[:, :longest]
-    rows: Any = torch.where(parents < 0, -1, parents + first_rows[:, None]).to(torch.int32)
+    parents: Any = (best.paths[:, 1, :longest] + first_rows[:, None]).masked_fill(unused, -1).to(torch.int32)
     is_encoder_decoder = call.model.config.is_encoder_decoder
     output = GenerateBeamEncoderDecoderOutput if is_encoder_decoder else GenerateBeamDecoderOnlyOutput
-    return output(sequences=sequences, sequences_scores=scores, beam_indices=rows)
+    return output(sequences=sequences, sequences_scores=best.scores, beam_indices=parents)
 
 
 def _of_model(call: Call) -> Iterator[str | None]:

@@ -1,22 +1,20 @@
 """Section 6.1's search in small steps: score, rank, select the running hypotheses, update the finished ones.
 
-A step's best continuations come to the host in one copy, and all books are kept there, in NumPy.
-
 Shapes in names: N sentences · W beam width · C candidates of a sentence · V vocabulary · T tokens.
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol, TypeVar
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 
-Array = NDArray[Any]
+Length = TypeVar("Length", float, torch.Tensor)
 # Changes scores (rows, vocabulary), given the tokens before them, (rows, length).
 Processor = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 # Chooses a token for each row, (rows, 1), from its scores, (rows, vocabulary).
 Choice = Callable[[torch.Tensor], torch.Tensor]
+# On an accelerator the host asks only every so many steps which sentences are finished: each answer makes it wait.
+STEPS_PER_QUESTION = 4
 # Share of a batch from which finished sentences are dropped: copying the others has a cost.
 MIN_SHARE_TO_DROP = 0.1
 # Vocabulary entries per block with one maximum, in vocabularies so large that the maxima save some 40 µs a step.
@@ -45,16 +43,22 @@ class Decoding(Protocol):
         """Continues with the given sentences only, as indices in the batch."""
 
 
+class Candidates(NamedTuple):
+    """The best continuations of each sentence, best first: log-probability, hypothesis and token, each (N, C)."""
+
+    scores: torch.Tensor
+    parents: torch.Tensor
+    tokens: torch.Tensor
+
+
 def log_probabilities(logits_RV: torch.Tensor) -> torch.Tensor:
     """Returns the log-softmax in float32; overwrites float32 logits, which saves a copy."""
     logits_RV = logits_RV.float()
     return torch.log_softmax(logits_RV, -1, out=logits_RV)
 
 
-def best_continuations(
-    log_p_NWV: torch.Tensor, scores_NW: torch.Tensor, count: int
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Returns scores and places, hypothesis · V + token, of a sentence's `count` best continuations, both (N, C).
+def best_continuations(log_p_NWV: torch.Tensor, scores_NW: torch.Tensor, count: int) -> Candidates:
+    """Returns the `count` best of all tokens after all hypotheses of a sentence; `count` is at most W·V.
 
     Exact, and cheaper than sorting: each of the best tokens lies in one of the `count` best blocks by maximum, so only
     these blocks are searched.
@@ -63,7 +67,7 @@ def best_continuations(
     blocks = vocabulary // BLOCK
     if vocabulary <= MAX_RANKED_VOCABULARY or log_p_NWV.numel() <= MAX_RANKED_SCORES or width * blocks <= count:
         values, places = (log_p_NWV + scores_NW[..., None]).view(sentences, -1).topk(count)
-        return values, places
+        return Candidates(values, places // vocabulary, places % vocabulary)
     in_blocks = log_p_NWV[..., : blocks * BLOCK].unflatten(-1, (blocks, BLOCK))
     best_blocks = (in_blocks.amax(-1) + scores_NW[..., None]).flatten(1).topk(count, sorted=False).indices
     device = log_p_NWV.device
@@ -74,48 +78,35 @@ def best_continuations(
     places = torch.cat((members.flatten(1), rest.flatten().expand(sentences, -1)), dim=1)
     values = log_p_NWV.flatten(1).gather(1, places) + scores_NW.gather(1, places // vocabulary)
     values, best = values.topk(count)
-    return values, places.gather(1, best)
+    places = places.gather(1, best)
+    return Candidates(values, places // vocabulary, places % vocabulary)
 
 
 class Hypotheses(NamedTuple):
-    """The W best hypotheses of each sentence, best first.
+    """Some hypotheses of each sentence, best first.
 
     Attributes:
-        scores: Log-probability divided by the length penalty, (N, W).
+        scores: Log-probability, divided by the length penalty once a hypothesis has ended, (N, W).
+        paths: Tokens, and the hypothesis that each one continued, (N, W, 2, T).
         lengths: New tokens, 0 if there is no hypothesis, (N, W).
-        tokens: New tokens, (N, W, T); what is beyond a hypothesis is -1.
-        parents: The hypothesis that each token continued, likewise.
     """
 
-    scores: Array
-    lengths: Array
-    tokens: Array
-    parents: Array
+    scores: torch.Tensor
+    paths: torch.Tensor
+    lengths: torch.Tensor
+
+    def select(self, sentences: torch.Tensor) -> "Hypotheses":
+        """Keeps the given sentences."""
+        return Hypotheses(*(part[sentences] for part in self))
 
 
-class _Ended(NamedTuple):
-    """The best hypotheses that have ended, each (N, W): penalised scores, lengths, and places in the last step."""
-
-    scores: Array
-    lengths: Array
-    places: Array
-
-
-class _Step(NamedTuple):
-    """All candidates of one step: token, hypothesis continued, and its place in the step before, each (N·C,)."""
-
-    tokens: Array
-    parents: Array
-    places: Array
-
-
-def penalty(length: float, exponent: float) -> float:
-    """Returns ((offset + length) / divisor)^exponent, which divides a log-probability.
+def penalty(length: Length, exponent: float) -> Length:
+    """Returns ((offset + length) / divisor)^exponent of one or several lengths, which divides a log-probability.
 
     Attributes of the exponent give offset and divisor (Google's: 5 and 6); without them it is length^exponent.
     """
     offset, divisor = getattr(exponent, "offset", 0.0), getattr(exponent, "divisor", 1.0)
-    return float(((offset + length) / divisor) ** float(exponent))
+    return ((offset + length) / divisor) ** float(exponent)
 
 
 class Limits(NamedTuple):
@@ -132,13 +123,68 @@ class Limits(NamedTuple):
         early_stopping: As in `GenerationConfig`.
     """
 
-    end_tokens: Array
+    end_tokens: torch.Tensor
     candidates: int
-    lengths: Array
-    last_penalty: Array
+    lengths: torch.Tensor
+    last_penalty: torch.Tensor
     counted: int
     length_penalty: float
     early_stopping: bool | str
+
+    def select(self, sentences: torch.Tensor) -> "Limits":
+        """Keeps the given sentences."""
+        return self._replace(lengths=self.lengths[sentences], last_penalty=self.last_penalty[sentences])
+
+
+def ends(candidates: Candidates, length: int, limits: Limits) -> torch.Tensor:
+    """Marks the candidates that end a hypothesis of `length` new tokens, (N, C)."""
+    at_end_NC = (candidates.tokens[..., None] == limits.end_tokens).any(-1)
+    return at_end_NC | (length >= limits.lengths)[:, None]
+
+
+def update_finished(
+    finished: Hypotheses, paths: torch.Tensor, ending: Candidates, ended: torch.Tensor, length: int, limits: Limits
+) -> Hypotheses:
+    """Returns the best W of those that had finished and of the candidates with `length` new tokens that end now.
+
+    `ending` may end, (N, W), and continue running hypotheses, whose `paths` these are; `ended` marks those that do.
+    """
+    scores = (ending.scores / penalty(float(length), limits.length_penalty)).masked_fill(~ended, IMPOSSIBLE)
+    scores, chosen = torch.cat((finished.scores, scores), 1).topk(finished.scores.shape[1])
+    paths = torch.cat((finished.paths, _extended(paths, ending, length)), 1)
+    lengths = torch.cat((finished.lengths, length * ended), 1)
+    return Hypotheses(scores, paths.gather(1, _like_paths(chosen, paths)), lengths.gather(1, chosen))
+
+
+def may_improve(scores_NW: torch.Tensor, finished: Hypotheses, length: int, limits: Limits) -> torch.Tensor:
+    """Marks the sentences whose running hypotheses may still change the result, (N,).
+
+    They have `length` new tokens and these log-probabilities, best first.
+
+    Section 6.1 stops as soon as none can ("never"): a hypothesis gets no likelier by continuing, so the best running
+    one, under the penalty of the longest length allowed, bounds everything to come. The library's other rules stop
+    earlier: True once W have ended, False by the bound of a hypothesis of the current length.
+    """
+    best, last = scores_NW[:, 0], finished.scores[:, limits.counted - 1]
+    # Processors may lift scores so high that impossible ones seem possible.
+    goes_on = (best > IMPOSSIBLE / 2) & (length < limits.lengths)
+    if limits.early_stopping is True:
+        return goes_on & (last <= IMPOSSIBLE)
+    is_exact = limits.early_stopping == "never" and limits.length_penalty > 0
+    divisor = limits.last_penalty if is_exact else penalty(float(length), limits.length_penalty)
+    return goes_on & (best / divisor > last)
+
+
+def _extended(paths: torch.Tensor, chosen: Candidates, length: int) -> torch.Tensor:
+    """Appends the candidates' tokens to their parents' paths, `length` in all."""
+    paths = paths.gather(1, _like_paths(chosen.parents, paths))
+    paths[..., 0, length - 1], paths[..., 1, length - 1] = chosen.tokens, chosen.parents
+    return paths
+
+
+def _like_paths(chosen_NW: torch.Tensor, paths: torch.Tensor) -> torch.Tensor:
+    """Returns numbers of hypotheses in the shape that gathers their paths."""
+    return chosen_NW[..., None, None].expand(-1, -1, *paths.shape[2:])
 
 
 class BeamSearch:
@@ -152,111 +198,76 @@ class BeamSearch:
         limits: Limits,
         process: Processor | None = None,
     ) -> None:
-        self.decoding, self.width, self.limits, self.process = decoding, width, limits, process
-        sentences, self.device = len(prompts_NP), prompts_NP.device
-        self.steps: list[_Step] = []
-        # Of the running hypotheses: log-probabilities, and places among the candidates of the last step.
-        self.scores_NW = np.zeros((sentences, 1), np.float32)
-        self.places_NW = np.zeros((sentences, 1), int)
-        self.ended, self.found = (
-            _Ended(np.full((sentences, width), IMPOSSIBLE, np.float32), *np.zeros((2, sentences, width), int))
-            for _ in range(2)
-        )
-        self.numbers, self.searching = np.arange(sentences), np.ones(sentences, bool)
-        self.prefixes_NWT = None if process is None else prompts_NP[:, None]
+        self.decoding, self.prompts_NP, self.width = decoding, prompts_NP, width
+        self.limits, self.process, self.length = limits, process, 0
+        sentences, longest, device = len(prompts_NP), int(limits.lengths.max()), prompts_NP.device
+        self.longest, self.steps_per_question = longest, 1 if device.type == "cpu" else STEPS_PER_QUESTION
+        # Of the running hypotheses: log-probabilities, (N, W), and paths, (N, W, 2, T), as of `Hypotheses`.
+        self.scores_NW = torch.zeros(sentences, 1, dtype=torch.float32, device=device)
+        self.paths = torch.zeros(sentences, 1, 2, longest, dtype=torch.long, device=device)
+        self.finished = _no_hypotheses(sentences, width, longest, device)
+        self.found = _no_hypotheses(sentences, width, longest, device)
+        self.numbers = torch.arange(sentences, device=device)
+        self.searching = torch.ones(sentences, dtype=torch.bool, device=device)
         self.tokens_NW = read_prompts(decoding, prompts_NP)
 
     def run(self) -> Hypotheses:
         """Returns the W best hypotheses of each sentence, in the sentences' order."""
         while len(self.numbers):
             self._step()
-            over = len(self.numbers) - int(self.searching.sum())
-            if over >= max(1, len(self.numbers) * MIN_SHARE_TO_DROP):
+            if self.length % self.steps_per_question == 0 or self.length == self.longest:
                 self._drop_finished()
-        return self._traced()
+        return self.found
 
     def _step(self) -> None:
         """Adds one token to each hypothesis."""
+        sentences, width = self.tokens_NW.shape
         log_p_RV = log_probabilities(self.decoding.step(self.tokens_NW))
-        if self.process is not None and self.prefixes_NWT is not None:
-            log_p_RV = self.process(self.prefixes_NWT.flatten(0, 1), log_p_RV)
-        log_p_NWV = log_p_RV.view(*self.tokens_NW.shape, -1)
-        found = best_continuations(log_p_NWV, self._there(self.scores_NW), self.limits.candidates)
-        scores_NC, places_NC = (part.numpy(force=True) for part in found)
-        parents_NC, tokens_NC = np.divmod(places_NC, log_p_RV.shape[1])
-        befores_NC = np.take_along_axis(self.places_NW, parents_NC, 1)
-        self.steps.append(_Step(tokens_NC.ravel(), parents_NC.ravel(), befores_NC.ravel()))
-        ended_NC = (tokens_NC[..., None] == self.limits.end_tokens).any(-1)
-        ended_NC |= (len(self.steps) >= self.limits.lengths)[:, None]
-        places_NC = np.arange(places_NC.size).reshape(places_NC.shape)
-        self._end(scores_NC, places_NC, ended_NC)
-        chosen_NW = ended_NC.argsort(1, kind="stable")[:, : self.width]
-        scores_NC = scores_NC + np.float32(IMPOSSIBLE) * ended_NC
-        self.scores_NW, self.places_NW, parents_NW, tokens_NW = (
-            np.take_along_axis(part, chosen_NW, 1) for part in (scores_NC, places_NC, parents_NC, tokens_NC)
-        )
-        self.searching &= self._may_improve()
-        parents, self.tokens_NW = self._there(parents_NW), self._there(tokens_NW)
-        self.decoding.reorder(parents)
-        if self.prefixes_NWT is not None:
-            chosen = parents[..., None].expand(-1, -1, self.prefixes_NWT.shape[2])
-            self.prefixes_NWT = torch.cat((self.prefixes_NWT.gather(1, chosen), self.tokens_NW[..., None]), 2)
+        if self.process is not None:
+            log_p_RV = self.process(self._rows(), log_p_RV)
+        self.length += 1
+        chosen, ending, ended_NW = self.continuations(log_p_RV.view(sentences, width, -1))
+        ended_NW &= self.searching[:, None]
+        if ended_NW.device.type != "cpu" or ended_NW.any():
+            self.finished = update_finished(self.finished, self.paths, ending, ended_NW, self.length, self.limits)
+        self.paths = _extended(self.paths, chosen, self.length)
+        self.scores_NW, self.tokens_NW = chosen.scores, chosen.tokens
+        self.decoding.reorder(chosen.parents)
+        self.searching &= may_improve(self.scores_NW, self.finished, self.length, self.limits)
 
-    def _end(self, scores_NC: Array, places_NC: Array, ended_NC: Array) -> None:
-        """Keeps the best W of the hypotheses that had ended and of those that end now, among the step's best W."""
-        ended_NW, length = ended_NC[:, : self.width] & self.searching[:, None], len(self.steps)
-        if ended_NW.any():
-            divisor = np.float32(penalty(length, self.limits.length_penalty))
-            scores_NW = np.where(ended_NW, scores_NC[:, : self.width] / divisor, np.float32(IMPOSSIBLE))
-            now = _Ended(scores_NW, length * ended_NW, places_NC[:, : self.width])
-            together = [np.concatenate(parts, 1) for parts in zip(self.ended, now, strict=True)]
-            best_NW = (-together[0]).argsort(1, kind="stable")[:, : self.width]
-            self.ended = _Ended(*(np.take_along_axis(part, best_NW, 1) for part in together))
-
-    def _may_improve(self) -> Array:
-        """Marks the sentences whose running hypotheses may still change the result, (N,).
-
-        Section 6.1 stops as soon as none can ("never"): a hypothesis gets no likelier by continuing, so the best
-        running one, under the penalty of the longest length allowed, bounds everything to come. The library's other
-        rules stop earlier: True once W have ended, False by the bound of a hypothesis of the current length.
-        """
-        best, last, limits = self.scores_NW[:, 0], self.ended.scores[:, self.limits.counted - 1], self.limits
-        # Processors may lift scores so high that impossible ones seem possible.
-        goes_on: Array = (best > IMPOSSIBLE / 2) & (len(self.steps) < limits.lengths)
-        if limits.early_stopping is True:
-            return goes_on & (last <= IMPOSSIBLE)
-        is_exact = limits.early_stopping == "never" and limits.length_penalty > 0
-        now = np.float32(penalty(len(self.steps), limits.length_penalty))
-        return goes_on & (best / (limits.last_penalty if is_exact else now) > last)
+    def continuations(self, log_p_NWV: torch.Tensor) -> tuple[Candidates, Candidates, torch.Tensor]:
+        """Returns W candidates of each sentence that continue, W that may end, and a mask of those that do, (N, W)."""
+        candidates = best_continuations(log_p_NWV, self.scores_NW, self.limits.candidates)
+        ended_NC = ends(candidates, self.length, self.limits)
+        scores, chosen = candidates.scores.add(ended_NC, alpha=IMPOSSIBLE).topk(self.width)
+        running = Candidates(scores, candidates.parents.gather(1, chosen), candidates.tokens.gather(1, chosen))
+        # Only the best W of a step may end.
+        ending = Candidates(*(part[:, : self.width] for part in candidates))
+        return running, ending, ended_NC[:, : self.width]
 
     def _drop_finished(self) -> None:
-        """Keeps the results of sentences whose search is over, and goes on with the others alone."""
-        over, kept = self.numbers[~self.searching], np.flatnonzero(self.searching)
-        for found, ended in zip(self.found, self.ended, strict=True):
-            found[over] = ended[~self.searching]
-        self.numbers, self.scores_NW, self.places_NW = self.numbers[kept], self.scores_NW[kept], self.places_NW[kept]
-        self.ended = _Ended(*(part[kept] for part in self.ended))
-        limits = self.limits
-        self.limits = limits._replace(lengths=limits.lengths[kept], last_penalty=limits.last_penalty[kept])
-        self.searching, sentences = self.searching[kept], self._there(kept)
-        self.tokens_NW = self.tokens_NW[sentences]
-        if self.prefixes_NWT is not None:
-            self.prefixes_NWT = self.prefixes_NWT[sentences]
+        """Stores the results of sentences whose search is over and drops them, where that saves more than it costs."""
+        over = len(self.numbers) - int(self.searching.sum())
+        if over >= max(1, len(self.numbers) * MIN_SHARE_TO_DROP):
+            sentences = self.searching.to(torch.uint8).argsort(stable=True)
+            for kept, found in zip(self.found, self.finished.select(sentences[:over]), strict=True):
+                kept[self.numbers[sentences[:over]]] = found
+            self.select(sentences[over:])
+
+    def select(self, sentences: torch.Tensor) -> None:
+        """Continues with the given sentences only, as indices in the batch."""
+        self.numbers, self.searching = self.numbers[sentences], self.searching[sentences]
+        self.scores_NW, self.paths = self.scores_NW[sentences], self.paths[sentences]
+        self.finished = self.finished.select(sentences)
+        self.limits = self.limits.select(sentences)
+        self.tokens_NW, self.prompts_NP = self.tokens_NW[sentences], self.prompts_NP[sentences]
         self.decoding.select(sentences)
 
-    def _traced(self) -> Hypotheses:
-        """Follows the hypotheses found from their last tokens to their first."""
-        scores, lengths, places = self.found
-        tokens, parents = np.full((2, *lengths.shape, lengths.max(initial=0)), -1)
-        for position in reversed(range(tokens.shape[-1])):
-            there, step = lengths > position, self.steps[position]
-            at = places[there]
-            tokens[there, position], parents[there, position] = step.tokens[at], step.parents[at]
-            places[there] = step.places[at]
-        return Hypotheses(scores, lengths, tokens, parents)
-
-    def _there(self, values: Array) -> torch.Tensor:
-        return torch.from_numpy(values).to(self.device)
+    def _rows(self) -> torch.Tensor:
+        """Returns all tokens of the running hypotheses, (rows, length)."""
+        sentences, width = self.tokens_NW.shape
+        prompts = self.prompts_NP[:, None].expand(-1, width, -1)
+        return torch.cat((prompts, self.paths[..., 0, : self.length]), -1).flatten(0, 1)
 
 
 def likeliest(scores_RV: torch.Tensor) -> torch.Tensor:
@@ -280,28 +291,33 @@ def greedy_search(
     may_drop_finished: bool = True,
 ) -> torch.Tensor:
     """Takes a token at each step; returns (sentences, prompt and new tokens), padded after the end."""
-    device, sentences = prompts_NP.device, len(prompts_NP)
-    tokens_N1, prefixes_NT = read_prompts(decoding, prompts_NP), prompts_NP
-    numbers, searching, allowed = np.arange(sentences), np.ones(sentences, bool), limits.lengths
-    written: list[Array] = []
-    while searching.any():
+    device, (sentences, prompt_length) = prompts_NP.device, prompts_NP.shape
+    tokens_N1 = read_prompts(decoding, prompts_NP)
+    allowed, ends = limits.lengths.tolist(), set(limits.end_tokens.tolist())
+    found = torch.cat((prompts_NP, prompts_NP.new_full((sentences, max(allowed)), padding)), 1)
+    numbers, rows = list(range(sentences)), torch.arange(sentences, device=device)
+    searching = set(numbers)
+    for length in range(prompt_length, found.shape[1]):
         scores_NV = decoding.step(tokens_N1)
         if process is not None:
-            scores_NV = process(prefixes_NT, scores_NV.float())
-        tokens_N = np.where(searching, choose(scores_NV).numpy(force=True)[:, 0], padding)
-        written.append(np.full(sentences, padding))
-        written[-1][numbers] = tokens_N
-        searching &= (tokens_N[:, None] != limits.end_tokens).all(1) & (len(written) < allowed)
-        tokens_N1 = torch.from_numpy(tokens_N[:, None]).to(device)
-        if process is not None:
-            prefixes_NT = torch.cat((prefixes_NT, tokens_N1), 1)
-        over = len(numbers) - int(searching.sum())
-        if may_drop_finished and max(1, len(numbers) * MIN_SHARE_TO_DROP) <= over < len(numbers):
-            kept = torch.from_numpy(np.flatnonzero(searching)).to(device)
-            numbers, allowed, searching = numbers[searching], allowed[searching], searching[searching]
-            tokens_N1, prefixes_NT = tokens_N1[kept], prefixes_NT[kept]
+            scores_NV = process(found[rows, :length], scores_NV.float())
+        tokens_N1 = choose(scores_NV)
+        if len(searching) < len(numbers):
+            over = torch.tensor([[number not in searching] for number in numbers], device=device)
+            tokens_N1 = tokens_N1.masked_fill(over, padding)
+        found.select(1, length).index_copy_(0, rows, tokens_N1.squeeze(1))
+        new = length + 1 - prompt_length
+        for number, (token,) in zip(numbers, tokens_N1.tolist(), strict=True):
+            if token in ends or new >= allowed[number]:
+                searching.discard(number)
+        if not searching:
+            return found[:, : length + 1]
+        if may_drop_finished and len(numbers) - len(searching) >= max(1, len(numbers) * MIN_SHARE_TO_DROP):
+            left = [place for place, number in enumerate(numbers) if number in searching]
+            numbers, kept = [numbers[place] for place in left], torch.tensor(left, device=device)
+            rows, tokens_N1 = rows[kept], tokens_N1[kept]
             decoding.select(kept)
-    return torch.cat((prompts_NP, torch.from_numpy(np.stack(written, 1)).to(device)), 1)
+    return found
 
 
 def read_prompts(decoding: Decoding, prompts_NP: torch.Tensor) -> torch.Tensor:
@@ -309,3 +325,11 @@ def read_prompts(decoding: Decoding, prompts_NP: torch.Tensor) -> torch.Tensor:
     if prompts_NP.shape[1] > 1:
         decoding.read(prompts_NP[:, :-1])
     return prompts_NP[:, -1:]
+
+
+def _no_hypotheses(sentences: int, width: int, longest: int, device: torch.device) -> Hypotheses:
+    return Hypotheses(
+        scores=torch.full((sentences, width), IMPOSSIBLE, dtype=torch.float32, device=device),
+        paths=torch.zeros(sentences, width, 2, longest, dtype=torch.long, device=device),
+        lengths=torch.zeros(sentences, width, dtype=torch.long, device=device),
+    )
