@@ -111,6 +111,23 @@ def test_a_translator_that_reads_few_tokens_is_shallow_unless_sizes_are_given():
     assert any("about 1 epoch (" in one for one in chosen(2_000, GPU, batch_tokens=35_000, max_steps=1)[1])
 
 
+def test_few_minutes_of_a_core_have_small_steps_unless_their_size_is_given():
+    def step(pairs, minutes, device=LAPTOP, **given):
+        found = chosen(pairs, device, max_minutes=minutes, **given)[0].optimization
+        return found.batch_tokens, found.batches_per_step
+
+    assert step(20_000, 5) == step(100_000, 10) == (1_024, 1)
+    several = dataclasses.replace(LAPTOP, cores=1, processes=2)
+    assert (
+        step(20_000, 60)
+        == step(20_000, 5, several)
+        == step(20_000, None, max_steps=300)
+        == step(20_000, 5, GPU)
+        == (2_048, 4)
+    )
+    assert step(20_000, 5, batch_tokens=4_096) == (4_096, 4) and step(20_000, 5, preset="tiny") == (2_048, 4)
+
+
 def test_paper_presets_fix_dropout_and_ours_follow_the_data():
     assert chosen(29_000, GPU, preset="big")[0].model.dropout == 0.3
     assert chosen(29_000, GPU, preset="table3-D-dropout0.2")[0].model.dropout == 0.2

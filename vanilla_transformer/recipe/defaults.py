@@ -138,6 +138,10 @@ ACCELERATOR_BYTES_KEPT, MAX_NUMBERS_IN_A_BATCH = 80, 1 << 22
 # Steps with sentences of a single length pull the weights back and forth. After 1,000 steps of 2,048 tokens in 2 and
 # in 4 batches the WER on CMUdict is 45.7 and 43.9, the perplexity on Multi30k 10.7 and 10.3; 8 batches are no better.
 MIN_BATCHES = 4
+# A translator that would otherwise take fewer steps than this in its minutes, as estimated, takes small ones of one
+# batch: more tokens fit into the time, and two to three times as many steps. In 5 minutes of a core 20,000 pairs of
+# Tatoeba give 18.5 sacreBLEU after 984 of them, and 13.4 after 351 steps of 2,048 tokens.
+FEW_STEPS, SMALL_STEP = 2_000, 1_024
 MAX_TOKENS_IN_A_BATCH = {"cpu": 2_048, "accelerator": 8_192}
 # Shorter warm-ups raise the rate so high that small post-norm models stop learning; the paper's is the longest.
 MIN_WARMUP, MAX_WARMUP = 2_000, 4_000
@@ -195,10 +199,13 @@ def resolve(
             if sentence:
                 sentences.append(sentence)
 
+    small_steps = _takes_small_steps(recipe, task, corpus, device)
     fill(*_choose_model(recipe, task, corpus, device))
     fill(*_choose_precision(recipe, device))
     batch_tokens = recipe.optimization.batch_tokens or _batch_tokens(task, corpus)
-    fill(*_choose_batches(recipe, task, device, batch_tokens))
+    if small_steps:
+        batch_tokens = min(batch_tokens, SMALL_STEP)
+    fill(*_choose_batches(recipe, task, device, batch_tokens, 1 if small_steps else MIN_BATCHES))
     given_warmup = recipe.optimization.warmup_steps
     timed = recipe.optimization.max_minutes is not None  # Such a run needs no last step.
     unmeasured = timed and steps_in_time is None
@@ -319,14 +326,23 @@ def _batch_tokens(task: _Task, corpus: CorpusFacts) -> int:
     return min(_size_preset(task, corpus.pairs).batch_tokens, max(corpus.tokens[-1] // 10, 1))
 
 
+def _takes_small_steps(recipe: Recipe, task: _Task, corpus: CorpusFacts, device: DeviceFacts) -> bool:
+    """Tells whether the minutes of a translator are so few that more and smaller steps teach more."""
+    if recipe.optimization.max_minutes is None or device.kind != "cpu" or device.processes > 1:
+        return False  # Several would exchange their gradients more often.
+    if recipe.used("batch_tokens", "batches_per_step") or not _for_few_tokens(recipe, task, corpus, device):
+        return False
+    return _tokens_read(recipe, task, corpus, device) < FEW_STEPS * _batch_tokens(task, corpus)
+
+
 def _choose_batches(
-    recipe: Recipe, task: _Task, device: DeviceFacts, batch_tokens: int
+    recipe: Recipe, task: _Task, device: DeviceFacts, batch_tokens: int, min_batches: int
 ) -> tuple[dict[str, object], str]:
     bytes_per_token = 4 * numbers_kept_per_token(task.config(recipe))
     fitting = int(device.memory * MEMORY_SHARE_OF_A_BATCH / bytes_per_token)
     max_tokens = min(MAX_TOKENS_IN_A_BATCH["cpu" if device.kind == "cpu" else "accelerator"], max(fitting, 1))
     # The same number for each process.
-    batches = device.processes * math.ceil(max(MIN_BATCHES, batch_tokens / max_tokens) / device.processes)
+    batches = device.processes * math.ceil(max(min_batches, batch_tokens / max_tokens) / device.processes)
     batches = min(batches, batch_tokens)
     count = recipe.optimization.batches_per_step or batches
     joined = tokens_in_one_batch(task.config(recipe), device)
