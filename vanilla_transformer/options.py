@@ -61,20 +61,6 @@ def _are_texts(value: object) -> bool:
     return value is None or (isinstance(value, tuple) and all(isinstance(text, str) for text in value))
 
 
-def _read_steps(given: list[str]) -> Any:
-    if given == ["None"]:
-        return None
-    steps = tuple(int(word) if word.isdecimal() else word for word in given)
-    if not _are_steps(steps):
-        raise ValueError(f"must be two steps, the second after the first, not {' '.join(given)}")
-    return steps
-
-
-def _are_steps(value: Any) -> bool:
-    is_pair = isinstance(value, tuple) and len(value) == 2 and all(type(step) is int for step in value)
-    return value is None or (is_pair and 0 <= value[0] < value[1] < MAX)
-
-
 _COUNT = number(int, 1)
 _SHARE = number(float, 0, 1)
 _POSITIVE = number(float, 0, above=True)
@@ -86,11 +72,6 @@ Share = Annotated[float, _SHARE, HINT]
 OptionalShare = Annotated[float | None, _SHARE, HINT]
 Positive = Annotated[float, _POSITIVE, HINT]
 OptionalPositive = Annotated[float | None, _POSITIVE, HINT]
-OptionalSteps = Annotated[
-    tuple[int, int] | None,
-    Spec(2, "STEP STEP", _read_steps, _are_steps, lambda value: ["None"] if value is None else list(map(str, value))),
-    HINT,
-]
 OptionalNumber = Annotated[float | None, number(float, 0), HINT]
 OptionalText = Annotated[str | None, arg(metavar="TEXT", help_behavior_hint=_known_default)]
 OptionalPlace = Annotated[str | None, Spec(1, "DIRECTORY", _read_place, _is_place, lambda value: [str(value)]), HINT]

@@ -42,7 +42,6 @@ MAY_STAY_OPEN = {
     "text_pair_column",
     "label_column",
     "labels",
-    "decay_steps",
     "max_grad_norm",
     "max_minutes",
     "patience",

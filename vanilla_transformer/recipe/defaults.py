@@ -212,9 +212,6 @@ def resolve(
     steps, warmup_steps, scale, sentence = _choose_length(recipe, task, corpus, device, batch_tokens, steps_in_time)
     chosen = {"warmup_steps": warmup_steps, "learning_rate_scale": scale} | ({} if timed else {"max_steps": steps})
     fill(chosen, "" if unmeasured else sentence)
-    decay = round(recipe.optimization.decay_share * steps)
-    if decay and not timed:
-        fill({"decay_steps": (steps - decay, steps)}, "")
     if given_warmup is not None and given_warmup >= steps and sentences and not unmeasured:
         sentences.append(
             f"Warning: the warm-up of {given_warmup:,} steps leaves none of the {steps:,} steps at the "

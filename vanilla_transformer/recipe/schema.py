@@ -30,7 +30,6 @@ from vanilla_transformer.options import (
     OptionalPlace,
     OptionalPositive,
     OptionalShare,
-    OptionalSteps,
     OptionalText,
     OptionalTexts,
     Positive,
@@ -73,7 +72,7 @@ def _converted(name: str, value: object, hint: object) -> Any:
     spec = _spec(hint)
     if value is not None and spec.is_instance(value) is True:
         return value
-    words = value if isinstance(value, list | tuple) and spec.nargs != 1 else [value]
+    words = value if isinstance(value, list | tuple) and spec.nargs == "*" else [value]
     if all(isinstance(word, str | Real | os.PathLike) and not isinstance(word, bool) for word in words):
         given = [os.fspath(word) if isinstance(word, os.PathLike) else str(word) for word in words]
         if spec.choices is None or {*given} <= {*spec.choices}:
@@ -239,11 +238,6 @@ class Optimization(Block):
     #: Factor on the learning rate of Eq. 3; by default 1, or less for a short run, whose short warm-up would raise the
     #: rate higher than small models tolerate.
     learning_rate_scale: ChosenNumber = CHOSEN
-    #: Share of the run, at its end, over which the learning rate also falls in a line to zero; 0 for Eq. 3 alone.
-    decay_share: Share = 0.0
-    #: The last step with the full learning rate, and the step of its end; by default from `decay_share`, in a run of
-    #: `max_minutes` once the rate is to fall.
-    decay_steps: OptionalSteps = None
     #: Constant learning rate after the warm-up, instead of Eq. 3; by default only for recurrent models (0.001) and
     #: with `from_model` (the rate that Eq. 3 reaches after the paper's 100,000 steps).
     learning_rate: OptionalPositive = None

@@ -4,7 +4,7 @@ import math
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
@@ -51,8 +51,6 @@ from vanilla_transformer.training.summary import TrainedRun
 STEPS_PER_READING = 10
 # Each step whose gradients overflow float16 is left out and halves the factor on the loss, from 65,536 on.
 MIN_SCALE = 1.0
-# Of the time that is left once the rate falls, so much is planned: steps may become slower.
-SHARE_OF_LEFT = 0.97
 # Measuring the time of a step takes this long.
 SECONDS_OF_MEASURING = 6
 
@@ -118,12 +116,11 @@ def _follow(context: RunContext, finish: bool) -> None:
     loop.follow(recipe, context.checkpoint)
     if accelerator.is_main_process:
         run.reopen(recipe)
-        loop.write_recipe = run.write_recipe
         if finish:
             run.finish.touch()
     with StopRequest(run.finish, context.budget.last_step_by) as stop:
         loop.run(stop)
-    recipe, step = loop.recipe, loop.progress.step
+    step = loop.progress.step
     if not loop.is_over:
         logger.info(
             f"Stopped after step {step:,} with everything saved: run the same command again to continue; with "
@@ -164,7 +161,6 @@ class TrainingLoop:
         self.max_steps: float = math.inf
         self.tokenizer: PreTrainedTokenizerBase | None = None
         self.samples: list[str] = []
-        self.write_recipe: Callable[[Recipe], None] = lambda recipe: None
         self.progress = Progress(
             data=corpus.tokens, dev=dev.tokens if dev is not None else "", processes=accelerator.num_processes
         )
@@ -230,11 +226,12 @@ class TrainingLoop:
         """Begins the recipe's schedule, or returns to a checkpoint and drops records made after it."""
         self.recipe, rates = recipe, recipe.optimization
         self.max_steps, self.save_steps = rates.max_steps or math.inf, recipe.run.save_steps
-        if rates.max_minutes is not None and rates.decay_steps is not None:
-            self.max_steps = min(self.max_steps, rates.decay_steps[1])
         self.eval_steps, self.log_steps = recipe.evaluation.eval_steps, recipe.run.log_steps
         d_model, optimizer = self.plain_model.config.d_model, self.optimizer.optimizer
-        self.schedule = self.accelerator.prepare(make_schedule(optimizer, d_model, rates, self._share_of_rate))
+        schedule = make_schedule(
+            optimizer, d_model, rates.warmup_steps, rates.learning_rate_scale, rates.learning_rate
+        )
+        self.schedule = self.accelerator.prepare(schedule)
         set_seed(rates.seed, device_specific=True)
         if checkpoint is not None:
             self._go_back_to(checkpoint)
@@ -285,39 +282,12 @@ class TrainingLoop:
                 if self._is_due(self.eval_steps):
                     self._evaluate()
                 is_best = self._keeps_best and self.progress.best_step == self.progress.step
-                if self._is_due(self.save_steps):
-                    self._plan_end(stop)
                 if stopping or is_best or self._is_due(self.save_steps):
                     self._save()
                 self.logger.update_bar(_in_words(self.figures))
                 if stopping:
                     break
         self.logger.close_bar()
-
-    def _share_of_rate(self, steps_done: int) -> float:
-        """Deviation: at the end of a run that knows it, the rate falls in a line to zero besides Eq. 3."""
-        if self.recipe.optimization.decay_steps is None:
-            return 1.0
-        first, last = self.recipe.optimization.decay_steps
-        return min(1.0, max(last - steps_done, 0) / (last - first))
-
-    def _plan_end(self, stop: StopRequest) -> None:
-        """Turns the minutes that are left into steps, once the learning rate is to fall over them."""
-        given, progress = self.recipe.optimization, self.progress
-        if given.max_minutes is None or not given.decay_share or given.decay_steps is not None or self.is_over:
-            return
-        self._pass_time()
-
-        def steps_left() -> int:
-            in_time = (stop.last_step_by - time.perf_counter()) * SHARE_OF_LEFT * progress.step / progress.seconds
-            return max(1, int(min(in_time, self.max_steps - progress.step)))
-
-        left = from_main_process(steps_left)
-        if left <= given.decay_share * (progress.step + left):
-            self.max_steps = progress.step + left
-            self.recipe = self.recipe.with_options(decay_steps=(progress.step, progress.step + left))
-            # Before the checkpoint of this step, so that a run that is resumed has the same end.
-            self.write_recipe(self.recipe)
 
     def _remaining_steps(self) -> Iterator[LocalStep]:
         """Yields the steps of epoch after epoch, from the run's current position."""

@@ -1,7 +1,7 @@
 """What a run trains: a model, new or from a saved one; Adam and its learning rate (section 5.3)."""
 
 import copy
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -14,7 +14,7 @@ from vanilla_transformer.loading.marian import MARIAN
 from vanilla_transformer.loading.models import load_config, load_reported, load_weights_and_config, saved_config
 from vanilla_transformer.model.configuration_vanilla_transformer import VanillaTransformerBaseConfig
 from vanilla_transformer.recipe.defaults import MODEL_FIELDS, paper_learning_rate
-from vanilla_transformer.recipe.schema import Optimization, Recipe
+from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.tasks import Task
 
 # Fields that a run may choose anew.
@@ -131,21 +131,12 @@ def make_optimizer(parameters: Iterable[torch.nn.Parameter], recipe: Recipe, dev
 
 
 def make_schedule(
-    optimizer: torch.optim.Optimizer, d_model: int, rates: Optimization, share: Callable[[int], float]
+    optimizer: torch.optim.Optimizer, d_model: int, warmup_steps: int, scale: float, constant: float | None = None
 ) -> LambdaLR:
-    """Eq. 3, or a constant rate after the warm-up, as a torch schedule, which counts the steps already done.
-
-    Args:
-        share: Returns what is left of that rate after so many steps.
-    """
-    warmup, scale, constant = rates.warmup_steps, rates.learning_rate_scale, rates.learning_rate
-
-    def rate(steps_done: int) -> float:
-        if constant is not None:
-            return share(steps_done) * constant * min(1.0, (steps_done + 1) / warmup)
-        return share(steps_done) * paper_learning_rate(steps_done + 1, d_model, warmup, scale)
-
-    return LambdaLR(optimizer, rate)
+    """Eq. 3, or a constant rate after the warm-up, as a torch schedule, which counts the steps already done."""
+    if constant is not None:
+        return LambdaLR(optimizer, lambda steps_done: constant * min(1.0, (steps_done + 1) / warmup_steps))
+    return LambdaLR(optimizer, lambda steps_done: paper_learning_rate(steps_done + 1, d_model, warmup_steps, scale))
 
 
 def has_tf32(device: torch.device) -> bool:

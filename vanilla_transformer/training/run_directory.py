@@ -149,9 +149,7 @@ class RunDirectory:
         chosen = {name: kept[name] for name, value in recipe.options.items() if value is None or value == "auto"}
         merged = recipe.with_options(**chosen)
         longer = {name for name in ("max_steps", "patience") if kept[name] and (merged[name] or 0) > kept[name]}
-        if "max_steps" in longer:  # The rate falls at the new end.
-            merged = merged.with_options(decay_steps=recipe.optimization.decay_steps)
-        same = {*_FREE_FIELDS, *longer, *(["decay_steps"] if "max_steps" in longer else [])}
+        same = {*_FREE_FIELDS, *longer}
         differing = sorted(name for name, value in kept.options.items() if value != merged[name] and name not in same)
         if differing:
             changes = "; ".join(
