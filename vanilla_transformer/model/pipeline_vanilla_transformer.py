@@ -95,7 +95,8 @@ class VanillaTransformerTokenClassificationPipeline(TokenClassificationPipeline)
     def postprocess(self, model_outputs: Any, **parameters: Any) -> list[dict[str, Any]]:  # type: ignore[override]
         """Returns a dictionary for each token or group."""
         found: list[dict[str, Any]] = super().postprocess(model_outputs, **parameters)
-        for group in found if isinstance(self.model, HubModel) else ():
+        # Asked by an attribute, because the code of a repository may be loaded twice, with a class each.
+        for group in found if hasattr(self.model, "hub_classes") else ():
             if "entity_group" in group and group["start"] is not None:
                 group["word"] = model_outputs[0]["sentence"][group["start"] : group["end"]]
         return found
