@@ -72,6 +72,7 @@ def _train(recipe: Recipe, finish: bool) -> None:
     from vanilla_transformer.training.loop import train_by
     from vanilla_transformer.training.processes import is_main_process
 
-    run = train_by(recipe, finish=finish, begun=float(os.environ[BEGUN]))
+    begun = os.environ.get(BEGUN)
+    run = train_by(recipe, finish=finish, begun=None if begun is None else float(begun))
     if is_main_process():
         print(run)
