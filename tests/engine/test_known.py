@@ -10,7 +10,7 @@ from searches import INPUTS, sharp, without_engine
 from small_models import random_model
 from torch import nn
 from torch.nn.modules import module as torch_module
-from transformers import GenerationConfig
+from transformers import GenerationConfig, PreTrainedConfig
 
 from vanilla_transformer import VanillaTransformerConfig, VanillaTransformerForConditionalGeneration
 from vanilla_transformer.engine import calls
@@ -80,6 +80,16 @@ def test_an_added_part_is_declined(ways_taken, add):
     model = sharp(0)
     add(model.model.decoder.layers[0].self_attention)
     assert_equal_or_declined(model, ways_taken, must_decline=True)
+
+
+@pytest.mark.parametrize("value", [None, 16])
+def test_a_field_of_a_newer_library_is_declined_unless_it_has_its_default(ways_taken, monkeypatch, value):
+    own = PreTrainedConfig.__post_init__
+    monkeypatch.setattr(PreTrainedConfig, "__post_init__", lambda self, **kwargs: own(self, new=None, **kwargs))
+    model = sharp(0)
+    model.config.new = value
+    assert_equal_or_declined(model, ways_taken)
+    assert ways_taken[0] == ("engine" if value is None else "library")
 
 
 METHODS = [
