@@ -18,7 +18,7 @@ def atomic_directory(path: Path, name: str = "files", last: str = "config.json")
         name: Name of the temporary directory, which a killed process leaves behind for the next one to clear away.
         last: The file to move last, which marks the set as complete.
     """
-    made = [place for place in (path, *path.parents) if not place.exists()][-1:]
+    made = [place for place in (path, *path.parents) if not place.exists()]
     temporary = path / f"{PARTIAL}{name}"
     try:
         shutil.rmtree(temporary, ignore_errors=True)
@@ -29,8 +29,9 @@ def atomic_directory(path: Path, name: str = "files", last: str = "config.json")
         for file in sorted(temporary.iterdir(), key=lambda file: file.name == last):
             file.replace(path / file.name)
     except BaseException:
-        for place in made:
-            shutil.rmtree(place, ignore_errors=True)
+        with suppress(OSError):  # Others may have put something into its new parents meanwhile.
+            for place in made:
+                shutil.rmtree(place, ignore_errors=True) if place == path else place.rmdir()
         raise
     finally:
         shutil.rmtree(temporary, ignore_errors=True)

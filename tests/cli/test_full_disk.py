@@ -4,7 +4,7 @@ import pytest
 from faults import small_files
 from small_models import save_translator
 
-from vanilla_transformer.atomic_files import PARTIAL
+from vanilla_transformer.atomic_files import PARTIAL, atomic_directory
 from vanilla_transformer.cli import main
 
 TEXTS = [f"{one} {two}\n" for one in ("one", "two", "three", "four") for two in ("cats", "dogs", "mice")]
@@ -34,6 +34,16 @@ def things(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     home = tmp_path_factory.mktemp("things")
     (home / "text").write_text("".join(TEXTS))
     return {"text": str(home / "text"), "model": str(save_translator(home / "model", d_model=32))}
+
+
+@pytest.mark.parametrize("others", [[], ["other"]])
+def test_a_failure_takes_its_new_folders_away_and_nothing_of_others(tmp_path, others):
+    with pytest.raises(KeyboardInterrupt), atomic_directory(tmp_path / "new" / "folder" / "model") as place:
+        (place / "file").touch()
+        for name in others:
+            (tmp_path / "new" / name).touch()
+        raise KeyboardInterrupt
+    assert [path.name for path in sorted(tmp_path.rglob("*"))] == ["new"] * bool(others) + others
 
 
 @pytest.mark.parametrize("command", COMMANDS)

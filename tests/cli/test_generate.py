@@ -49,6 +49,14 @@ def test_streamed_pieces_join_to_the_text_beyond_a_block_too(model, search):
     assert "".join(shown) == text and 0 < tokens <= 40
 
 
+def test_each_of_several_ends_ends_a_text(model):
+    network, tokenizer = loaded(model)
+    inputs = tokenizer("to be", return_tensors="pt")
+    end = int(network.generate(**inputs, max_new_tokens=1, do_sample=False)[0, -1])
+    network.generation_config.eos_token_id = [tokenizer.eos_token_id, end]
+    assert continue_text(network, tokenizer, "to be", 40, GREEDY, lambda text: None)[1] == 1
+
+
 def test_a_seed_draws_the_same_text_again_and_another_one_another(model, run):
     words = "generate", model, "--max-new-tokens", "10", "--top-p", "0.9"
     first = run(*words)

@@ -58,7 +58,10 @@ def test_replay_takes_as_many_checkpoints_as_fit(explored, tmp_path, monkeypatch
     exact = (folder / "weights.bin").stat().st_size
     assert size < exact / 2.5
     monkeypatch.setattr("vanilla_transformer.explore.static_site.MAX_BYTES", int(exact + 3.2 * size))
+    one.model.train()  # Without dropout all the same.
     write_page(one.model, one.tokenizer, tmp_path / "some", name="some", examples=["a"], run=run)
+    one.model.eval()
+    assert about(tmp_path / "some")["check"] == about(tmp_path / "all")["check"]
     some = about(tmp_path / "some")["training"]["steps"]
     assert len(some) == 3 and {10, 60} <= set(some)
     files = (tmp_path / "some" / "model").glob("*.bin")

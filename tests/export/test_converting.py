@@ -9,6 +9,7 @@ from transformers import AutoConfig, AutoModelForSeq2SeqLM, AutoTokenizer, Maria
 
 from vanilla_transformer import Translator, VanillaTransformerForConditionalGeneration
 from vanilla_transformer.cli import main
+from vanilla_transformer.export.conversion import as_marian
 from vanilla_transformer.loading.models import load_model
 
 NEW = ["the dog sat", "two cats walk in the park", "ein Hund?", "  spaces   and ﬁne ligatures ", "unknown 漢字", ""]
@@ -87,6 +88,8 @@ def test_our_model_loads_as_a_marian_model_with_its_tokenizer(spelled_backwards,
         lines = Translator(model, tokenizer, num_beams=2, num_return_sequences=2)(words[:3])
         scores = [hypothesis.score for line in lines for hypothesis in line.hypotheses]
         assert len(scores) == 6 and all(score < 0 for score in scores)
+    ours.generation_config.max_length = 7  # Which beats the limit beyond the source.
+    assert as_marian(ours, tokenizer).model.generation_config.max_length == 7
 
 
 @pytest.mark.parametrize(

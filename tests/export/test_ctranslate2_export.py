@@ -61,6 +61,9 @@ def test_ten_lines_of_python_translate(spelled_backwards: Path, tmp_path: Path, 
     search = {"num_beams": 4, "length_penalty": 0.0, "length_penalty_type": "huggingface"}
     (expected,) = Translator(model, tokenizer, **search)([words[0]])
     assert run_client(client, tmp_path) == f"{expected.text}\n"
+    model.config.eos_token_id = model.generation_config.eos_token_id = [2, 7]
+    with refused(ModelError, "</s>", "eos_token_id"):
+        to_ctranslate2.export_ctranslate2(model, tokenizer, tmp_path / "other")
 
 
 def test_8_bits_are_of_7_and_the_model_stays_as_it_is(spelled_backwards: Path):

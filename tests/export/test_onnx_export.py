@@ -1,5 +1,6 @@
 """One graph gives the model's translations and scores to ONNX Runtime's own client, in 8 bits almost."""
 
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -173,3 +174,12 @@ def test_settings_and_parts_that_the_graph_does_not_know_are_refused_by_name(spe
             patch.setattr(place, name, value, raising=False)
             export_onnx(model, tokenizer, tmp_path)
     assert not list(tmp_path.iterdir())
+    with refused(ModelError, spelled_backwards, "empty"):
+        export_onnx(model, tokenizer, spelled_backwards)
+
+
+def test_an_export_of_the_present_directory_has_its_name(spelled_backwards, tmp_path, monkeypatch):
+    shutil.copytree(spelled_backwards, tmp_path / "mine")
+    monkeypatch.chdir(tmp_path / "mine")
+    assert main(["export", ".", "--to", "onnx"]) == 0
+    assert Path("mine-onnx", "translate.onnx").is_file()

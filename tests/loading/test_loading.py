@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -46,6 +47,14 @@ def test_a_damaged_file_is_told_in_one_sentence_with_the_directory(directory, na
     harm(directory / name)
     with refused(ModelError, directory):
         load(directory)
+
+
+@pytest.mark.parametrize("name", ["vocab.txt", "words"])
+def test_a_vocabulary_is_a_file_of_any_of_the_librarys_classes(tmp_path, name):
+    (tmp_path / name).write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\na\n")
+    (tmp_path / "tokenizer_config.json").write_text('{"tokenizer_class": "BertTokenizer"}')
+    with refused(ModelError, tmp_path, "vocabulary") if name == "words" else nullcontext():
+        assert load_tokenizer(tmp_path)("a")["input_ids"] == [2, 5, 3]
 
 
 def test_nobody_is_asked_whether_to_run_code_of_a_model(directory, tmp_path, standard_input):

@@ -20,7 +20,7 @@ from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.tasks import get_task
 from vanilla_transformer.tokenizer import train_tokenizer
 from vanilla_transformer.training.loop import train
-from vanilla_transformer.training.model import build_model, recipe_of_start
+from vanilla_transformer.training.model import build_model, recipe_of_start, training_kernels
 
 TRANSLATION = get_task("translation")
 
@@ -53,6 +53,25 @@ def test_a_run_starts_from_the_weights_and_the_tokenizer_of_a_model(further, tmp
     assert files[0] == files[1]
     origin = f"trained from {Path(further.start.from_model).name} by vanilla_transformer"
     assert origin in (directory / "README.md").read_text()
+
+
+def test_a_limit_beyond_the_source_replaces_that_of_the_starting_model(further, tmp_path):
+    model = VanillaTransformerForConditionalGeneration.from_pretrained(further.start.from_model)
+    model.generation_config.max_new_tokens = 9
+    model.save_pretrained(tmp_path)
+    mine = further.with_options(from_model=str(tmp_path), max_length_beyond_source=3)
+    settings = build_model(recipe_of_start(mine, TRANSLATION), TRANSLATION)[0].generation_config
+    assert (settings.max_length_beyond_source, settings.max_new_tokens, settings.max_length) == (3, None, None)
+
+
+def test_training_rounds_no_product_unasked():
+    torch.set_float32_matmul_precision("medium")
+    try:
+        with training_kernels(tf32=False):
+            assert torch.get_float32_matmul_precision() == "highest"
+        assert torch.get_float32_matmul_precision() == "medium"
+    finally:
+        torch.set_float32_matmul_precision("highest")
 
 
 def test_fine_tuning_for_some_minutes_begins_in_epoch_0_and_its_directory_refuses_a_run_without_dev(

@@ -32,7 +32,7 @@ class Explore:
 
     def run(self) -> None:
         """Writes the folder and prints it."""
-        output = self.output or Path(f"{Path(self.model).name}-explore")
+        output = self.output or Path(f"{Path(self.model).resolve().name}-explore")
         check_new_directory(output)
         from vanilla_transformer.explore.static_site import write_page
         from vanilla_transformer.hub import card_of

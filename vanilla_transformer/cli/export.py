@@ -30,7 +30,7 @@ class Export:
 
     def run(self) -> None:
         """Exports the model and prints the directory."""
-        output = self.output or Path(f"{Path(self.model).name}-{self.to}")
+        output = self.output or Path(f"{Path(self.model).resolve().name}-{self.to}")
         check_new_directory(output)
         from vanilla_transformer.loading.models import load_model
 

@@ -111,8 +111,8 @@ def continue_text(
     ids: list[int] = tokenizer(prompt)["input_ids"] or [model.config.bos_token_id]
     stream = Stream(tokenizer, skip_prompt=True, skip_special_tokens=True)
     block, end = int(model.config.max_position_embeddings), model.generation_config.eos_token_id
-    written: list[int] = []
-    while len(written) < max_new_tokens and written[-1:] != [end]:
+    ends, written = end if isinstance(end, list) else [end], list[int]()
+    while len(written) < max_new_tokens and not {*written[-1:]}.intersection(ends):
         if len(ids) >= block:
             ids = ids[-max(1, block // 2) :]
         inputs, plain = torch.tensor([ids], device=model.device), {"num_beams": 1, "return_dict_in_generate": False}

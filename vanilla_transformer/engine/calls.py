@@ -26,7 +26,7 @@ from transformers import (
 from transformers.generation import GenerateBeamDecoderOnlyOutput, GenerateBeamEncoderDecoderOutput
 from transformers.utils import ModelOutput, logging
 
-from vanilla_transformer.graph.known import words
+from vanilla_transformer.graph.known import MAX_LENGTH_PENALTY, words
 
 from .cpu import computing_dtype, fitting_threads
 from .known import unknown
@@ -59,8 +59,6 @@ _ROWWISE_PROCESSORS = {
         "TopKLogitsWarper TopPLogitsWarper TypicalLogitsWarper"
     )
 }
-# Exponent of the length penalty up to which its powers are finite in float32.
-MAX_LENGTH_PENALTY = 10.0
 _CRITERIA = {MaxLengthCriteria, EosTokenCriteria}
 # Undocumented attributes of the settings that a search receives.
 _TENSOR_SETTINGS = ("_eos_token_tensor", "_pad_token_tensor")

@@ -27,6 +27,7 @@ from vanilla_transformer.explore.packing import (
 from vanilla_transformer.graph.known import limit_of_new_tokens, not_followed, words
 from vanilla_transformer.model.tokenization_vanilla_transformer import plain_text
 from vanilla_transformer.training.model_card import CARD
+from vanilla_transformer.translation.live_models import evaluating
 
 _WEB = Path(__file__).parent / "web"
 # Texts on the page of a model whose card has no examples.
@@ -165,7 +166,7 @@ def _check(model: Any, tokenizer: PreTrainedTokenizerBase, text: str) -> dict[st
     inputs = tokenizer(text, return_tensors="pt").to(model.device)
     inputs = {key: inputs[key] for key in ("input_ids", "attention_mask")}
     target = None
-    with torch.no_grad():
+    with evaluating(model), torch.no_grad():
         if model.config.is_encoder_decoder:
             target = model.generate(**inputs, num_return_sequences=1, return_dict_in_generate=False)
             logits = model(**inputs, decoder_input_ids=target[:, :-1]).logits[0]

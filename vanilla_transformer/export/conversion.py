@@ -9,6 +9,7 @@ from transformers.activations import ACT2FN
 
 from vanilla_transformer.errors import ModelError
 from vanilla_transformer.export.refusals import exportable, refuse_other_widths
+from vanilla_transformer.graph.known import limit_of_new_tokens
 from vanilla_transformer.loading.marian import MARIAN, fresh, to_marian
 from vanilla_transformer.loading.models import load_weights_and_config, saved_config
 from vanilla_transformer.loading.tokenizers import load_tokenizer
@@ -68,7 +69,7 @@ def as_marian(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> Con
     remarks = []
     if own["length_penalty_type"] == "google":
         remarks.append("Marian has no Google length penalty: the library's is used, with the same exponent.")
-    if own["max_length_beyond_source"] is not None:
+    if own["max_length_beyond_source"] is not None and limit_of_new_tokens({**settings, **own}) is None:
         settings["max_length"] = model.config.max_position_embeddings
         remarks.append(
             f"Marian has one length limit for all sentences: max_length is set to {settings['max_length']}."

@@ -121,15 +121,17 @@ def export_ctranslate2(
     Args:
         quantization: A type of CTranslate2: float32, float16, bfloat16, int16, int8, int8_float32 and so on.
     """
-    if output.is_dir() and any(output.iterdir()):  # The converter would delete it all.
-        raise ModelError(f"{output} is not empty: name another directory.")
-    model = exportable(model, _ACTIVATIONS)
+    model = exportable(model, _ACTIVATIONS, output)  # The converter would delete all that is there.
     refuse_settings(model, _FOLLOWED)
     settings = Settings.of(model.config.to_dict(), model.generation_config.to_diff_dict())
     with torch.no_grad():
         spec = _specification(model)
     tokenizer = plain_text(tokenizer)
     source, target = _vocabularies(tokenizer, model.config.vocab_size)
+    if settings.ends != (tokenizer.eos_token_id,):
+        raise ModelError(
+            f"CTranslate2 ends texts at {tokenizer.eos_token} alone, not at eos_token_id={settings.ends}."
+        )
     spec.register_source_vocabulary(source)
     spec.register_target_vocabulary(target)
     spec.config.bos_token = tokenizer.bos_token or tokenizer.eos_token

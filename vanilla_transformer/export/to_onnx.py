@@ -59,7 +59,7 @@ def export_onnx(
     """
     if quantization not in _PRECISIONS:
         raise ModelError(f"Quantization {quantization!r} is not available for ONNX: use float32 or int8.")
-    model = exportable(model, activations("onnx"))
+    model = exportable(model, activations("onnx"), output)
     Settings.of(model.config.to_dict(), model.generation_config.to_diff_dict())
     output.mkdir(parents=True, exist_ok=True)
     model.config.save_pretrained(output)

@@ -85,7 +85,7 @@ _WITHOUT_EFFECT = words(
     "target_lookbehind temperature top_k top_p transformers_version typical_p use_cache"
 )
 # With larger exponents the scores of long translations become NaN, or all the same.
-_MAX_LENGTH_PENALTY = 10
+MAX_LENGTH_PENALTY = 10
 # More than fit into any memory.
 _MAX_BEAMS, _MAX_LENGTH = 10_000, 1_000_000
 
@@ -135,7 +135,7 @@ def check_search(**settings: object) -> None:
     check_number("num_beams", settings.get("num_beams"), 1, _MAX_BEAMS)
     check_number("num_return_sequences", settings.get("num_return_sequences"), 1)
     penalty = settings.get("length_penalty")
-    check_number("length_penalty", penalty, -_MAX_LENGTH_PENALTY, _MAX_LENGTH_PENALTY, whole=False)
+    check_number("length_penalty", penalty, -MAX_LENGTH_PENALTY, MAX_LENGTH_PENALTY, whole=False)
     check_number("max_length_beyond_source", settings.get("max_length_beyond_source"), 0, _MAX_LENGTH)
 
 

@@ -18,6 +18,7 @@ from vanilla_transformer.errors import ModelError
 from vanilla_transformer.inspection.pieces import Pieces
 from vanilla_transformer.model.configuration_vanilla_transformer import VanillaTransformerDecoderConfig
 from vanilla_transformer.model.tokenization_vanilla_transformer import plain_text
+from vanilla_transformer.translation.live_models import evaluating
 
 # The three places of section 3.2.3.
 Kind = Literal["encoder", "decoder", "cross"]
@@ -186,15 +187,13 @@ def encode(
 @contextmanager
 def eager_attention(model: PreTrainedModel) -> Iterator[None]:
     """Puts the model into evaluation mode with eager attention, and restores it afterwards."""
-    implementation, modes = model.config._attn_implementation, [(part, part.training) for part in model.modules()]
-    model.set_attn_implementation("eager")
-    model.eval()
-    try:
-        yield
-    finally:
-        model.set_attn_implementation(implementation)
-        for part, was_training in modes:  # Some may be frozen.
-            part.training = was_training
+    implementation = model.config._attn_implementation
+    with evaluating(model):
+        model.set_attn_implementation("eager")
+        try:
+            yield
+        finally:
+            model.set_attn_implementation(implementation)
 
 
 def _one_or_mean(weights: torch.Tensor, number: int | Literal["mean"], what: str) -> torch.Tensor:

@@ -9,7 +9,10 @@ from vanilla_transformer.loading.files import directory_of, from_hub, readable
 from vanilla_transformer.model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
 
 # Vocabulary files: that of our tokenizer, and those of the tokenizer classes of converted models.
-VOCABULARIES = ("tokenizer.json", "vocab.json", "vocab-src.json", "sentencepiece.bpe.model", "spiece.model")
+VOCABULARIES = (
+    *("tokenizer.json", "vocab.json", "vocab-src.json", "vocab.txt"),
+    *("sentencepiece.bpe.model", "spiece.model", "tokenizer.model"),
+)
 # Files that a tokenizer is loaded from, including those beside the vocabulary, as patterns.
 TOKENIZER_FILES = (
     *VOCABULARIES,

@@ -82,7 +82,7 @@ def build_model(recipe: Recipe, task: Task) -> tuple[PreTrainedModel, str]:
     for name in recipe.used("decoding"):
         setattr(loaded.generation_config, name, recipe[name])
         if name == "max_length_beyond_source":
-            loaded.generation_config.max_length = None
+            loaded.generation_config.max_length = loaded.generation_config.max_new_tokens = None
     new = {*report["missing_keys"], *(name for name, *_ in report["mismatched_keys"])}
     sentence = _in_words(recipe.start.from_model, loaded, new, report["unexpected_keys"])
     has_head = any(not name.startswith("model.") and name not in new for name, _ in loaded.named_parameters())
@@ -148,7 +148,7 @@ def has_tf32(device: torch.device) -> bool:
 def training_kernels(tf32: bool) -> Iterator[None]:
     """Allows TF32 for products in float32 in the body, and no attention of cuDNN, which plans anew for each shape."""
     precision, cudnn = torch.get_float32_matmul_precision(), torch.backends.cuda.cudnn_sdp_enabled()
-    torch.set_float32_matmul_precision("high" if tf32 else precision)
+    torch.set_float32_matmul_precision("high" if tf32 else "highest")
     torch.backends.cuda.enable_cudnn_sdp(False)
     try:
         yield

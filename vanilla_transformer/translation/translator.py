@@ -172,9 +172,7 @@ class Translator:
         search = self.search
         nothing = Translation((Hypothesis("", 0.0),) * search.num_return_sequences)  # Of white space.
         translations = [nothing] * len(lines)
-        "\n".join(
-            lines
-        ).encode()  # Half of a surrogate pair, which a tokenizer refuses without a word on it, is named.
+        "\n".join(lines).encode()  # Names half of a surrogate pair, which a tokenizer refuses without a word on it.
         full = [index for index, line in enumerate(lines) if line.strip()]
         tokenized = source_tokens(search.encode, [lines[index] for index in full], self.max_source_length)
         sources = dict(zip(full, tokenized, strict=True))
