@@ -23,12 +23,15 @@ LAYERS = [
 ]
 # Rooms that the others do without.
 OPTIONAL = ("demo.py", "explore", "export", "inspection", "recurrent")
+_BESIDE_MODELS = {
+    "configuration_vanilla_transformer",
+    "generation_vanilla_transformer",
+    "pipeline_vanilla_transformer",
+}
 SIBLINGS = {
-    "modeling_vanilla_transformer": {
-        "configuration_vanilla_transformer",
-        "generation_vanilla_transformer",
-        "pipeline_vanilla_transformer",
-    },
+    "modeling_vanilla_transformer": _BESIDE_MODELS,
+    "modeling_vanilla_transformer_encoder": {*_BESIDE_MODELS, "modeling_vanilla_transformer"},
+    "modeling_vanilla_transformer_decoder": {*_BESIDE_MODELS, "modeling_vanilla_transformer"},
 }
 
 
@@ -120,6 +123,7 @@ def test_shipped_files_import_only_what_the_hub_can_follow():
                 )
 
 
+MODELS = "vanilla_transformer.model"
 SECTIONS = {
     "Encoder": "Section 3.1",
     "EncoderLayer": "Section 3.1",
@@ -140,7 +144,8 @@ SECTIONS = {
 
 def test_blocks_say_which_section_they_are():
     for place, section in SECTIONS.items():
-        block = import_module("vanilla_transformer.model.modeling_vanilla_transformer")
+        is_public = place in vanilla_transformer.__all__
+        block = vanilla_transformer if is_public else import_module(f"{MODELS}.modeling_vanilla_transformer")
         for name in place.split("."):
             block = getattr(block, name)
         assert block.__doc__.startswith(section), place

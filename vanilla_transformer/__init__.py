@@ -32,14 +32,18 @@ if TYPE_CHECKING:
         VanillaTransformerEncoderConfig as VanillaTransformerEncoderConfig,
     )
     from .model.modeling_vanilla_transformer import (
+        VanillaTransformerForConditionalGeneration as VanillaTransformerForConditionalGeneration,
+        VanillaTransformerModel as VanillaTransformerModel,
+    )
+    from .model.modeling_vanilla_transformer_decoder import (
         VanillaTransformerDecoderForCausalLM as VanillaTransformerDecoderForCausalLM,
         VanillaTransformerDecoderModel as VanillaTransformerDecoderModel,
+    )
+    from .model.modeling_vanilla_transformer_encoder import (
         VanillaTransformerEncoderForMaskedLM as VanillaTransformerEncoderForMaskedLM,
         VanillaTransformerEncoderForSequenceClassification as VanillaTransformerEncoderForSequenceClassification,
         VanillaTransformerEncoderForTokenClassification as VanillaTransformerEncoderForTokenClassification,
         VanillaTransformerEncoderModel as VanillaTransformerEncoderModel,
-        VanillaTransformerForConditionalGeneration as VanillaTransformerForConditionalGeneration,
-        VanillaTransformerModel as VanillaTransformerModel,
     )
     from .model.pipeline_vanilla_transformer import (
         VanillaTransformerTranslationPipeline as VanillaTransformerTranslationPipeline,
@@ -69,13 +73,13 @@ _HOMES = {
     "VanillaTransformerModel": ".model.modeling_vanilla_transformer",
     "VanillaTransformerForConditionalGeneration": ".model.modeling_vanilla_transformer",
     "VanillaTransformerEncoderConfig": ".model.configuration_vanilla_transformer",
-    "VanillaTransformerEncoderModel": ".model.modeling_vanilla_transformer",
-    "VanillaTransformerEncoderForMaskedLM": ".model.modeling_vanilla_transformer",
-    "VanillaTransformerEncoderForSequenceClassification": ".model.modeling_vanilla_transformer",
-    "VanillaTransformerEncoderForTokenClassification": ".model.modeling_vanilla_transformer",
+    "VanillaTransformerEncoderModel": ".model.modeling_vanilla_transformer_encoder",
+    "VanillaTransformerEncoderForMaskedLM": ".model.modeling_vanilla_transformer_encoder",
+    "VanillaTransformerEncoderForSequenceClassification": ".model.modeling_vanilla_transformer_encoder",
+    "VanillaTransformerEncoderForTokenClassification": ".model.modeling_vanilla_transformer_encoder",
     "VanillaTransformerDecoderConfig": ".model.configuration_vanilla_transformer",
-    "VanillaTransformerDecoderModel": ".model.modeling_vanilla_transformer",
-    "VanillaTransformerDecoderForCausalLM": ".model.modeling_vanilla_transformer",
+    "VanillaTransformerDecoderModel": ".model.modeling_vanilla_transformer_decoder",
+    "VanillaTransformerDecoderForCausalLM": ".model.modeling_vanilla_transformer_decoder",
     "VanillaTransformerTokenizer": ".model.tokenization_vanilla_transformer",
     "VanillaTransformerTranslationPipeline": ".model.pipeline_vanilla_transformer",
     "Recipe": ".recipe.schema",

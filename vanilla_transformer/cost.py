@@ -10,8 +10,8 @@ from vanilla_transformer.model.configuration_vanilla_transformer import (
     VanillaTransformerBaseConfig,
     VanillaTransformerConfig,
 )
-from vanilla_transformer.model.modeling_vanilla_transformer import (
-    LanguageModelHead,
+from vanilla_transformer.model.modeling_vanilla_transformer import LanguageModelHead
+from vanilla_transformer.model.modeling_vanilla_transformer_encoder import (
     VanillaTransformerEncoderForMaskedLM,
     VanillaTransformerEncoderForSequenceClassification,
 )

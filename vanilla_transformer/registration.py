@@ -6,7 +6,11 @@ from typing import Any
 import transformers
 from transformers import AutoConfig, AutoModelForSeq2SeqLM, AutoTokenizer, PreTrainedConfig, PreTrainedModel
 
-from vanilla_transformer.model import modeling_vanilla_transformer
+from vanilla_transformer.model import (
+    modeling_vanilla_transformer,
+    modeling_vanilla_transformer_decoder,
+    modeling_vanilla_transformer_encoder,
+)
 from vanilla_transformer.model.pipeline_vanilla_transformer import (
     VanillaTransformerTokenClassificationPipeline,
     VanillaTransformerTranslationPipeline,
@@ -61,7 +65,11 @@ class _PipelineOfThePackage:
         vars(config)["custom_pipelines"] = value
 
 
-shipped: list[Any] = [modeling_vanilla_transformer]
+shipped: list[Any] = [
+    modeling_vanilla_transformer,
+    modeling_vanilla_transformer_encoder,
+    modeling_vanilla_transformer_decoder,
+]
 if find_spec("vanilla_transformer.recurrent"):
     from vanilla_transformer.recurrent import modeling_recurrent_encoder_decoder
 

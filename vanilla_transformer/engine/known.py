@@ -29,9 +29,10 @@ _OURS = "vanilla_transformer."
 _CLASSES = frozenset(
     f"vanilla_transformer.{module}.{kind}"
     for module, kinds in {
-        "model.modeling_vanilla_transformer": "VanillaTransformerForConditionalGeneration "
-        "VanillaTransformerDecoderForCausalLM VanillaTransformerEncoderForMaskedLM "
+        "model.modeling_vanilla_transformer": "VanillaTransformerForConditionalGeneration",
+        "model.modeling_vanilla_transformer_encoder": "VanillaTransformerEncoderForMaskedLM "
         "VanillaTransformerEncoderForSequenceClassification VanillaTransformerEncoderForTokenClassification",
+        "model.modeling_vanilla_transformer_decoder": "VanillaTransformerDecoderForCausalLM",
         "recurrent.modeling_recurrent_encoder_decoder": "RecurrentEncoderDecoderForConditionalGeneration",
     }.items()
     for kind in words(kinds)

@@ -7,12 +7,12 @@ from transformers import PreTrainedConfig, PreTrainedModel
 from vanilla_transformer.engine.known import unknown_to_export
 from vanilla_transformer.errors import ModelError
 from vanilla_transformer.graph.known import activations
-from vanilla_transformer.model.modeling_vanilla_transformer import (
-    VanillaTransformerDecoderForCausalLM,
+from vanilla_transformer.model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
+from vanilla_transformer.model.modeling_vanilla_transformer_decoder import VanillaTransformerDecoderForCausalLM
+from vanilla_transformer.model.modeling_vanilla_transformer_encoder import (
     VanillaTransformerEncoderForMaskedLM,
     VanillaTransformerEncoderForSequenceClassification,
     VanillaTransformerEncoderForTokenClassification,
-    VanillaTransformerForConditionalGeneration,
 )
 from vanilla_transformer.recurrent.modeling_recurrent_encoder_decoder import (
     RecurrentEncoderDecoderForConditionalGeneration,

@@ -1,10 +1,9 @@
 """Section 3 of "Attention Is All You Need", in the paper's order, the loss of section 5.4, and the models.
 
-From top to bottom: attention, feed-forward networks, positions, layers, stacks, loss, heads; then the encoder-decoder
-of the paper, and its encoder and its decoder each on its own.
+From top to bottom: attention, feed-forward networks, positions, layers, stacks, loss, heads, encoder-decoder.
 
 Shapes in names: B batch · S source · T positions · Q query positions · L key positions · D d_model · H heads · K d_k
-(keys) or d_v (values) · V vocabulary · C classes.
+(keys) or d_v (values) · V vocabulary.
 """
 
 from collections.abc import Callable, Sequence
@@ -20,16 +19,11 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.modeling_outputs import (
     BaseModelOutput,
     BaseModelOutputWithPastAndCrossAttentions,
-    CausalLMOutputWithPast,
-    MaskedLMOutput,
     Seq2SeqLMOutput,
     Seq2SeqModelOutput,
-    SequenceClassifierOutput,
-    TokenClassifierOutput,
 )
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
-from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
-from transformers.utils import ModelOutput, can_return_tuple
+from transformers.utils import can_return_tuple
 from transformers.utils.generic import merge_with_config_defaults
 from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
@@ -39,7 +33,7 @@ from .configuration_vanilla_transformer import (
     VanillaTransformerDecoderConfig,
     VanillaTransformerEncoderConfig,
 )
-from .generation_vanilla_transformer import EngineGenerationMixin, PaperGenerationMixin, paper_generation_config
+from .generation_vanilla_transformer import PaperGenerationMixin, paper_generation_config
 from .pipeline_vanilla_transformer import Families, HubModel, name_hub_classes
 
 try:  # A saved model does not copy what is imported in a `try`: there the loss holds all logits.
@@ -820,274 +814,10 @@ class VanillaTransformerForConditionalGeneration(EncoderDecoderHead, PaperGenera
         self.generation_config = paper_generation_config(config)
 
 
-class VanillaTransformerEncoderModel(Encoder):
-    """Section 3.1: a stack of N encoder layers that gives the last states (batch, length, d_model)."""
-
-    config: VanillaTransformerEncoderConfig  # type: ignore[assignment]
-
-
-class VanillaTransformerEncoderForMaskedLM(LanguageModelHead, VanillaTransformerPreTrainedModel):
-    """An encoder that predicts masked tokens, by the embedding of section 3.4."""
-
-    config: VanillaTransformerEncoderConfig
-    _tied_weights_keys = {"lm_head.weight": "model.embed_tokens.weight"}
-
-    def __init__(self, config: VanillaTransformerEncoderConfig) -> None:
-        super().__init__(config)
-        self.model = VanillaTransformerEncoderModel(config)
-        self.lm_head = nn.Linear(config.d_model, config.vocab_size, bias=config.output_bias)
-        self.post_init()
-
-    @can_return_tuple
-    def forward(
-        self,
-        input_ids: torch.Tensor | None = None,
-        attention_mask: torch.Tensor | None = None,
-        inputs_embeds: torch.Tensor | None = None,
-        labels: torch.Tensor | None = None,
-        num_items_in_batch: torch.Tensor | int | None = None,
-        skip_logits: bool = False,
-        label_positions: torch.Tensor | None = None,
-        **kwargs: object,
-    ) -> MaskedLMOutput:
-        """`Encoder.forward`, with logits (batch, length, vocabulary) and a loss.
-
-        Args:
-            labels: The tokens at masked positions, -100 elsewhere, (batch, length).
-            num_items_in_batch: Divisor of the summed loss; the number of labels that count if None.
-            skip_logits: Returns the loss of `labels` without logits, which saves most of their time and memory.
-            label_positions: Where labels that count are in `labels.flatten()`, so that they need not be looked for.
-        """
-        outputs = self.model(input_ids, attention_mask, inputs_embeds, **kwargs)
-        hidden_BTD = outputs.last_hidden_state
-        if skip_logits and type(labels) is torch.Tensor and not torch.compiler.is_compiling():
-            # Only the few masked positions are projected, which is most of the work. A graph has fixed shapes.
-            if label_positions is None:
-                label_positions = (labels != IGNORED_LABEL).flatten().nonzero().squeeze(1)
-            hidden_BTD = hidden_BTD.flatten(0, 1).index_select(0, label_positions)[None]
-            labels = labels.flatten().index_select(0, label_positions)[None]
-        logits, loss = self._logits_and_loss(hidden_BTD, labels, num_items_in_batch, 0, skip_logits, **kwargs)
-        return MaskedLMOutput(
-            loss=loss, logits=logits, hidden_states=outputs.hidden_states, attentions=outputs.attentions
-        )
-
-
-class _Classifier(Head, VanillaTransformerPreTrainedModel):
-    """An encoder with a linear classifier, with section 5.4's dropout and label smoothing."""
-
-    config: VanillaTransformerEncoderConfig
-    _output: type[ModelOutput]
-
-    def __init__(self, config: VanillaTransformerEncoderConfig) -> None:
-        super().__init__(config)
-        self.num_labels: int = config.num_labels  # type: ignore[assignment]
-        self.model = VanillaTransformerEncoderModel(config)
-        self.dropout = Dropout(config.dropout)
-        self.classifier = nn.Linear(config.d_model, self.num_labels)
-        self.post_init()
-
-    def own_loss(
-        self,
-        logits: torch.Tensor,
-        labels: torch.Tensor,
-        num_items_in_batch: torch.Tensor | int | None = None,
-        **kwargs: Any,
-    ) -> torch.Tensor:
-        """Mean loss per label, by `problem_type`; zero without labels, for a process that has no row in a step."""
-        problem_type, labels = self._problem_type(labels), labels.to(logits.device)
-        if not labels.numel():
-            return 0 * logits.sum()
-        if problem_type == "single_label_classification":
-            return label_smoothed_loss(logits, labels, num_items_in_batch, self._label_smoothing())
-        if labels.numel() != logits.numel():
-            raise ValueError(
-                f"{problem_type} needs labels of the logits' shape {tuple(logits.shape)}, not {tuple(labels.shape)}."
-            )
-        is_regression, labels = problem_type == "regression", labels.view_as(logits).float()
-        loss = nn.functional.mse_loss if is_regression else nn.functional.binary_cross_entropy_with_logits
-        count = labels.numel() if num_items_in_batch is None else number_of_items(labels, num_items_in_batch)
-        return loss(logits.float(), labels, reduction="sum") / count
-
-    def _problem_type(self, labels: torch.Tensor) -> str:
-        return "single_label_classification"
-
-    def _classified(self, hidden_BTD: torch.Tensor, attention_mask: torch.Tensor | None) -> torch.Tensor:
-        """Returns the states that are classified."""
-        return hidden_BTD
-
-    @can_return_tuple
-    def forward(
-        self,
-        input_ids: torch.Tensor | None = None,
-        attention_mask: torch.Tensor | None = None,
-        inputs_embeds: torch.Tensor | None = None,
-        labels: torch.Tensor | None = None,
-        num_items_in_batch: torch.Tensor | int | None = None,
-        **kwargs: object,
-    ) -> ModelOutput:
-        """`Encoder.forward`, with the logits of each label and a loss.
-
-        Args:
-            labels: Classes of the texts, (batch,), or of the tokens, (batch, length), -100 where a label does not
-                count; for texts also, (batch, labels), 0 and 1 for several labels each, or numbers.
-                `config.problem_type` says which; if it is None, the first labels do: one number per text is
-                regression, whole numbers are classes, anything else is several labels.
-            num_items_in_batch: Divisor of the summed loss; the number of labels that count if None.
-        """
-        outputs = self.model(input_ids, attention_mask, inputs_embeds, **kwargs)
-        classified = self._classified(outputs.last_hidden_state, attention_mask)
-        logits, loss = self.classifier(self.dropout(classified)), None
-        if labels is not None:
-            loss = self.loss_function(
-                logits=logits,
-                labels=labels,
-                pooled_logits=logits,
-                config=self.config,
-                num_items_in_batch=num_items_in_batch,
-            )
-        return self._output(
-            loss=loss, logits=logits, hidden_states=outputs.hidden_states, attentions=outputs.attentions
-        )
-
-
-class VanillaTransformerEncoderForSequenceClassification(_Classifier):
-    """An encoder that gives a whole text a label, several labels, or numbers, as `config.problem_type` says."""
-
-    _output = SequenceClassifierOutput
-
-    def _classified(self, hidden_BTD: torch.Tensor, attention_mask: torch.Tensor | None) -> torch.Tensor:
-        """Returns one state per text, (batch, d_model)."""
-        if self.config.classifier_pooling == "first":
-            if attention_mask is None:
-                return hidden_BTD[:, 0]
-            first_B = attention_mask.long().argmax(-1)
-            return hidden_BTD[torch.arange(len(hidden_BTD), device=hidden_BTD.device), first_B]
-        if attention_mask is None:
-            return hidden_BTD.mean(1)
-        weights_BT1 = attention_mask.to(hidden_BTD.dtype)[..., None]
-        return (hidden_BTD * weights_BT1).sum(1) / weights_BT1.sum(1).clamp(min=1)
-
-    def _problem_type(self, labels: torch.Tensor) -> str:
-        """Returns the kind of labels: as configured, or guessed from the first labels, as in the library, and kept."""
-        if self.config.problem_type is None:
-            if self.num_labels == 1:
-                self.config.problem_type = "regression"
-            elif labels.dtype in (torch.long, torch.int):
-                self.config.problem_type = "single_label_classification"
-            else:
-                self.config.problem_type = "multi_label_classification"
-        return self.config.problem_type
-
-
-class VanillaTransformerEncoderForTokenClassification(_Classifier):
-    """An encoder that gives each token a label."""
-
-    _output = TokenClassifierOutput
-
-
-class VanillaTransformerDecoderModel(Decoder):
-    """Section 3.1: a stack of N decoder layers without a source, in which no position sees a later one."""
-
-    has_source = False
-    config: VanillaTransformerDecoderConfig  # type: ignore[assignment]
-    _can_record_outputs = {
-        "hidden_states": DecoderLayer,
-        "attentions": OutputRecorder(MultiHeadAttention, index=1, layer_name="self_attention"),
-    }
-
-
-class VanillaTransformerDecoderForCausalLM(
-    LanguageModelHead, EngineGenerationMixin, VanillaTransformerPreTrainedModel
-):
-    """A language model: the decoder, with the embedding of section 3.4 as its output projection."""
-
-    config: VanillaTransformerDecoderConfig
-    _tied_weights_keys = {"lm_head.weight": "model.embed_tokens.weight"}
-
-    def __init__(self, config: VanillaTransformerDecoderConfig) -> None:
-        super().__init__(config)
-        self.model = VanillaTransformerDecoderModel(config)
-        self.lm_head = nn.Linear(config.d_model, config.vocab_size, bias=config.output_bias)
-        self.post_init()
-
-    @can_return_tuple
-    def forward(
-        self,
-        input_ids: torch.Tensor | None = None,
-        attention_mask: torch.Tensor | None = None,
-        position_ids: torch.Tensor | None = None,
-        past_key_values: Cache | None = None,
-        inputs_embeds: torch.Tensor | None = None,
-        labels: torch.Tensor | None = None,
-        use_cache: bool | None = None,
-        logits_to_keep: int | torch.Tensor = 0,
-        num_items_in_batch: torch.Tensor | int | None = None,
-        skip_logits: bool = False,
-        **kwargs: Any,
-    ) -> CausalLMOutputWithPast:
-        """`VanillaTransformerDecoderModel.forward`, with logits (batch, length, vocabulary) and a loss.
-
-        Args:
-            labels: The tokens themselves, (batch, length), -100 where a label does not count: each is predicted from
-                those before it; the first is predicted from none and does not count. Or `shift_labels=`, where each
-                label already stands at the position that predicts it.
-            logits_to_keep: Number of last positions that get logits (0: all), or an index tensor of positions.
-            num_items_in_batch: Divisor of the summed loss; the number of labels that count if None.
-            skip_logits: Returns the loss of `labels` without logits, which saves most of their time and memory.
-
-        The loss is the mean cross-entropy in nats per token, smoothed by `config.label_smoothing` in training mode.
-        """
-        shift_labels = kwargs.pop("shift_labels", None)
-        if shift_labels is not None:
-            labels = shift_labels
-        if labels is not None:
-            use_cache = False
-        outputs = self.model(
-            input_ids=input_ids,
-            attention_mask=attention_mask,
-            position_ids=position_ids,
-            past_key_values=past_key_values,
-            inputs_embeds=inputs_embeds,
-            use_cache=use_cache,
-            **kwargs,
-        )
-        logits, loss = self._logits_and_loss(
-            outputs.last_hidden_state,
-            labels,
-            num_items_in_batch,
-            logits_to_keep,
-            skip_logits,
-            shift_labels=shift_labels,
-            **kwargs,
-        )
-        others = {name: part for name, part in outputs.items() if name != "last_hidden_state"}
-        return CausalLMOutputWithPast(loss=loss, logits=logits, **others)
-
-    def _aligned(
-        self, outputs: torch.Tensor, labels: torch.Tensor, shift_labels: torch.Tensor | None
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Each position predicts the next one's label; `shift_labels` stand at the positions that predict them."""
-        return (outputs[:, :-1], labels[:, 1:]) if shift_labels is None else (outputs, shift_labels)
-
-
 FAMILIES: Families = {
     VanillaTransformerConfig: {
         "AutoModel": VanillaTransformerModel,
         "AutoModelForSeq2SeqLM": VanillaTransformerForConditionalGeneration,
-    },
-    VanillaTransformerEncoderConfig: {
-        "AutoModel": VanillaTransformerEncoderModel,
-        "AutoModelForMaskedLM": VanillaTransformerEncoderForMaskedLM,
-        "AutoModelForSequenceClassification": VanillaTransformerEncoderForSequenceClassification,
-        "AutoModelForTokenClassification": VanillaTransformerEncoderForTokenClassification,
-    },
-    VanillaTransformerDecoderConfig: {
-        "AutoModel": VanillaTransformerDecoderModel,
-        "AutoModelForCausalLM": VanillaTransformerDecoderForCausalLM,
-    },
+    }
 }
 name_hub_classes(FAMILIES)
-# `Trainer` finds only in this table which models' labels it has to shift when it smooths them itself.
-MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.setdefault(
-    VanillaTransformerDecoderConfig.model_type, VanillaTransformerDecoderForCausalLM.__name__
-)

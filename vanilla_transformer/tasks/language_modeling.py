@@ -15,7 +15,7 @@ from vanilla_transformer.data.sources import PACKED_TEXT, TEXTS_IN_BLOCKS, Row
 from vanilla_transformer.errors import RecipeError
 from vanilla_transformer.evaluation.metrics import LANGUAGE_MODEL_METRICS, TextCost
 from vanilla_transformer.model.configuration_vanilla_transformer import VanillaTransformerDecoderConfig
-from vanilla_transformer.model.modeling_vanilla_transformer import VanillaTransformerDecoderForCausalLM
+from vanilla_transformer.model.modeling_vanilla_transformer_decoder import VanillaTransformerDecoderForCausalLM
 from vanilla_transformer.model.tokenization_vanilla_transformer import plain_text
 from vanilla_transformer.recipe.defaults import SIZES_FOR_NEXT_TOKENS
 from vanilla_transformer.recipe.schema import Recipe

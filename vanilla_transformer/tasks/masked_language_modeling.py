@@ -12,7 +12,7 @@ from vanilla_transformer.data.encoding import Encoder, Rows, Texts, token_ids
 from vanilla_transformer.data.sources import Row
 from vanilla_transformer.errors import CorpusError
 from vanilla_transformer.evaluation.metrics import MASKED_METRICS
-from vanilla_transformer.model.modeling_vanilla_transformer import VanillaTransformerEncoderForMaskedLM
+from vanilla_transformer.model.modeling_vanilla_transformer_encoder import VanillaTransformerEncoderForMaskedLM
 from vanilla_transformer.model.tokenization_vanilla_transformer import plain_text
 from vanilla_transformer.recipe.defaults import SIZES_FOR_MASKED_TOKENS
 from vanilla_transformer.recipe.schema import Recipe

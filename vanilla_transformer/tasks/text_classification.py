@@ -12,7 +12,7 @@ from vanilla_transformer.data.encoding import Rows, TextOrPair, Texts, token_ids
 from vanilla_transformer.data.sources import TEXTS, Column, Row, TextForm
 from vanilla_transformer.evaluation.metrics import LABEL_METRICS
 from vanilla_transformer.model.configuration_vanilla_transformer import VanillaTransformerEncoderConfig
-from vanilla_transformer.model.modeling_vanilla_transformer import (
+from vanilla_transformer.model.modeling_vanilla_transformer_encoder import (
     VanillaTransformerEncoderForSequenceClassification,
 )
 from vanilla_transformer.recipe.schema import Recipe

@@ -13,7 +13,7 @@ from vanilla_transformer.data.encoding import Rows, Texts, reading_backend
 from vanilla_transformer.data.sources import BETWEEN_WORDS, TAGGED_SENTENCES, Row
 from vanilla_transformer.data.text_lines import words_of
 from vanilla_transformer.evaluation.metrics import TAG_METRICS
-from vanilla_transformer.model.modeling_vanilla_transformer import (
+from vanilla_transformer.model.modeling_vanilla_transformer_encoder import (
     VanillaTransformerEncoderForTokenClassification,
 )
 from vanilla_transformer.recipe.defaults import SIZES_FOR_TAGS
