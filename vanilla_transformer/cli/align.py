@@ -4,19 +4,13 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from tyro.conf import Positional, arg
 
 from vanilla_transformer.cli.arguments import Flag, Model, OptionalPath
 from vanilla_transformer.cli.files import check_output, read_input, write_whole
 from vanilla_transformer.errors import RecipeError
-from vanilla_transformer.options import OptionalText
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
-
-    from vanilla_transformer.inspection.alignment_heads import Choice
 
 # The number of pairs on which heads are chosen, and of pairs that are aligned together.
 _ENOUGH, _TOGETHER = 100, 1000
@@ -42,21 +36,18 @@ class Align:
     choose_heads: Flag = False
     #: File to write to (default: standard output).
     output: OptionalPath = None
-    #: Heads to read the alignment from, such as `output 3:1 3:2`: the step, then layer:head, counted from 1 (default:
-    #: those that were chosen).
-    alignment_heads: OptionalText = None
 
     def run(self) -> None:
         """Writes the alignments, or chooses heads and prints them."""
-        if self.choose_heads and (self.alignment_heads is not None or self.output is not None):
-            raise RecipeError("--choose-heads cannot be combined with --alignment-heads or --output.")
+        if self.choose_heads and (self.output is not None or not Path(self.model).is_dir()):
+            raise RecipeError("--choose-heads writes to the directory of a model on this machine, without --output.")
         check_output(self.output, [self.source, self.target], [self.model])
         sources, targets = list(read_input(self.source)), list(read_input(self.target))
         if len(sources) != len(targets):
             raise RecipeError(
                 f"{self.source} has {len(sources):,} lines and {self.target} has {len(targets):,}: they must match."
             )
-        from vanilla_transformer.inspection import AlignmentHeads, alignments, choose_alignment_heads
+        from vanilla_transformer.inspection import alignments, choose_alignment_heads, save_alignment_heads
         from vanilla_transformer.loading.models import load_model
 
         model, tokenizer = load_model(self.model)
@@ -65,25 +56,16 @@ class Align:
             count = min(len(sources), _ENOUGH)
             some = [number * len(sources) // count for number in range(count)]
             texts = [sources[number] for number in some], [targets[number] for number in some]
-            self._keep(model, choose_alignment_heads(model, tokenizer, *texts))
+            chosen = choose_alignment_heads(model, tokenizer, *texts)
+            save_alignment_heads(self.model, model, chosen.heads)
+            print(chosen.heads)
+            where = f"kept in {Path(self.model, 'generation_config.json')}"
+            print(f"Agreement {chosen.agreement:.2f} on {chosen.pairs} pairs; {where}.", file=sys.stderr)
             return
-        chosen = self.alignment_heads
-        heads = AlignmentHeads.from_text(model, chosen) if chosen else AlignmentHeads.from_model(model)
 
         def lines() -> Iterator[str]:
             for start in range(0, len(sources), _TOGETHER):
                 texts = sources[start : start + _TOGETHER], targets[start : start + _TOGETHER]
-                yield from (found.pharaoh() for found in alignments(model, tokenizer, *texts, heads=heads))
+                yield from (found.pharaoh() for found in alignments(model, tokenizer, *texts))
 
         write_whole(self.output, lines())
-
-    def _keep(self, model: "PreTrainedModel", choice: "Choice") -> None:
-        """Prints the chosen heads, and saves them in a model's directory."""
-        from vanilla_transformer.inspection import save_alignment_heads
-
-        print(choice.heads)
-        where = "give them as --alignment-heads, or choose for a model in a directory to keep them"
-        if Path(self.model).is_dir():
-            save_alignment_heads(self.model, model, choice.heads)
-            where = f"kept in {Path(self.model, 'generation_config.json')}"
-        print(f"Agreement {choice.agreement:.2f} on {choice.pairs} pairs; {where}.", file=sys.stderr)

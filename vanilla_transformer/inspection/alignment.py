@@ -5,7 +5,6 @@ A target token is aligned at the step at which it is the decoder's input, or its
 Shapes in names: B pairs · H heads · T target pieces · S source pieces.
 """
 
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
@@ -35,31 +34,19 @@ class AlignmentHeads:
     @classmethod
     def from_model(cls, model: PreTrainedModel) -> "AlignmentHeads":
         """Returns the heads that the generation config names, or the only head of a model."""
-        if len(every_head(model)) == 1:
+        there = every_head(model)
+        if len(there) == 1:
             # A recurrent model attends to the source before it reads its input.
-            return cls(((1, 1),), "output" if isinstance(model.config, RecurrentEncoderDecoderConfig) else "input")
+            return cls(there, "output" if isinstance(model.config, RecurrentEncoderDecoderConfig) else "input")
         chosen = getattr(model.generation_config, "alignment_heads", None)
         if chosen is None:
             raise ModelError(
                 "No alignment heads have been chosen for this model: choose them once, on some hundred lines of text, "
                 "with `vanilla-transformer align MODEL SOURCE TARGET --choose-heads`, or name them."
             )
-        step = getattr(model.generation_config, "alignment_step", "input")
         # A generation config counts from 0, as Whisper's does.
-        return cls.from_text(model, " ".join([step, *(f"{layer + 1}:{head + 1}" for layer, head in chosen)]))
-
-    @classmethod
-    def from_text(cls, model: PreTrainedModel, text: str) -> "AlignmentHeads":
-        """Parses `output 3:1 3:2`: a step (default `input`), then heads of layers, counted from 1."""
-        words, there = text.split(), every_head(model)
-        step: Step = words.pop(0) if words[:1] in (["input"], ["output"]) else "input"  # type: ignore[assignment]
-        if not words or not all(re.fullmatch(r"\d+:\d+", word) for word in words):
-            raise ModelError(f"Alignment heads are given as `output 3:1 3:2`, layer and head, not {text!r}.")
-        heads = [(int(layer), int(head)) for layer, head in (word.split(":") for word in dict.fromkeys(words))]
-        for layer, head in heads:
-            if (layer, head) not in there:
-                raise ModelError(f"The decoder has no head {layer}:{head}: the last is {there[-1][0]}:{there[-1][1]}.")
-        return cls(tuple(heads), step)
+        heads = tuple((layer + 1, head + 1) for layer, head in chosen)
+        return cls(heads, getattr(model.generation_config, "alignment_step", "input"))
 
     def __str__(self) -> str:
         return " ".join([self.step, *(f"{layer}:{head}" for layer, head in self.heads)])
@@ -187,6 +174,9 @@ class Aligner:
 
         `</s>` is left out, and rows sum to 1 without it.
         """
+        there = every_head(self.model)
+        for layer, head in {*heads.heads} - {*there}:
+            raise ModelError(f"The decoder has no head {layer}:{head}: the last is {there[-1][0]}:{there[-1][1]}.")
         model: Any = self.model.base_model  # Without the projection to the vocabulary, which is most of the work.
         shapes = [(len(heads.heads), len(self.rows(target)), len(self.columns(source))) for source, target in pairs]
         found = [torch.zeros(shape) for shape in shapes]

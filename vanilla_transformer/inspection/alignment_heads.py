@@ -33,7 +33,7 @@ _ROWS = 64
 
 
 @dataclass(frozen=True)
-class Choice:
+class ChosenHeads:
     """The heads that were chosen.
 
     Attributes:
@@ -48,7 +48,7 @@ class Choice:
 
 def choose_alignment_heads(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, sources: Sequence[str], targets: Sequence[str]
-) -> Choice:
+) -> ChosenHeads:
     """Chooses the heads, and the step, whose mean attention agrees most with the prediction difference on these pairs.
 
     For each step, starts with the head that agrees most, and adds the head that raises the agreement most as long as
@@ -69,7 +69,7 @@ def choose_alignment_heads(
         attended = aligner.attention(pairs, AlignmentHeads(every, step))
         chosen, agreement = _forward_selection(attended, differences)
         heads = tuple(sorted(every[place] for place in chosen))
-        choices.append(Choice(AlignmentHeads(heads, step), agreement, len(pairs)))
+        choices.append(ChosenHeads(AlignmentHeads(heads, step), agreement, len(pairs)))
     return max(choices, key=lambda choice: choice.agreement)
 
 
