@@ -83,7 +83,7 @@ def test_a_model_is_counted_from_its_configuration_alone(tmp_path):
     described = report(tmp_path)
     assert described["parameters"]["total"] == loaded.num_parameters()
     assert described["sizes"]["vocab_size"] == 260
-    assert described["table_3_millions"] is None and "THIS PROCESSOR" in page(tmp_path)
+    assert described["table_3_millions"] is None and "PARAMETERS" in page(tmp_path)
     wider = report(tmp_path, "--vocab-size", 1260)["parameters"]
     assert wider["total"] == loaded.num_parameters() + 1000 * loaded.config.d_model
 

@@ -3,16 +3,13 @@
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from tyro.conf import Positional, arg
 
 from vanilla_transformer.cli.arguments import Flag
 from vanilla_transformer.cli.files import write_whole
 from vanilla_transformer.options import OptionalCount
-
-if TYPE_CHECKING:
-    from vanilla_transformer.inspection.parameters import OwnConfig
 
 _SIZES = (
     *("vocab_size", "d_model", "d_ff", "num_heads", "d_k", "d_v", "encoder_layers", "decoder_layers"),
@@ -24,7 +21,7 @@ _SIZES = (
 
 @dataclass(frozen=True)
 class Info:
-    """Show the parameters and the training FLOPs of a preset or a model, compared with the paper, and this processor.
+    """Show the parameters and the training FLOPs of a preset or a model, compared with the paper.
 
     The weights in a model directory are checked.
     """
@@ -39,12 +36,6 @@ class Info:
     def run(self) -> None:
         """Prints the sizes, their cost, and why the paper's figures differ."""
         from vanilla_transformer.inspection.info_page import info_page
-
-        report = self._report()
-        write_whole(None, [json.dumps(report)] if self.json else info_page(report))
-
-    def _report(self) -> dict[str, object]:
-        """Returns all figures by name."""
         from vanilla_transformer.inspection.paper_tables import MILLIONS_OF_PARAMETERS, training_cost
         from vanilla_transformer.inspection.parameters import count_parameters
         from vanilla_transformer.loading.models import load_config
@@ -54,30 +45,11 @@ class Info:
         config = VanillaTransformerConfig.from_preset(self.model) if is_preset else load_config(self.model)
         if self.vocab_size is not None:
             config.vocab_size = self.vocab_size
-        return {
+        report = {
             "model": self.model,
             "sizes": {name: getattr(config, name) for name in _SIZES if hasattr(config, name)},
             "parameters": count_parameters(config),
             "table_3_millions": MILLIONS_OF_PARAMETERS.get(self.model) if is_preset else None,
             "training": training_cost(config),
-            "processor": self._processor(config),
         }
-
-    @staticmethod
-    def _processor(config: "OwnConfig") -> dict[str, object]:
-        """Returns the processor's abilities, and the precision that `translate` chooses for this model."""
-        import torch
-
-        from vanilla_transformer.engine.cpu import fastest_dtype, has_bfloat16_products
-        from vanilla_transformer.graph.known import activations
-        from vanilla_transformer.graph.session import INT8_FROM_WIDTH
-
-        takes = str(fastest_dtype(config.d_model, torch.device("cpu"))).removeprefix("torch.")
-        if getattr(config, "activation_function", None) in activations("onnx"):
-            takes = "int8" if config.d_model >= INT8_FROM_WIDTH else "float32"
-        return {
-            "instructions": torch.backends.cpu.get_cpu_capability(),
-            "threads": torch.get_num_threads(),
-            "bfloat16_products": has_bfloat16_products(),
-            "translate_takes": takes if config.is_encoder_decoder else None,
-        }
+        write_whole(None, [json.dumps(report)] if self.json else info_page(report))

@@ -29,7 +29,6 @@ def info_page(report: dict[str, Any]) -> Iterator[str]:
             f"{published['flops_per_second'] / 1e12:g} TFLOP/s = {_shown(published['device_flops'])}. "
             f"So {published['share']:.0%} of it went into these operations."
         )
-    yield from _table("THIS PROCESSOR", report["processor"])
 
 
 def _table(title: str, values: Mapping[str, Any], *, of_total: bool = False) -> Iterator[str]:
