@@ -64,8 +64,10 @@ class Computing:
     device: OptionalText = None
 
     @loading_libraries()
-    def load(self, model: str, *, translates: bool = True) -> "tuple[PreTrainedModel, PreTrainedTokenizerBase]":
+    def load(self, model: str, *, translates: bool = False) -> "tuple[PreTrainedModel, PreTrainedTokenizerBase]":
         """Loads the model and its tokenizer, in the requested precision and on the requested device.
+
+        A precision that was not requested is reported on standard error.
 
         Args:
             translates: Whether to refuse models of the package that do not translate.
@@ -84,6 +86,9 @@ class Computing:
             from vanilla_transformer.engine.cpu import fastest_dtype
 
             loaded = cast(Any, loaded).to(fastest_dtype(loaded.config.d_model, loaded.device))
+        precision = self.precision_of(loaded)
+        if precision not in (self.precision, "float32"):
+            print(f"Precision: {precision}.", file=sys.stderr)
         return loaded, tokenizer
 
     def precision_of(self, model: "PreTrainedModel") -> str:
@@ -155,14 +160,3 @@ class Decoding(BatchedComputing):
         """Returns settings that affect translations but are not in the model: search, and precision if not float32."""
         others = {"mbr": self.mbr, "precision": precision}
         return self.search | {name: value for name, value in others.items() if value not in (None, "float32")}
-
-
-def load_model(
-    model: str, computing: Computing, *, translates: bool = False
-) -> "tuple[PreTrainedModel, PreTrainedTokenizerBase]":
-    """Loads a model and its tokenizer; a precision that was not requested is reported on standard error."""
-    loaded, tokenizer = computing.load(model, translates=translates)
-    precision = computing.precision_of(loaded)
-    if precision not in (computing.precision, "float32"):
-        print(f"Precision: {precision}.", file=sys.stderr)
-    return loaded, tokenizer

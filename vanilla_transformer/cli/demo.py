@@ -33,7 +33,7 @@ class Demo:
 
         from vanilla_transformer.demo import build_page, open_page
 
-        models = [(path, *self.computing.load(path, translates=False)) for path in self.models]
+        models = [(path, *self.computing.load(path)) for path in self.models]
         print(open_page(page := build_page(models), port=self.port), flush=True)
         print("Ctrl-C ends.", file=sys.stderr)
         page.block_thread()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from tyro.conf import Positional, arg
 
-from vanilla_transformer.cli.arguments import Decoding, Flag, Model, OptionalPath, load_model, loading_libraries
+from vanilla_transformer.cli.arguments import Decoding, Flag, Model, OptionalPath, loading_libraries
 from vanilla_transformer.cli.files import check_output, write_whole
 from vanilla_transformer.data.sources import PAIRS, one_corpus, split_off
 from vanilla_transformer.errors import RecipeError
@@ -69,7 +69,7 @@ class Evaluate:
             if task:
                 settings = self.decoding.search | {"batch_tokens": self.decoding.batch_tokens}
                 given = {name: value for name, value in settings.items() if value is not None}
-                model, tokenizer = load_model(self.model, self.decoding)
+                model, tokenizer = self.decoding.load(self.model)
                 evaluation = task.evaluate(model, tokenizer, corpus, metrics, progress=bar.update, **given)
                 precision = self.decoding.precision_of(model)
             else:

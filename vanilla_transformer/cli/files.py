@@ -101,24 +101,19 @@ def check_new_directory(output: Path) -> None:
 def open_output(path: Path | None, mode: str = "wb") -> Iterator[TextIO]:
     """Opens a file, plain or compressed, or standard output, in UTF-8 whatever the locale.
 
-    Output is line-buffered, except for compressed files. Errors, such as a full disk, name the file.
+    Output is line-buffered, except for compressed files.
 
     Args:
         mode: "ab" to write after what is in a plain file.
     """
-    try:
-        if path is None:
-            if isinstance(sys.stdout, TextIOWrapper):
-                sys.stdout.reconfigure(encoding="utf-8", newline="\n", line_buffering=True)
-            yield sys.stdout
-        else:
-            plain = not suffix_of(path)
-            with TextIOWrapper(open_bytes(path, mode), "utf-8", newline="\n", line_buffering=plain) as file:
-                yield file
-    except OSError as error:
-        if error.filename is not None or error.errno is None:
-            raise
-        raise OSError(error.errno, error.strerror, str(path or "Standard output")) from error
+    if path is None:
+        if isinstance(sys.stdout, TextIOWrapper):
+            sys.stdout.reconfigure(encoding="utf-8", newline="\n", line_buffering=True)
+        yield sys.stdout
+    else:
+        plain = not suffix_of(path)
+        with TextIOWrapper(open_bytes(path, mode), "utf-8", newline="\n", line_buffering=plain) as file:
+            yield file
 
 
 def write_whole(path: Path | None, lines: Iterable[str]) -> None:

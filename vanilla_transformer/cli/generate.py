@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
-from vanilla_transformer.cli.arguments import Computing, Flag, Model, load_model, loading_libraries
+from vanilla_transformer.cli.arguments import Computing, Flag, Model, loading_libraries
 from vanilla_transformer.cli.files import open_output, read_input
 from vanilla_transformer.errors import ModelError
 from vanilla_transformer.options import HINT, Count, OptionalCount, OptionalPositive, number
@@ -59,7 +59,7 @@ class Generate:
             raise ModelError(
                 f"{self.model} is a model for {task.name}: give it to `{task.command}`, not to `generate`."
             )
-        model, tokenizer = load_model(self.model, self.computing)
+        model, tokenizer = self.computing.load(self.model)
         with open_output(None) as output:
             show = (lambda text: None) if self.json else partial(print, end="", file=output, flush=True)
             for number, prompt in enumerate(read_input(None)):

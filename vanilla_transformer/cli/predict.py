@@ -7,15 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from tyro.conf import Positional, arg
 
-from vanilla_transformer.cli.arguments import (
-    BatchedComputing,
-    Flag,
-    Model,
-    OptionalPath,
-    Resume,
-    load_model,
-    loading_libraries,
-)
+from vanilla_transformer.cli.arguments import BatchedComputing, Flag, Model, OptionalPath, Resume, loading_libraries
 from vanilla_transformer.cli.files import answer_lines, check_files
 from vanilla_transformer.errors import RecipeError
 from vanilla_transformer.options import OptionalText
@@ -63,7 +55,7 @@ class Predict:
         table = self._table(task.form)
         if table is None and (self.text_column or self.text_pair_column):
             raise RecipeError("--text-column and --text-pair-column are for tables: lines of text have no columns.")
-        model, tokenizer = load_model(self.model, self.computing)
+        model, tokenizer = self.computing.load(self.model)
         predictor = task.predictor(model, tokenizer, batch_tokens=self.computing.batch_tokens)
         read = predictor.read if table is None else json.loads
         answer_lines(

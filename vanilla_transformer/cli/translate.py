@@ -9,15 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from tyro.conf import Positional, arg
 
-from vanilla_transformer.cli.arguments import (
-    Decoding,
-    Flag,
-    Model,
-    OptionalPath,
-    Resume,
-    load_model,
-    loading_libraries,
-)
+from vanilla_transformer.cli.arguments import Decoding, Flag, Model, OptionalPath, Resume, loading_libraries
 from vanilla_transformer.cli.files import answer_lines, check_files
 from vanilla_transformer.errors import RecipeError
 from vanilla_transformer.options import OptionalCount
@@ -101,7 +93,7 @@ class Translate:
             from vanilla_transformer.inspection.alignment import Aligner, AlignmentHeads, aligned
             from vanilla_transformer.translation import Translator
 
-        model, tokenizer = load_model(self.model, replace(self.decoding, precision="float32"), translates=True)
+        model, tokenizer = replace(self.decoding, precision="float32").load(self.model, translates=True)
         translator = Translator(model, tokenizer, **self.decoding.settings(self.nbest))
         aligner, heads = Aligner(model, tokenizer), AlignmentHeads.from_model(model)
         work = translator.translate
