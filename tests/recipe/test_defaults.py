@@ -45,6 +45,9 @@ MAY_STAY_OPEN = {
     "max_grad_norm",
     "max_minutes",
     "patience",
+    # The starting model's, or else those of the paper.
+    *("tokenizer_algorithm", "tokenizer_sides"),
+    *("num_beams", "length_penalty", "length_penalty_type", "max_length_beyond_source"),
 }
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from refusals import refused
 from small_models import SIZES, write_reversed
 
@@ -102,12 +103,12 @@ def test_the_papers_numbers_are_the_recipes(name):
         "adam_beta1": 0.9,
         "adam_beta2": 0.98,
         "adam_epsilon": 1e-9,
-        "num_beams": 4,
-        "length_penalty": 0.6,
-        "length_penalty_type": "google",
     }
     assert {setting: recipe[setting] for setting in paper} == paper
-    config = TASK.config(recipe)
+    with torch.device("meta"):
+        model = TASK.build(recipe)
+    config, search = model.config, model.generation_config
+    assert (search.num_beams, search.length_penalty, search.length_penalty_type) == (4, 0.6, "google")
     sizes = (config.d_model, config.d_ff, config.num_heads, config.d_k, config.encoder_layers, config.decoder_layers)
     assert sizes == ((1024, 4096, 16, 64, 6, 6) if big else (512, 2048, 8, 64, 6, 6))
     # Ten minutes between checkpoints: of base, 12 hours for all steps; of big, three and a half days.

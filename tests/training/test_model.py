@@ -64,6 +64,15 @@ def test_a_limit_beyond_the_source_replaces_that_of_the_starting_model(further, 
     assert (settings.max_length_beyond_source, settings.max_new_tokens, settings.max_length) == (3, None, None)
 
 
+def test_a_search_that_is_given_replaces_that_of_the_starting_model_even_if_it_is_the_papers(further, tmp_path):
+    model = VanillaTransformerForConditionalGeneration.from_pretrained(further.start.from_model)
+    model.generation_config.update(num_beams=2, length_penalty=1.0)
+    model.save_pretrained(tmp_path)
+    mine = Recipe.of(**further.options | {"from_model": str(tmp_path), "num_beams": 4})
+    settings = build_model(recipe_of_start(mine, TRANSLATION), TRANSLATION)[0].generation_config
+    assert (settings.num_beams, settings.length_penalty) == (4, 1.0)
+
+
 def test_training_rounds_no_product_unasked():
     torch.set_float32_matmul_precision("medium")
     try:
@@ -92,7 +101,7 @@ def test_fine_tuning_for_some_minutes_begins_in_epoch_0_and_its_directory_refuse
         ({"vocab_size": 300}, "vocab_size is 300 275 general"),
         ({"d_model": 32}, "d_model is 32 16 general --d-model 16"),
         ({"tokenizer": "another"}, "general tokenizer"),
-        ({"tokenizer_algorithm": "wordpiece"}, "tokenizer_algorithm"),
+        ({"tokenizer_algorithm": "bpe"}, "tokenizer_algorithm"),
         ({"architecture": "recurrent"}, "architecture"),
     ],
 )

@@ -127,6 +127,8 @@ def test_translations_and_scores_are_those_of_generate(tokenizer, model):
     assert greedy.score == pytest.approx(log_probability(model, tokenizer, "a b", greedy.hypotheses[0].ids), abs=1e-4)
     # `generate` gives none without a beam.
     assert Translator(model, tokenizer, do_sample=True)("a b").score is None
+    # Nor does an empty line have one, which nothing searches.
+    assert Translator(model, tokenizer)(" ").score is None
 
 
 def test_wrong_settings_and_what_is_no_text_are_refused(copying, tokenizer):

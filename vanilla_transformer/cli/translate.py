@@ -105,6 +105,6 @@ class Translate:
         for hypothesis in translation.hypotheses[: self.nbest or 1]:
             fields = [hypothesis.text] + ([] if hypothesis.alignment is None else [hypothesis.alignment])
             if self.nbest is not None:
-                fields = [str(number), *fields, f"{hypothesis.score:.6f}"]
+                fields = [str(number), *fields, f"{hypothesis.score or 0.0:.6f}"]
             lines.append(" ||| ".join(fields))
         return "\n".join(lines)

@@ -28,6 +28,7 @@ except ImportError:
     engine = None  # type: ignore[assignment]
 
 _PAPER_EXPONENT = 0.6
+MAX_LENGTH_BEYOND_SOURCE = 50
 # Settings of a beam: the paper's values; without a beam the library's defaults apply.
 _PAPER_BEAM = {"length_penalty": _PAPER_EXPONENT, "early_stopping": "never"}
 _NO_BEAM = {"length_penalty": 1.0, "early_stopping": False}
@@ -96,7 +97,7 @@ def paper_generation_config(
     num_beams: int = 4,
     length_penalty: float = _PAPER_EXPONENT,
     length_penalty_type: Literal["google", "huggingface"] = "google",
-    max_length_beyond_source: int = 50,
+    max_length_beyond_source: int = MAX_LENGTH_BEYOND_SOURCE,
 ) -> GenerationConfig:
     """Returns the settings of section 6.1: beam 4, α = 0.6, source length + 50 tokens, exact early stopping.
 

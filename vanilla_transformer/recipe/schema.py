@@ -139,10 +139,14 @@ class Tokenizer(Block):
 
     #: Model directory or Hub id whose tokenizer to use; by default one is trained on `train`.
     tokenizer: OptionalPlace = None
-    #: Sub-word algorithm (section 5.1: byte-pair encoding); presplit expects text already segmented with `@@ `.
-    tokenizer_algorithm: Literal["bpe", "wordpiece", "character", "presplit"] = "bpe"
-    #: Sides of `train` on which the tokenizer is trained.
-    tokenizer_sides: Literal["both", "source", "target"] = "both"
+    #: Sub-word algorithm; by default byte-pair encoding (section 5.1). presplit expects text already segmented with
+    #: `@@ `.
+    tokenizer_algorithm: Annotated[
+        Literal["bpe", "wordpiece", "character", "presplit"] | None,
+        one_of("bpe", "wordpiece", "character", "presplit"),
+    ] = None
+    #: Sides of `train` on which the tokenizer is trained; both by default.
+    tokenizer_sides: Annotated[Literal["both", "source", "target"] | None, one_of("both", "source", "target")] = None
     #: Lower-case what the model reads, so that Hello is read as hello; what a translation model writes keeps its case.
     #: By default decoding restores any text exactly.
     tokenizer_lowercase: bool = False
@@ -275,17 +279,17 @@ class Evaluation(Block):
 
 @dataclass(frozen=True)
 class Decoding(Block):
-    """Settings of the model's generation config (section 6.1)."""
+    """Settings of the model's generation config (section 6.1), by default those of the model it starts from."""
 
-    #: Beam size in the generation config (section 6.1); 1 for greedy search, without length penalty.
-    num_beams: Annotated[int, number(int, 1, 10_001)] = 4
-    #: Exponent of the length penalty in the generation config (section 6.1).
-    length_penalty: Annotated[float, number(float, 0, 10)] = 0.6
-    #: Formula of the length penalty: google divides by ((5 + length) / 6)^penalty (section 6.1), huggingface by
-    #: length^penalty.
-    length_penalty_type: Literal["google", "huggingface"] = "google"
-    #: Maximum tokens an output may have beyond its source (section 6.1; 300 for trees, section 6.3).
-    max_length_beyond_source: Annotated[int, number(int, 0, 1_000_001)] = 50
+    #: Beam size in the generation config; by default 4 (section 6.1). 1 is greedy search, without length penalty.
+    num_beams: Annotated[int | None, number(int, 1, 10_001), HINT] = None
+    #: Exponent of the length penalty in the generation config; by default 0.6 (section 6.1).
+    length_penalty: Annotated[float | None, number(float, 0, 10), HINT] = None
+    #: Formula of the length penalty: google (the default) divides by ((5 + length) / 6)^penalty (section 6.1),
+    #: huggingface by length^penalty.
+    length_penalty_type: Annotated[Literal["google", "huggingface"] | None, one_of("google", "huggingface")] = None
+    #: Maximum tokens an output may have beyond its source; by default 50 (section 6.1; 300 for trees, section 6.3).
+    max_length_beyond_source: Annotated[int | None, number(int, 0, 1_000_001), HINT] = None
 
 
 @dataclass(frozen=True)

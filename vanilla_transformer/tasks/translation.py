@@ -11,7 +11,7 @@ from vanilla_transformer.data.sources import PAIRS
 from vanilla_transformer.errors import RecipeError
 from vanilla_transformer.evaluation import ALONE, METRICS, Evaluation, Processes, check_names, evaluate_translation
 from vanilla_transformer.model.configuration_vanilla_transformer import VanillaTransformerConfig
-from vanilla_transformer.model.generation_vanilla_transformer import paper_generation_config
+from vanilla_transformer.model.generation_vanilla_transformer import MAX_LENGTH_BEYOND_SOURCE, paper_generation_config
 from vanilla_transformer.recipe.defaults import MODEL_FIELDS, SIZES_FOR_PAIRS
 from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.registration import model_class
@@ -51,21 +51,17 @@ class Translation(Task):
         given = {name: recipe[name] for name in MODEL_FIELDS if recipe[name] is not None}
         config = self.config_class.from_preset(recipe.model.preset or "base", **given)
         # Only learned positions have a limit: it must cover the longest source and the tokens that may follow.
-        longest = recipe.data.max_length + recipe.decoding.max_length_beyond_source
+        beyond = recipe.decoding.max_length_beyond_source
+        longest = recipe.data.max_length + (MAX_LENGTH_BEYOND_SOURCE if beyond is None else beyond)
         config.max_position_embeddings = max(config.max_position_embeddings, longest)
         return config
 
     def build(self, recipe: Recipe) -> PreTrainedModel:
         """Builds the recipe's model, with random weights and with the recipe's search for `generate`."""
-        config, decoding = self.config(recipe), recipe.decoding
+        config = self.config(recipe)
         model: PreTrainedModel = model_class(config)(config)
-        model.generation_config = paper_generation_config(
-            model.config,
-            decoding.num_beams,
-            decoding.length_penalty,
-            decoding.length_penalty_type,
-            decoding.max_length_beyond_source,
-        )
+        given: Any = {name: recipe[name] for name in recipe.used("decoding")}
+        model.generation_config = paper_generation_config(config, **given)
         return model
 
     def items(self, *lengths: Lengths) -> Lengths:

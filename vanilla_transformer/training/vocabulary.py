@@ -93,7 +93,7 @@ def learn_tokenizer(
         return train_tokenizer(
             _sentences(sample, recipe),
             vocab_size,
-            algorithm=recipe.tokenizer.tokenizer_algorithm,
+            algorithm=recipe.tokenizer.tokenizer_algorithm or "bpe",
             lowercase=recipe.tokenizer.tokenizer_lowercase,
             **task.special_tokens,
         )
@@ -111,7 +111,7 @@ def learn_tokenizer(
 def _sentences(sample: Dataset, recipe: Recipe) -> Iterator[str]:
     """Yields the texts of a thousand rows column by column, then those of the next."""
     task, sides = task_for(recipe), recipe.tokenizer.tokenizer_sides
-    columns = task.form.without_labels().names if sides == "both" else (sides,)
+    columns = task.form.without_labels().names if sides in (None, "both") else (sides,)
     for rows in sample.iter(1000):
         for name in columns:
             for text in rows[name]:

@@ -44,7 +44,7 @@ class Hypothesis:
 
     Attributes:
         text: The text, without line breaks.
-        score: Its score; None if the search gives none.
+        score: Its score; None if the search gives none, and of an empty line.
         ids: Its tokens, `</s>` included.
         alignment: Its links with the source; None if not requested.
     """
@@ -170,7 +170,7 @@ class Translator:
         number would predict a much later end.
         """
         search = self.search
-        nothing = Translation((Hypothesis("", 0.0),) * search.num_return_sequences)  # Of white space.
+        nothing = Translation((Hypothesis("", None),) * search.num_return_sequences)  # Of white space.
         translations = [nothing] * len(lines)
         "\n".join(lines).encode()  # Names half of a surrogate pair, which a tokenizer refuses without a word on it.
         full = [index for index, line in enumerate(lines) if line.strip()]
