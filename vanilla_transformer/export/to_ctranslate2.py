@@ -4,10 +4,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from ctranslate2.converters import utils
-from ctranslate2.converters.converter import Converter
+from ctranslate2.converters.transformers import BartLoader
 from ctranslate2.specs import common_spec, model_spec, transformer_spec
-from torch import nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from vanilla_transformer.errors import ModelError
@@ -18,7 +16,6 @@ from vanilla_transformer.model.generation_vanilla_transformer import savable
 from vanilla_transformer.model.modeling_vanilla_transformer import (
     DecoderLayer,
     EncoderLayer,
-    MultiHeadAttention,
     VanillaTransformerForConditionalGeneration,
 )
 from vanilla_transformer.model.tokenization_vanilla_transformer import plain_text
@@ -103,16 +100,6 @@ class _Specification(transformer_spec.TransformerSpec):
                 rounded[f"{name}_scale"].array = scales.numpy()
 
 
-class _Made(Converter):
-    """CTranslate2's converter for a specification that already exists."""
-
-    def __init__(self, spec: transformer_spec.TransformerSpec) -> None:
-        self._spec = spec
-
-    def _load(self) -> transformer_spec.TransformerSpec:
-        return self._spec
-
-
 def export_ctranslate2(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, output: Path, quantization: str = "float32"
 ) -> None:
@@ -121,7 +108,7 @@ def export_ctranslate2(
     Args:
         quantization: A type of CTranslate2: float32, float16, bfloat16, int16, int8, int8_float32 and so on.
     """
-    model = exportable(model, _ACTIVATIONS, output)  # The converter would delete all that is there.
+    model = exportable(model, _ACTIVATIONS, output)
     refuse_settings(model, _FOLLOWED)
     settings = Settings.of(model.config.to_dict(), model.generation_config.to_diff_dict())
     with torch.no_grad():
@@ -139,7 +126,10 @@ def export_ctranslate2(
     spec.config.unk_token = tokenizer.unk_token
     spec.config.decoder_start_token = target[settings.start]
     spec.config.layer_norm_epsilon = model.config.layer_norm_eps
-    _Made(spec).convert(str(output), quantization=quantization, force=True)
+    spec.validate()
+    spec.optimize(quantization)
+    output.mkdir(parents=True, exist_ok=True)
+    spec.save(str(output))
     savable(model.generation_config).save_pretrained(output)
     tokenizer.save_pretrained(output)
     alone = (output / "tokenizer.json").is_file()
@@ -209,7 +199,7 @@ def _specification(model: VanillaTransformerForConditionalGeneration) -> transfo
     )
     spec.encoder.embeddings[0].weight = model.model.encoder.embed_tokens.weight
     spec.decoder.embeddings.weight = model.model.decoder.embed_tokens.weight
-    _set_linear(spec.decoder.projection, model.lm_head)
+    BartLoader().set_linear(spec.decoder.projection, model.lm_head)
     for ours, theirs in ((model.model.encoder, spec.encoder), (model.model.decoder, spec.decoder)):
         theirs.position_encodings.encodings = ours.positional_encoding(_positions(config))
         theirs.scale_embeddings = True
@@ -223,32 +213,13 @@ def _positions(config: VanillaTransformerConfig) -> int:
 
 
 def _set_layer(spec: Any, layer: EncoderLayer | DecoderLayer) -> None:
-    _set_attention(spec.self_attention, layer.self_attention, shared=3)
-    _set_norm(spec.self_attention.layer_norm, layer.self_attention_norm)
+    """Fills in a layer as CTranslate2 does for a library's model whose projections have the same names."""
+    loader = BartLoader()
+    loader.set_attention(spec.self_attention, layer.self_attention, self_attention=True)
+    loader.set_layer_norm(spec.self_attention.layer_norm, layer.self_attention_norm)
     if isinstance(layer, DecoderLayer):
-        _set_attention(spec.attention, layer.cross_attention, shared=1)
-        _set_norm(spec.attention.layer_norm, layer.cross_attention_norm)
-    _set_linear(spec.ffn.linear_0, layer.feed_forward.w_1)
-    _set_linear(spec.ffn.linear_1, layer.feed_forward.w_2)
-    _set_norm(spec.ffn.layer_norm, layer.feed_forward_norm)
-
-
-def _set_attention(spec: Any, attention: MultiHeadAttention, shared: int) -> None:
-    """Fuses the projections of the same states into one matrix: all three, or keys and values without the queries."""
-    projections = [common_spec.LinearSpec() for _ in range(3)]
-    for projection, ours in zip(projections, (attention.q_proj, attention.k_proj, attention.v_proj), strict=True):
-        _set_linear(projection, ours)
-    utils.fuse_linear(spec.linear[0], projections[:shared])
-    if projections[shared:]:
-        utils.fuse_linear(spec.linear[1], projections[shared:])
-    _set_linear(spec.linear[-1], attention.out_proj)
-
-
-def _set_linear(spec: Any, linear: nn.Linear) -> None:
-    spec.weight = linear.weight
-    if linear.bias is not None:
-        spec.bias = linear.bias
-
-
-def _set_norm(spec: Any, norm: nn.LayerNorm) -> None:
-    spec.gamma, spec.beta = norm.weight, norm.bias
+        loader.set_attention(spec.attention, layer.cross_attention)
+        loader.set_layer_norm(spec.attention.layer_norm, layer.cross_attention_norm)
+    loader.set_linear(spec.ffn.linear_0, layer.feed_forward.w_1)
+    loader.set_linear(spec.ffn.linear_1, layer.feed_forward.w_2)
+    loader.set_layer_norm(spec.ffn.layer_norm, layer.feed_forward_norm)
