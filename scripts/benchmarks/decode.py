@@ -226,7 +226,7 @@ class GraphEngine(_Engine):
     def prepare(self, case: Case) -> None:
         """Makes the graph of a case, once the one before has left memory; ends if it is not what the name says."""
         from vanilla_transformer import Translator
-        from vanilla_transformer.translation.searches import GraphSearch
+        from vanilla_transformer.graph.session import Session
 
         if case == self.case:
             return
@@ -234,19 +234,19 @@ class GraphEngine(_Engine):
         settings = {**self.settings, **case.settings}
         self.translator = Translator(self.model, batch_tokens=FILE_BATCH_TOKENS, **settings)
         found, kind = self.translator.precision, type(self.translator.search)
-        if kind is not GraphSearch or found != self.settings["precision"]:
+        if kind is not Session or found != self.settings["precision"]:
             raise SystemExit(f"This was to be {self.way}, and is a {kind.__name__} in {found}.")
         if "torch" in sys.modules and not self.converts:
             raise SystemExit(f"This was to be {self.way} without torch, which is loaded.")
 
     def encode(self, lines: list[str]) -> list[list[int]]:
         """Returns the tokens of each line."""
-        return self.translator.search.encode(lines)
+        return self.translator.tokenizer.encode(lines)
 
     def decode(self, rows: list[list[int]], case: Case) -> int:
         """Decodes a batch; returns the number of new tokens."""
         found = [hypotheses[0].tokens for hypotheses in self.translator.search.search(rows)]
-        self.translator.search.decode(found)
+        self.translator.tokenizer.decode(found)
         return sum(map(len, found))
 
     def translate(self, lines: list[str], case: Case) -> int:

@@ -94,7 +94,7 @@ def test_the_graph_takes_the_models_settings_as_defaults(spelled_backwards, word
 
 ARCHITECTURES = {
     "learned positions": {"positional_encoding": "learned", "max_position_embeddings": 12, "attention_bias": True},
-    "other widths": {"d_k": 3, "d_v": 7, "output_bias": True, "activation_function": "gelu"},
+    "other widths": {"d_k": 7, "d_v": 7, "output_bias": True, "activation_function": "gelu"},
     "three embeddings": {"tie_word_embeddings": False, "num_heads": 1, "activation_function": "swish"},
 }
 
@@ -173,6 +173,10 @@ def test_settings_and_parts_that_the_graph_does_not_know_are_refused_by_name(spe
         with pytest.MonkeyPatch.context() as patch, refused((ModelError, ValueError), named):
             patch.setattr(place, name, value, raising=False)
             export_onnx(model, tokenizer, tmp_path)
+    sizes = {"d_model": 16, "d_ff": 32, "num_heads": 2, "encoder_layers": 1, "decoder_layers": 1}
+    widths = VanillaTransformerConfig(vocab_size=len(tokenizer), d_k=3, d_v=7, **sizes)
+    with refused(ModelError, "d_k=3", "d_v=7"):
+        export_onnx(VanillaTransformerForConditionalGeneration(widths).eval(), tokenizer, tmp_path)
     assert not list(tmp_path.iterdir())
     with refused(ModelError, spelled_backwards, "empty"):
         export_onnx(model, tokenizer, spelled_backwards)

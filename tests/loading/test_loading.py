@@ -14,11 +14,11 @@ from small_models import random_model, save
 
 from vanilla_transformer.errors import ModelError
 from vanilla_transformer.export.conversion import convert
+from vanilla_transformer.graph.session import Session
 from vanilla_transformer.loading.models import load_config, load_model
 from vanilla_transformer.loading.tokenizers import load_own_tokenizer, load_tokenizer
 from vanilla_transformer.tokenizer import train_tokenizer
 from vanilla_transformer.translation import Translator
-from vanilla_transformer.translation.searches import GraphSearch
 
 
 @pytest.fixture
@@ -185,7 +185,7 @@ def test_a_hub_that_does_not_answer_is_asked_once_and_its_cache_is_used(
     (cache / "models--models--there" / "refs" / "v2").write_text("abc")
     for offline, reason in ((False, "refused"), (True, "HF_HUB_OFFLINE=0")):
         monkeypatch.setattr(constants, "HF_HUB_OFFLINE", offline)
-        assert isinstance(Translator("models/there", device="cpu").search, GraphSearch)
+        assert isinstance(Translator("models/there", device="cpu").search, Session)
         for load in (Translator, load_model, load_config, load_tokenizer, load_own_tokenizer):
             load("models/there")
             load("models/there@v2")

@@ -20,8 +20,8 @@ from transformers import (
 )
 
 from vanilla_transformer import Translator, VanillaTransformerForConditionalGeneration, VanillaTransformerTokenizer
+from vanilla_transformer.graph.session import Session
 from vanilla_transformer.tokenizer import train_tokenizer
-from vanilla_transformer.translation.searches import GraphSearch
 
 TEXTS = ["the cat sat on the mat", "a dog ran", "the dog sat on a cat", "cats and dogs"] * 4
 PROJECTIONS = ["q_proj", "k_proj", "v_proj", "out_proj"]
@@ -120,7 +120,7 @@ def test_prediction_and_checkpoints_keep_the_decoding_defaults(tokenizer, tmp_pa
         assert torch.equal(loaded.generate(**inputs), before)
     expected = model.generate(torch.tensor([trainer.eval_dataset[0]["input_ids"]]))[0]
     assert predictions[0][: len(expected)].tolist() == expected.tolist()
-    assert isinstance(Translator(tmp_path / "after").search, GraphSearch)
+    assert isinstance(Translator(tmp_path / "after").search, Session)
 
 
 def adapted(kind: str, model: Any, **settings: Any) -> Any:

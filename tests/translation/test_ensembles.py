@@ -20,7 +20,7 @@ from vanilla_transformer import (
 from vanilla_transformer.loading.models import load_model
 from vanilla_transformer.tokenizer import train_tokenizer
 from vanilla_transformer.translation.ensemble import EnsembleForConditionalGeneration
-from vanilla_transformer.translation.minimum_bayes_risk import best_hypotheses
+from vanilla_transformer.translation.minimum_bayes_risk import by_minimum_bayes_risk
 
 SEARCHES = [
     {"num_beams": 1},
@@ -183,7 +183,7 @@ def test_minimum_bayes_risk_chooses_among_the_beam(run, directories):
     model, tokenizer = load_model("one")
     lines = (directories / "in").read_text().splitlines()
     found = list(Translator(model, tokenizer, num_return_sequences=6, num_beams=6)(lines))
-    expected = [[one.text for one in best_hypotheses(each.hypotheses, "bleu")[:2]] for each in found]
+    expected = [[one.text for one in by_minimum_bayes_risk(each, "bleu").hypotheses[:2]] for each in found]
     assert any(texts[0] != translation.text for texts, translation in zip(expected, found, strict=True))
     options = ["--num-beams", 6, "--mbr", "bleu", *FLOAT32]
     code, out, err = run("translate", "one", "in", *options)

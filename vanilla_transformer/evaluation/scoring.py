@@ -75,7 +75,7 @@ def evaluate_translation(
 
     check_names(metrics)
     corpus = corpus.with_format(None)
-    sources, references = list(corpus["source"]), list(map(translator.search.detokenize, corpus["target"]))
+    sources, references = list(corpus["source"]), list(map(translator.tokenizer.detokenize, corpus["target"]))
     if not sources:
         raise CorpusError("The corpus to evaluate on is empty.")
     distinct = list(dict.fromkeys(sources))

@@ -6,7 +6,6 @@ from transformers import PreTrainedConfig, PreTrainedModel
 
 from vanilla_transformer.engine.known import unknown_to_export
 from vanilla_transformer.errors import ModelError
-from vanilla_transformer.graph.known import activations
 from vanilla_transformer.model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
 from vanilla_transformer.model.modeling_vanilla_transformer_decoder import VanillaTransformerDecoderForCausalLM
 from vanilla_transformer.model.modeling_vanilla_transformer_encoder import (
@@ -33,6 +32,7 @@ _FIELDS = (
     *("positional_encoding", "max_position_embeddings", "layer_norm_eps", "activation_function", "classifier_pooling"),
     *("num_layers", "cell", "attention", "input_feeding", "attention_window", "bidirectional"),
 )
+_ACTIVATIONS = ("relu", "gelu", "gelu_new", "gelu_pytorch_tanh", "sigmoid", "silu", "swish", "tanh")
 _MAX_PARAMETERS = 40_000_000
 
 
@@ -45,7 +45,7 @@ def family(model: PreTrainedModel) -> str:
     config: PreTrainedConfig = model.config
     if found == "classifier" and (config.problem_type == "regression" or config.num_labels == 1):
         raise ModelError("The model gives a text a number (regression), but the page shows classes.")
-    if reason := unknown_to_export(model, activations("page")):
+    if reason := unknown_to_export(model, _ACTIVATIONS):
         raise ModelError(f"The page cannot compute {reason}.")
     count = sum(weight.numel() for weight in model.parameters())
     if count > _MAX_PARAMETERS:

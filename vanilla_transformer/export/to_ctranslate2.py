@@ -10,7 +10,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from vanilla_transformer.errors import ModelError
 from vanilla_transformer.export.refusals import exportable, refuse_other_widths, refuse_settings
-from vanilla_transformer.graph.known import Settings, activations, words
+from vanilla_transformer.graph.known import Settings, words
 from vanilla_transformer.model.configuration_vanilla_transformer import VanillaTransformerConfig
 from vanilla_transformer.model.generation_vanilla_transformer import savable
 from vanilla_transformer.model.modeling_vanilla_transformer import (
@@ -20,7 +20,14 @@ from vanilla_transformer.model.modeling_vanilla_transformer import (
 )
 from vanilla_transformer.model.tokenization_vanilla_transformer import plain_text
 
-_ACTIVATIONS = {name: common_spec.Activation[theirs] for name, theirs in activations("ctranslate2").items()}
+_ACTIVATIONS = {
+    "relu": common_spec.Activation.RELU,
+    "gelu": common_spec.Activation.GELU,
+    "gelu_new": common_spec.Activation.GELUTanh,
+    "quick_gelu": common_spec.Activation.GELUSigmoid,
+    "silu": common_spec.Activation.SWISH,
+    "swish": common_spec.Activation.SWISH,
+}
 
 # CTranslate2 computes no positions, it stores them. Ours have no limit; this many suffice for the longest source that
 # `vanilla-transformer translate` takes, and for its translation.

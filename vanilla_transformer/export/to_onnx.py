@@ -10,7 +10,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from vanilla_transformer.errors import ModelError
 from vanilla_transformer.export.refusals import exportable
 from vanilla_transformer.graph.beside import CLIENT, write_beside
-from vanilla_transformer.graph.known import Settings, activations, shapes
+from vanilla_transformer.graph.known import ACTIVATIONS, Settings, shapes
 from vanilla_transformer.graph.weights import WEIGHTS, rounded
 from vanilla_transformer.model.generation_vanilla_transformer import savable
 from vanilla_transformer.model.tokenization_vanilla_transformer import plain_text
@@ -59,13 +59,16 @@ def export_onnx(
     """
     if quantization not in _PRECISIONS:
         raise ModelError(f"Quantization {quantization!r} is not available for ONNX: use float32 or int8.")
-    model = exportable(model, activations("onnx"), output)
-    Settings.of(model.config.to_dict(), model.generation_config.to_diff_dict())
+    model = exportable(model, ACTIVATIONS, output)
+    config, state = model.config.to_dict(), model.state_dict()
+    try:
+        Settings.of(config, model.generation_config.to_diff_dict())
+        weights = ((name, np.ascontiguousarray(state[name].detach().float().numpy())) for name in shapes(config))
+    except ModelError as unknown:
+        raise ModelError(f"The model cannot be exported, because the graph does not know {unknown}.") from None
     output.mkdir(parents=True, exist_ok=True)
     model.config.save_pretrained(output)
     savable(model.generation_config).save_pretrained(output)
-    config, state = model.config.to_dict(), model.state_dict()
-    weights = ((name, np.ascontiguousarray(state[name].detach().float().numpy())) for name in shapes(config))
     save_file(dict(weights if quantization == "float32" else rounded(config, weights)), output / WEIGHTS)
     shutil.copymode(output / "config.json", output / WEIGHTS)  # Its own is that of its owner alone.
     defaults = write_beside(output)

@@ -7,7 +7,7 @@ import numpy as np
 from vanilla_transformer.graph.known import Settings
 from vanilla_transformer.graph.search import write_graph
 from vanilla_transformer.graph.session import read_model
-from vanilla_transformer.graph.weights import read_header
+from vanilla_transformer.graph.weights import WEIGHTS, read_header
 
 NAME = "translate.onnx"
 CLIENT = """import numpy as np
@@ -26,18 +26,16 @@ print(tokenizer.decode(sequences[0, 0, : lengths[0, 0]]), scores[0, 0])
 def write_beside(directory: Path) -> Settings:
     """Writes `translate.onnx` into a model directory; returns the settings that are its defaults.
 
-    Its places in the files of weights are those of now. In files of another layout it finds no hypothesis; ONNX
-    Runtime does not load it beside smaller files, such as weights in float16 instead of float32.
+    Its places in the file of weights are those of now. In one of another layout it finds no hypothesis; ONNX
+    Runtime does not load it beside a smaller one, such as weights in float16 instead of float32.
 
     Raises:
         ModelError: There is something in the model or its settings that the graph does not know.
     """
     config, stored, settings = read_model(directory, {})
-    headers = {}
-    for name in sorted({weight.file for weight in stored.values()}):
-        length, _ = read_header(directory / name)
-        headers[name] = np.fromfile(directory / name, np.uint8, length)
-    graph = write_graph(config, stored, settings, headers=headers)
+    length, _ = read_header(directory / WEIGHTS)
+    header = np.fromfile(directory / WEIGHTS, np.uint8, length)
+    graph = write_graph(config, stored, settings, header=(WEIGHTS, header))
     (directory / NAME).write_bytes(graph)
     return settings
 

@@ -84,11 +84,6 @@ def value_message(name: str, shape: Sequence[int | str] | None, kind: str) -> by
     return _part(1, name) + _part(2, _part(1, found))
 
 
-def untyped_message(name: str) -> bytes:
-    """A ValueInfoProto that leaves type and shape to what computes the value."""
-    return _part(1, name)
-
-
 def graph_message(nodes: list[bytes], inputs: list[bytes], outputs: list[bytes], initializers: list[bytes]) -> bytes:
     """A GraphProto."""
     parts = (1, nodes), (5, initializers), (11, inputs), (12, outputs)
@@ -182,8 +177,8 @@ class Graph:
         return self.node("Cast", x, to=KINDS[kind])
 
     def finished(self, results: list[str]) -> bytes:
-        """Returns the graph as a message."""
-        outputs = [self.outputs.get(name) or untyped_message(name) for name in results]
+        """Returns the graph as a message; only outputs of the whole have a type and a shape."""
+        outputs = [self.outputs.get(name) or _part(1, name) for name in results]
         return graph_message(self.nodes, self.inputs, outputs, self.initializers)
 
     def once(self, key: object, write: Callable[[], str]) -> str:

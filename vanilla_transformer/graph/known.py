@@ -5,7 +5,7 @@ Anything that is not on these lists is declined with a reason. Nothing here need
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 from vanilla_transformer.errors import ModelError, check_number
 from vanilla_transformer.graph.builder import OWN_OPERATORS
@@ -29,30 +29,20 @@ FIELDS = words(
     "return_dict dtype problem_type id2label label2id name_or_path auto_map custom_pipelines model_type "
     "tokenizer_class torch_dtype chunk_size_feed_forward"
 )
-
-
-class Activation(NamedTuple):
-    """What computes an activation where the model's own module does not; None where nothing does."""
-
-    onnx: tuple[str, str, dict[str, object]] | None = None  # Operator, its domain, its attributes.
-    ctranslate2: str | None = None
-    page: bool = False
-
-
-_SILU = Activation(("QuickGelu", OWN_OPERATORS, {"alpha": 1.0}), "SWISH", page=True)
 _TANH: dict[str, object] = {"approximate": "tanh"}
-_ACTIVATIONS = {
-    "relu": Activation(("Relu", "", {}), "RELU", page=True),
-    "gelu": Activation(("Gelu", "", {}), "GELU", page=True),
-    "gelu_new": Activation(("Gelu", "", _TANH), "GELUTanh", page=True),
-    "gelu_pytorch_tanh": Activation(("Gelu", "", _TANH), page=True),
-    "leaky_relu": Activation(("LeakyRelu", "", {"alpha": 0.01})),
-    "mish": Activation(("Mish", "", {})),
-    "quick_gelu": Activation(ctranslate2="GELUSigmoid"),
-    "sigmoid": Activation(("Sigmoid", "", {}), page=True),
+_SILU: tuple[str, str, dict[str, object]] = ("QuickGelu", OWN_OPERATORS, {"alpha": 1.0})
+# The operator of each activation, its domain and its attributes.
+ACTIVATIONS: dict[str, tuple[str, str, dict[str, object]]] = {
+    "relu": ("Relu", "", {}),
+    "gelu": ("Gelu", "", {}),
+    "gelu_new": ("Gelu", "", _TANH),
+    "gelu_pytorch_tanh": ("Gelu", "", _TANH),
+    "leaky_relu": ("LeakyRelu", "", {"alpha": 0.01}),
+    "mish": ("Mish", "", {}),
+    "sigmoid": ("Sigmoid", "", {}),
     "silu": _SILU,
     "swish": _SILU,
-    "tanh": Activation(("Tanh", "", {}), page=True),
+    "tanh": ("Tanh", "", {}),
 }
 # Values of settings of `generate`, beside None and what the model's configuration has, that change nothing.
 _NEUTRAL: dict[str, Any] = {
@@ -88,12 +78,6 @@ _WITHOUT_EFFECT = words(
 MAX_LENGTH_PENALTY = 10
 # More than fit into any memory.
 _MAX_BEAMS, _MAX_LENGTH = 10_000, 1_000_000
-
-
-def activations(by: str) -> dict[str, Any]:
-    """Returns the activations that `onnx`, `ctranslate2` or `page` computes, and by what."""
-    found = {name: getattr(activation, by) for name, activation in _ACTIVATIONS.items()}
-    return {name: operator for name, operator in found.items() if operator}
 
 
 def not_followed(
@@ -140,17 +124,24 @@ def check_search(**settings: object) -> None:
 
 
 def shapes(config: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
-    """Returns the names of a translator's weights, as `model.safetensors` has them, with their shapes."""
+    """Returns the names of a translator's weights, as `model.safetensors` has them, with their shapes.
+
+    Raises:
+        ModelError: Its heads have two widths; the operator has one.
+    """
+    if config["d_k"] != config["d_v"]:
+        raise ModelError(f"d_k={config['d_k']} beside d_v={config['d_v']}")
     width, inner, vocabulary = config["d_model"], config["d_ff"], config["vocab_size"]
-    keys, values = (config["num_heads"] * config[name] for name in ("d_k", "d_v"))
+    all_heads = config["num_heads"] * config["d_k"]
     found: dict[str, tuple[int, ...]] = {"model.shared.weight": (vocabulary, width)}
     for stack, attentions in (("encoder", ("self",)), ("decoder", ("self", "cross"))):
         for number in range(config[f"{stack}_layers"]):
             layer = f"model.{stack}.layers.{number}"
             for attention in attentions:
-                for part, rows in (("q", keys), ("k", keys), ("v", values)):
-                    _linear(found, f"{layer}.{attention}_attention.{part}_proj", rows, width, config["attention_bias"])
-                _linear(found, f"{layer}.{attention}_attention.out_proj", width, values, config["attention_bias"])
+                for part in "qkv":
+                    name = f"{layer}.{attention}_attention.{part}_proj"
+                    _linear(found, name, all_heads, width, config["attention_bias"])
+                _linear(found, f"{layer}.{attention}_attention.out_proj", width, all_heads, config["attention_bias"])
             _linear(found, f"{layer}.feed_forward.w_1", inner, width, True)
             _linear(found, f"{layer}.feed_forward.w_2", width, inner, True)
             for norm in (*(f"{attention}_attention_norm" for attention in attentions), "feed_forward_norm"):
@@ -182,7 +173,7 @@ def unknown(config: Mapping[str, Any], weights: Shapes) -> str | None:
     for name, field in config.items():
         if name not in FIELDS and not name.startswith("_"):
             return f"the configuration field {name} = {field!r}"
-    if config.get("activation_function") not in activations("onnx"):
+    if config.get("activation_function") not in ACTIVATIONS:
         return f"activation_function = {config.get('activation_function')!r}"
     try:
         needed = shapes(config)

@@ -8,7 +8,6 @@ Shapes in names: N sentences · n those still searched · S source · W hypothes
 candidates · T steps · B best hypotheses · L keys · D d_model · V vocabulary.
 """
 
-from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
@@ -34,7 +33,7 @@ def write_graph(
     settings: Settings,
     *,
     fixed: bool = False,
-    headers: Mapping[str, np.ndarray] | None = None,
+    header: tuple[str, np.ndarray] | None = None,
 ) -> bytes:
     """Writes the graph of a model and its search; returns it as a file's contents.
 
@@ -44,7 +43,7 @@ def write_graph(
         settings: The settings of the search.
         fixed: Whether beam, number of results, penalty and limits are always these; otherwise they are inputs with
             these defaults.
-        headers: The first bytes of files of weights; where they are others, no hypothesis is found.
+        header: The file of the weights and its first bytes; where they are others, no hypothesis is found.
     """
     graph = TransformerGraph(config, weights, settings, fixed=fixed)
     tokens_NS = graph.input("input_ids", ["sentences", "length"], "INT64")
@@ -57,10 +56,10 @@ def write_graph(
     mask_NS = graph.cast(graph.node("Expand", mask_NS, graph.node("Shape", tokens_NS)), "INT32")
     lengths_N1 = graph.limits(mask_NS, beyond, most)
     sources = graph.read(tokens_NS, mask_NS)
-    search = Greedy(graph) if fixed and settings.num_beams == 1 else Beam(graph)
+    search = GreedySearch(graph) if fixed and settings.num_beams == 1 else BeamSearch(graph)
     scores, tokens, lengths = search.run(lengths_N1, mask_NS, sources)
-    for file, header in (headers or {}).items():
-        there = graph.unchanged(file, header)
+    if header is not None:
+        there = graph.unchanged(*header)
         scores = graph.node("Where", there, scores, graph.scalar(IMPOSSIBLE))
         tokens = graph.node("Where", there, tokens, graph.scalar(settings.padding))
         lengths = graph.node("Where", there, lengths, graph.scalar(0))
@@ -71,46 +70,26 @@ def write_graph(
     return model_message(graph.finished(["sequences", "scores", "lengths"]))
 
 
-class Search(ABC):
-    """The steps of a search, in blocks.
+class BeamSearch:
+    """Section 6.1: the best hypotheses of each sentence, in blocks of steps.
+
+    Keys and values of all running hypotheses stay in place; a bias says which of them are a hypothesis's ancestors.
+    Hypotheses that have not ended have an impossible score.
 
     Attributes:
         state: What a step hands to the next, with its type, beside keys and values.
         collected: What is collected of all steps: its type, and its value where a sentence has left the batch.
     """
 
-    state: ClassVar[dict[str, str]]
-    collected: ClassVar[tuple[tuple[str, float], ...]]
+    state = {"tokens": "INT64", "bias": "FLOAT", "running": "FLOAT", "finished": "FLOAT", "may_end": "BOOL"}
+    collected: ClassVar[tuple[tuple[str, float], ...]] = (("FLOAT", IMPOSSIBLE), ("INT64", 0), ("INT64", 0))
 
     def __init__(self, graph: TransformerGraph) -> None:
         self.graph, self.settings = graph, graph.settings
         # By it a candidate's place among W·V is its parent's, and modulo it is its token.
         self.vocabulary = graph.number(graph.config["vocab_size"])
+        self.are_ends_V = graph.constant(np.isin(np.arange(graph.config["vocab_size"]), self.settings.ends))
         self.layers = range(len(graph.decoder))
-
-    @abstractmethod
-    def first(self, lengths_N1: str) -> list[str]:
-        """Returns the state before the first step."""
-
-    @abstractmethod
-    def prepare(self, block: LayerGraph, steps_T: str, lengths_n1: str) -> None:
-        """Computes what the steps of a block have in common; the steps count from 0."""
-
-    @abstractmethod
-    def step(self, step: LayerGraph, place: str, logits_nWV: str, state: State) -> tuple[list[str], list[str]]:
-        """Returns the next state, and what is collected; `place` is the number of the step in its block."""
-
-    @abstractmethod
-    def going(self, graph: LayerGraph, state: State) -> str:
-        """Tells which sentences are still searched, (n, 1)."""
-
-    @abstractmethod
-    def found(self, collected: list[str]) -> tuple[str, str, str]:
-        """Returns scores (N, B), tokens (N, B, T) and lengths (N, B) from what was collected, each (T, N, ...)."""
-
-    def kept(self, block: LayerGraph, state: State, keys: str) -> str:
-        """Returns the places of keys that are kept after a block, (n, L), and updates the state; "" keeps all."""
-        return ""
 
     def run(self, lengths_N1: str, mask_NS: str, sources: list[list[str]]) -> tuple[str, str, str]:
         """Adds the search; returns scores (N, B), tokens (N, B, T) and lengths (N, B).
@@ -223,83 +202,24 @@ class Search(ABC):
         given, vocabulary, node = self.settings, self.graph.config["vocab_size"], step.node
         if given.suppressed or given.min_new_tokens > 0:
             rules = self.graph.constant(_ruled_out(vocabulary, given.suppressed))
-        if given.min_new_tokens > 0:
-            without_ends = self.graph.constant(_ruled_out(vocabulary, given.suppressed + given.ends))
-            early = node("Less", node("Add", place, self.begin), step.scalar(given.min_new_tokens))
-            rules = node("Where", early, without_ends, rules)
-        if given.suppressed or given.min_new_tokens > 0:
+            if given.min_new_tokens > 0:
+                without_ends = self.graph.constant(_ruled_out(vocabulary, given.suppressed + given.ends))
+                early = node("Less", node("Add", place, self.begin), step.scalar(given.min_new_tokens))
+                rules = node("Where", early, without_ends, rules)
             log_p_nWV = node("Add", log_p_nWV, rules)
         if given.forced_end is not None:
             forced_V = np.where(np.isin(np.arange(vocabulary), given.forced_end), 0.0, -np.inf).astype(np.float32)
-            is_last_n1 = node("GreaterOrEqual", place, self.last_n1)
-            is_last_n11 = node("Unsqueeze", is_last_n1, step.number(2))
+            is_last_n11 = node("Unsqueeze", node("GreaterOrEqual", place, self.last_n1), step.number(2))
             log_p_nWV = node("Where", is_last_n11, self.graph.constant(forced_V), log_p_nWV)
-        if given.renormalized and (given.suppressed or given.min_new_tokens > 0):
+        if given.renormalized:
             log_p_nWV = node("LogSoftmax", log_p_nWV, axis=-1)
         return log_p_nWV
-
-    def ends_V(self) -> str:
-        """Tells which tokens end a hypothesis."""
-        return self.graph.constant(np.isin(np.arange(self.graph.config["vocab_size"]), self.settings.ends))
 
     def penalty(self, graph: Graph, lengths: str) -> str:
         """Returns the divisor of a log-probability: Google's ((5 + |Y|) / 6)^α, or the library's |Y|^α."""
         offset, divisor = (5.0, 6.0) if self.settings.google else (0.0, 1.0)
         moved = graph.node("Add", graph.cast(lengths, "FLOAT"), graph.number(offset))
         return graph.node("Pow", graph.node("Div", moved, graph.number(divisor)), self.graph.exponent)
-
-
-class Greedy(Search):
-    """The likeliest token at each step."""
-
-    state = {"tokens": "INT64", "running": "BOOL"}
-    collected = (("INT64", -1), ("FLOAT", 0.0))
-
-    def first(self, lengths_N1: str) -> list[str]:
-        """Returns the token before the first, and that all sentences go on."""
-        shape = self.graph.node("Shape", lengths_N1)
-        return [self.graph.node("Expand", self.graph.number(value), shape) for value in (self.settings.start, True)]
-
-    def prepare(self, block: LayerGraph, steps_T: str, lengths_n1: str) -> None:
-        """Has nothing to prepare."""
-        self.are_ends_V = self.ends_V()
-
-    def step(self, step: LayerGraph, place: str, logits_nWV: str, state: State) -> tuple[list[str], list[str]]:
-        """Takes the likeliest token of each row."""
-        node, running_n1 = step.node, state["running"]
-        log_p_n1V = self.ruled(step, node("LogSoftmax", logits_nWV, axis=-1), place)
-        best = step.outputs_of("TopK", log_p_n1V, step.number(1), outputs=2)
-        best_n1, tokens_n1 = (node("Squeeze", one, step.number(2)) for one in best)
-        ended_n1 = node("Or", node("Gather", self.are_ends_V, tokens_n1), node("GreaterOrEqual", place, self.last_n1))
-        going_n1 = node("And", running_n1, node("Not", ended_n1))
-        written = node("Where", running_n1, tokens_n1, step.scalar(-1))
-        return [tokens_n1, going_n1], [written, node("Where", running_n1, best_n1, step.scalar(0.0))]
-
-    def going(self, graph: LayerGraph, state: State) -> str:
-        """Tells which rows have not ended."""
-        return state["running"]
-
-    def found(self, collected: list[str]) -> tuple[str, str, str]:
-        """Adds up log-probabilities and tokens."""
-        graph, node = self.graph, self.graph.node
-        tokens_NT1, log_p_NT1 = (node("Transpose", value, perm=[1, 0, 2]) for value in collected)
-        are_tokens = node("GreaterOrEqual", tokens_NT1, graph.scalar(0))
-        lengths_N1 = node("ReduceSum", graph.cast(are_tokens, "INT64"), graph.number(1), keepdims=0)
-        scores_N1 = node("ReduceSum", log_p_NT1, graph.number(1), keepdims=0)
-        tokens_NT1 = node("Where", are_tokens, tokens_NT1, graph.scalar(self.settings.padding))
-        scores_N1 = node("Div", scores_N1, self.penalty(graph, lengths_N1))
-        return scores_N1, node("Transpose", tokens_NT1, perm=[0, 2, 1]), lengths_N1
-
-
-class Beam(Search):
-    """Section 6.1: the best hypotheses of each sentence.
-
-    Keys and values of all running hypotheses stay in place; a bias says which of them are a hypothesis's ancestors.
-    Hypotheses that have not ended have an impossible score.
-    """
-
-    state = {"tokens": "INT64", "bias": "FLOAT", "running": "FLOAT", "finished": "FLOAT", "may_end": "BOOL"}
-    collected = (("FLOAT", IMPOSSIBLE), ("INT64", 0), ("INT64", 0))
 
     def first(self, lengths_N1: str) -> list[str]:
         """Returns one hypothesis a sentence, none of which has ended."""
@@ -324,7 +244,6 @@ class Beam(Search):
     def prepare(self, block: LayerGraph, steps_T: str, lengths_n1: str) -> None:
         """Computes the penalties of all lengths, and those that bound a score."""
         graph = self.graph
-        self.are_ends_V = self.ends_V()
         lengths_T11 = block.node("Unsqueeze", block.node("Add", steps_T, block.scalar(1)), block.number(1, 2))
         bounding = lengths_T11
         if self.settings.early_stopping == "never":
@@ -434,6 +353,51 @@ class Beam(Search):
     def _range(self, count: str) -> str:
         """Returns 0, 1, 2 ... below a number, (1, number)."""
         return self.graph.node("NonZero", self.graph.node("Expand", self.graph.number(1), count))
+
+
+class GreedySearch(BeamSearch):
+    """The beam of one: the likeliest token at each step."""
+
+    state = {"tokens": "INT64", "running": "BOOL"}
+    collected = (("INT64", -1), ("FLOAT", 0.0))
+
+    def first(self, lengths_N1: str) -> list[str]:
+        """Returns the token before the first, and that all sentences go on."""
+        shape = self.graph.node("Shape", lengths_N1)
+        return [self.graph.node("Expand", self.graph.number(value), shape) for value in (self.settings.start, True)]
+
+    def prepare(self, block: LayerGraph, steps_T: str, lengths_n1: str) -> None:
+        """Prepares nothing."""
+
+    def step(self, step: LayerGraph, place: str, logits_nWV: str, state: State) -> tuple[list[str], list[str]]:
+        """Takes the likeliest token of each row."""
+        node, running_n1 = step.node, state["running"]
+        log_p_n1V = self.ruled(step, node("LogSoftmax", logits_nWV, axis=-1), place)
+        best = step.outputs_of("TopK", log_p_n1V, step.number(1), outputs=2)
+        best_n1, tokens_n1 = (node("Squeeze", one, step.number(2)) for one in best)
+        ended_n1 = node("Or", node("Gather", self.are_ends_V, tokens_n1), node("GreaterOrEqual", place, self.last_n1))
+        going_n1 = node("And", running_n1, node("Not", ended_n1))
+        written = node("Where", running_n1, tokens_n1, step.scalar(-1))
+        return [tokens_n1, going_n1], [written, node("Where", running_n1, best_n1, step.scalar(0.0))]
+
+    def going(self, graph: LayerGraph, state: State) -> str:
+        """Tells which rows have not ended."""
+        return state["running"]
+
+    def kept(self, block: LayerGraph, state: State, keys: str) -> str:
+        """Keeps all: each token descends from all before it."""
+        return ""
+
+    def found(self, collected: list[str]) -> tuple[str, str, str]:
+        """Adds up log-probabilities and tokens."""
+        graph, node = self.graph, self.graph.node
+        tokens_NT1, log_p_NT1 = (node("Transpose", value, perm=[1, 0, 2]) for value in collected)
+        are_tokens = node("GreaterOrEqual", tokens_NT1, graph.scalar(0))
+        lengths_N1 = node("ReduceSum", graph.cast(are_tokens, "INT64"), graph.number(1), keepdims=0)
+        scores_N1 = node("ReduceSum", log_p_NT1, graph.number(1), keepdims=0)
+        tokens_NT1 = node("Where", are_tokens, tokens_NT1, graph.scalar(self.settings.padding))
+        scores_N1 = node("Div", scores_N1, self.penalty(graph, lengths_N1))
+        return scores_N1, node("Transpose", tokens_NT1, perm=[0, 2, 1]), lengths_N1
 
 
 def _ruled_out(vocabulary: int, tokens: tuple[int, ...]) -> np.ndarray:

@@ -40,13 +40,14 @@ class Session:
         weights: By their names, in float32, float16, or bfloat16 as 16-bit integers.
         settings: The settings of the search.
         precision: `float32`, `int8`, or `auto`, the faster of the two for one sentence.
-        threads: Threads of one call; chosen by the size of the model if None.
 
     Attributes:
         side_by_side: Number of calls that are best made at a time.
         precision: `float32` or `int8`.
         vocab_size: Entries of the vocabulary.
     """
+
+    device = "cpu"
 
     def __init__(
         self,
@@ -55,7 +56,6 @@ class Session:
         settings: Settings,
         *,
         precision: str = "float32",
-        threads: int | None = None,
     ) -> None:
         in_8_bits = precision == "int8" or (precision == "auto" and config["d_model"] >= INT8_FROM_WIDTH)
         arrays = dict(rounded(config, weights) if in_8_bits else weights)
@@ -63,9 +63,11 @@ class Session:
         graph = write_graph(config, stored, settings, fixed=True)
         is_small = sum(array.size for array in arrays.values()) <= MAX_PARAMETERS_OF_ONE_THREAD
         self.precision, self.vocab_size = "int8" if in_8_bits else "float32", int(config["vocab_size"])
-        self.settings, self.side_by_side = settings, own_threads() if is_small else 1
+        self.padding, self.side_by_side = settings.padding, own_threads() if is_small else 1
+        self.num_beams, self.num_return_sequences = settings.num_beams, settings.num_return_sequences
+        self.max_positions = settings.max_positions
         options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = threads or (1 if is_small else own_threads())
+        options.intra_op_num_threads = 1 if is_small else own_threads()
         options.inter_op_num_threads, options.log_severity_level = 1, 3
         # Its lock costs a small model a seventh of its time; a large one asks for pages so large that it pays.
         options.enable_cpu_mem_arena = not is_small
@@ -77,10 +79,10 @@ class Session:
         options.add_external_initializers(list(arrays), self._held)
         self._session = onnxruntime.InferenceSession(graph, options, providers=["CPUExecutionProvider"])
 
-    def translate(self, rows: Sequence[Sequence[int]]) -> list[list[Found]]:
+    def search(self, rows: Sequence[Sequence[int]]) -> list[list[Found]]:
         """Returns the best hypotheses of each row of source tokens."""
         longest = max(map(len, rows))
-        tokens = np.full((len(rows), longest), self.settings.padding, np.int64)
+        tokens = np.full((len(rows), longest), self.padding, np.int64)
         mask = np.zeros((len(rows), longest), np.int64)
         for number, row in enumerate(rows):
             tokens[number, : len(row)], mask[number, : len(row)] = row, 1
@@ -91,21 +93,19 @@ class Session:
         ]
 
 
-def open_session(directory: Path, call: Mapping[str, Any], precision: str, threads: int | None = None) -> Session:
+def open_session(directory: Path, call: Mapping[str, Any], precision: str) -> Session:
     """Returns the session of a model directory, which no library but ONNX Runtime reads.
 
     Args:
         call: Settings of the search, as arguments of `generate`; others are the model's own.
         precision: `float32`, `int8` or `auto`.
-        threads: Threads of a call; chosen by the size of the model if None.
 
     Raises:
         ModelError: There is something that the graph does not know, or the files are not those of a model.
     """
     try:
         config, stored, settings = read_model(directory, call)
-        weights = finite(read(directory, stored))
-        return Session(config, weights, settings, precision=precision, threads=threads)
+        return Session(config, finite(read(directory, stored)), settings, precision=precision)
     except ModelError:
         raise
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:

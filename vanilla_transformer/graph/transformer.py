@@ -10,10 +10,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from vanilla_transformer.graph.builder import OWN_OPERATORS, Graph, external_message
-from vanilla_transformer.graph.known import Settings, activations
+from vanilla_transformer.graph.known import ACTIVATIONS, Settings
 
 _ENDLESS = 1 << 31
-ACTIVATIONS = activations("onnx")
 LOWEST = float(np.finfo(np.float32).min)
 # After the name of a weight in 8 bits, that of what 1 stands for in each of its rows.
 SCALES = ".scales"
@@ -54,8 +53,7 @@ class LayerGraph(Graph):
         # Where weights are prepared: the graph around a loop, since they are packed only for the loop right inside it.
         self.home: LayerGraph = self if around is None or around.outermost is around else around.home
         self.heads: int = config["num_heads"]
-        # The operator has one width for all heads: narrower ones are padded with zeros, which change nothing.
-        self.head_width = max(config["d_k"], config["d_v"])
+        self.head_width: int = config["d_k"]
         self._attention: dict[str, Any] = {
             "num_heads": self.heads,
             "scale": float(config["d_k"] ** -0.5),
@@ -82,18 +80,13 @@ class LayerGraph(Graph):
         pair = (self.cast(part, "INT32") for part in (name, self.constant(header)))
         return self.cast(self.node("ReduceMin", self.cast(self.node("Equal", *pair), "INT32"), keepdims=0), "BOOL")
 
-    def linear(self, x: str, *names: str, filled: bool = False) -> str:
-        """xWᵀ + b, (N, R, D), of one linear layer, or of several side by side.
-
-        Args:
-            filled: Whether they are projections to heads.
-        """
-        home = self.home
+    def linear(self, x: str, *names: str) -> str:
+        """xWᵀ + b, (N, R, D), of one linear layer, or of several side by side."""
         weights, scales, biases = (
             [f"{name}.{part}" for name in names if f"{name}.{part}" in self.weights]
             for part in ("weight", f"weight{SCALES}", "bias")
         )
-        matrix, scale, bias = (home._joined(some, filled) if some else "" for some in (weights, scales, biases))
+        matrix, scale, bias = (self.home._joined(some) if some else "" for some in (weights, scales, biases))
         outputs = self.product(x, matrix, scale)
         return self.node("Add", outputs, bias) if bias else outputs
 
@@ -109,34 +102,19 @@ class LayerGraph(Graph):
         rows = self.node("QuantizeLinear", self.node("Div", x, largest), step, zero)
         return self.node("Mul", self.own("MatMulIntegerToFloat", rows, turned, step, scales, zero), largest)
 
-    def _joined(self, names: Sequence[str], filled: bool) -> str:
+    def _joined(self, names: Sequence[str]) -> str:
         """Joins weights along their first axis, once."""
 
         def join() -> str:
-            parts = [self._filled(name, 0) if filled else self.weight(name) for name in names]
+            parts = [self.weight(name) for name in names]
             return parts[0] if len(parts) == 1 else self.node("Concat", *parts, axis=0)
 
         return self.once(("joined", *names), join)
 
-    def _filled(self, name: str, axis: int) -> str:
-        """Pads each head with zeros to the common width, along an axis of a weight."""
-        shape = self.weights[name].shape
-        missing = self.head_width - shape[axis] // self.heads
-        if not missing:
-            return self.weight(name)
-        by_head = [*shape[:axis], self.heads, -1, *shape[axis + 1 :]]
-        pads = [0] * len(by_head) * 2
-        pads[len(by_head) + axis + 1] = missing
-        padded = self.node("Pad", self.node("Reshape", self.weight(name), self.number(*by_head)), self.number(*pads))
-        flat = [*shape[:axis], self.heads * self.head_width, *shape[axis + 1 :]]
-        return self.node("Reshape", padded, self.number(*flat))
-
     def embed(self, tokens: str, embedding: str, encodings: str) -> str:
         """Sections 3.4 and 3.5: embeddings times √d_model, plus positional encodings."""
-        rows, scale = (
-            self.node("Gather", self.weight(embedding), tokens),
-            self.scalar(float(self.config["d_model"] ** 0.5)),
-        )
+        rows = self.node("Gather", self.weight(embedding), tokens)
+        scale = self.scalar(float(self.config["d_model"] ** 0.5))
         if (scales := f"{embedding}{SCALES}") in self.weights:
             scale_of = self.node("Mul", self.node("Gather", self.weight(scales), tokens), scale)
             rows, scale = self.cast(rows, "FLOAT"), self.node("Unsqueeze", scale_of, self.number(-1))
@@ -168,23 +146,22 @@ class LayerGraph(Graph):
         return self._attended(x, attended, layer, "self_attention"), present
 
     def _projected(self, x: str, layer: str) -> str:
-        return self.linear(x, *(f"{layer}.self_attention.{part}_proj" for part in "qkv"), filled=True)
+        return self.linear(x, *(f"{layer}.self_attention.{part}_proj" for part in "qkv"))
 
     def keys_and_values(self, x: str, layers: Iterable[str]) -> list[list[str]]:
         """Maps the encoder's output to the keys and values of the source for each decoder layer, (N, H, S, K)."""
         found = []
         for layer in layers:
             names = [f"{layer}.cross_attention.{part}_proj" for part in "kv"]
-            by_head = self.node(
-                "Reshape", self.linear(x, *names, filled=True), self.number(0, 0, 2, self.heads, self.head_width)
-            )
+            shape = self.number(0, 0, 2, self.heads, self.head_width)
+            by_head = self.node("Reshape", self.linear(x, *names), shape)
             both = self.node("Transpose", by_head, perm=[2, 0, 3, 1, 4])
             found.append([self.node("Gather", both, self.scalar(number)) for number in range(2)])
         return found
 
     def cross_attention(self, x: str, layer: str, source: Sequence[str], mask_NS: str) -> str:
         """Adds the cross-attention of a decoder layer."""
-        query = self.linear(x, f"{layer}.cross_attention.q_proj", filled=True)
+        query = self.linear(x, f"{layer}.cross_attention.q_proj")
         attended = self.own("MultiHeadAttention", query, *source, "", mask_NS, **self._attention)
         return self._attended(x, attended, layer, "cross_attention")
 
@@ -197,13 +174,8 @@ class LayerGraph(Graph):
 
     def _attended(self, x: str, attended: str, layer: str, attention: str) -> str:
         """Applies the output projection of all heads."""
-        name, home = f"{layer}.{attention}.out_proj", self.home
-        weight, scales = f"{name}.weight", f"{name}.weight{SCALES}"
-        matrix = home.once(weight, lambda: home._filled(weight, 1))
-        outputs = self.product(attended, matrix, self.weight(scales) if scales in self.weights else "")
-        if f"{name}.bias" in self.weights:
-            outputs = self.node("Add", outputs, self.weight(f"{name}.bias"))
-        return self._sublayer(x, outputs, f"{layer}.{attention}_norm")
+        name = f"{layer}.{attention}"
+        return self._sublayer(x, self.linear(attended, f"{name}.out_proj"), f"{name}_norm")
 
     def _sublayer(self, x: str, outputs: str, norm: str) -> str:
         """LayerNorm(x + Sublayer(x))."""

@@ -1,4 +1,4 @@
-"""The weights of a model directory, where they lie in its `model.safetensors`, or in several files of that kind."""
+"""The weights of a model directory, where they lie in its `model.safetensors`."""
 
 import json
 import struct
@@ -10,7 +10,7 @@ import numpy as np
 
 from vanilla_transformer.graph.transformer import SCALES, Stored
 
-WEIGHTS, _INDEX = "model.safetensors", "model.safetensors.index.json"
+WEIGHTS = "model.safetensors"
 _KINDS = {"F32": "FLOAT", "F16": "FLOAT16", "BF16": "BFLOAT16", "I8": "INT8"}
 NUMPY = {"FLOAT": np.float32, "FLOAT16": np.float16, "BFLOAT16": np.uint16, "INT8": np.int8}
 # Of a matrix, rounded at a time.
@@ -23,20 +23,16 @@ def stored_weights(directory: Path) -> dict[str, Stored]:
     Raises:
         OSError, ValueError: There is no such file, or it is damaged or holds numbers of other types.
     """
-    names = [WEIGHTS]
-    if not (directory / WEIGHTS).is_file() and (directory / _INDEX).is_file():
-        names = sorted({*json.loads((directory / _INDEX).read_text(encoding="utf-8"))["weight_map"].values()})
+    start, header = read_header(directory / WEIGHTS)
+    size = (directory / WEIGHTS).stat().st_size
     found: dict[str, Stored] = {}
-    for name in names:
-        start, header = read_header(directory / name)
-        size = (directory / name).stat().st_size
-        for weight, entry in header.items():
-            if weight == "__metadata__":
-                continue
-            kind, shape, (first, end) = entry["dtype"], tuple(entry["shape"]), entry["data_offsets"]
-            if kind not in _KINDS or start + end > size:
-                raise ValueError(f"{weight} of the type {kind}")
-            found[weight] = Stored(shape, _KINDS[kind], name, start + first, end - first)
+    for weight, entry in header.items():
+        if weight == "__metadata__":
+            continue
+        kind, shape, (first, end) = entry["dtype"], tuple(entry["shape"]), entry["data_offsets"]
+        if kind not in _KINDS or start + end > size:
+            raise ValueError(f"{weight} of the type {kind}")
+        found[weight] = Stored(shape, _KINDS[kind], WEIGHTS, start + first, end - first)
     return found
 
 

@@ -12,13 +12,13 @@ from transformers import PreTrainedTokenizerBase
 from vanilla_transformer.engine.cpu import computing_dtype, fastest_dtype
 from vanilla_transformer.engine.known import unknown_to_export
 from vanilla_transformer.errors import ModelError
-from vanilla_transformer.graph.known import Settings, activations, shapes
+from vanilla_transformer.graph.known import ACTIVATIONS, Settings, shapes
 from vanilla_transformer.graph.session import Found, Session
 from vanilla_transformer.loading.models import load_model, move
 from vanilla_transformer.model.generation_vanilla_transformer import PaperGenerationMixin
 from vanilla_transformer.model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
 from vanilla_transformer.model.tokenization_vanilla_transformer import VanillaTransformerTokenizer, plain_text
-from vanilla_transformer.translation.searches import GraphSearch, Search
+from vanilla_transformer.translation.searches import Search, Tokens
 
 logger = logging.getLogger(__name__)
 
@@ -51,8 +51,6 @@ class GenerateSearch:
 
     def __init__(self, model: Any, tokenizer: PreTrainedTokenizerBase, **settings: Any) -> None:
         self.model, self.tokenizer, self.settings = model, tokenizer, settings
-        text = LibraryTokenizer(tokenizer)
-        self.encode, self.decode, self.detokenize = text.encode, text.decode, text.detokenize
         own, config = model.generation_config, model.config
         learned = getattr(config, "positional_encoding", None) == "learned"
         self.max_positions: int | None = config.max_position_embeddings if learned else None
@@ -95,8 +93,8 @@ def live_search(
     *,
     logged: bool = False,
     **settings: Any,
-) -> Search:
-    """Returns the fastest search of a loaded model, which is moved to the device, if there is one.
+) -> tuple[Search, Tokens]:
+    """Returns the fastest search of a loaded model, which is moved to the device, if there is one, and its tokens.
 
     The graph takes the weights that the model has now; what it does not know is decoded with live weights, and the
     reason is logged, unless it has been.
@@ -110,18 +108,18 @@ def live_search(
         for member in getattr(model, "members", (model,)):
             move(member, device)
     try:
-        session = _session(model, precision, settings)
-        return GraphSearch(session, LibraryTokenizer(tokenizer))
+        return _session(model, precision, settings), LibraryTokenizer(tokenizer)
     except ModelError as unknown:
         if precision == "int8":
             raise ValueError(f"8-bit weights cannot be combined with {unknown}: leave one of them out.") from unknown
         if not logged:
             logger.info("%s decodes itself, because the graph does not know %s.", type(model).__name__, unknown)
-    return GenerateSearch(model, tokenizer, **{name: one for name, one in settings.items() if one is not None})
+    given = {name: one for name, one in settings.items() if one is not None}
+    return GenerateSearch(model, tokenizer, **given), LibraryTokenizer(tokenizer)
 
 
 def _session(model: Any, precision: str, settings: dict[str, Any]) -> Session:
-    reason = unknown_to_export(model, activations("onnx"))
+    reason = unknown_to_export(model, ACTIVATIONS)
     if reason is not None or not isinstance(model, VanillaTransformerForConditionalGeneration):
         raise ModelError(reason or f"a {type(model).__name__}")
     if model.device.type != "cpu" or precision == "bfloat16":
@@ -132,8 +130,10 @@ def _session(model: Any, precision: str, settings: dict[str, Any]) -> Session:
     return Session(config, weights, search, precision=precision)
 
 
-def load_search(models: Sequence[str], *, precision: str, device: str | None, logged: bool, **settings: Any) -> Search:
-    """Loads a model, or an ensemble of several that share a vocabulary, with the fastest search; see `open_search`."""
+def load_search(
+    models: Sequence[str], *, precision: str, device: str | None, logged: bool, **settings: Any
+) -> tuple[Search, Tokens]:
+    """Loads a model, or an ensemble of several that share a vocabulary, with the fastest search and its tokens."""
     dtype = torch.bfloat16 if precision == "bfloat16" else torch.float32
     found = [load_model(name, device=device, dtype=dtype) for name in models]
     model: Any
@@ -142,12 +142,12 @@ def load_search(models: Sequence[str], *, precision: str, device: str | None, lo
         from vanilla_transformer.translation.ensemble import as_ensemble
 
         model = as_ensemble([(name, *model_of) for name, model_of in zip(models, found, strict=True)])
-    search = live_search(model, tokenizer, precision, logged=logged, **settings)
+    search, tokens = live_search(model, tokenizer, precision, logged=logged, **settings)
     if precision == "auto" and isinstance(search, GenerateSearch):
         widths = [getattr(member.config, "d_model", 0) for member, _ in found]
         model.to(fastest_dtype(min(widths), model.device))
-        return GenerateSearch(model, tokenizer, **search.settings)
-    return search
+        search = GenerateSearch(model, tokenizer, **search.settings)
+    return search, tokens
 
 
 @contextmanager

@@ -4,24 +4,21 @@ import math
 from dataclasses import replace
 from typing import Any, Literal
 
-from vanilla_transformer.translation.translator import Hypothesis, Translation
+from vanilla_transformer.translation.translator import Translation
 
 Utility = Literal["chrf", "bleu"]
 
 
 def by_minimum_bayes_risk(translation: Translation, utility: Utility) -> Translation:
-    """Returns a translation with the hypotheses first that agree most with all of them; ties keep their order."""
-    return replace(translation, hypotheses=best_hypotheses(translation.hypotheses, utility))
+    """Returns a translation with its hypotheses by their mean sentence score against all as references, best first.
 
-
-def best_hypotheses(hypotheses: tuple[Hypothesis, ...], utility: Utility) -> tuple[Hypothesis, ...]:
-    """Returns the hypotheses best first, by their mean sentence score against all as references.
-
-    The mean is weighted by the exponential of the hypotheses' own scores, and becomes their score.
+    The mean is weighted by the exponential of the hypotheses' own scores, and becomes their score. Ties keep their
+    order.
     """
     from sacrebleu.metrics import BLEU, CHRF
 
     metric: Any = CHRF() if utility == "chrf" else BLEU(effective_order=True)
+    hypotheses = translation.hypotheses
     scores = [one.score or 0.0 for one in hypotheses]
     weights: dict[str, float] = {}  # Several hypotheses may read the same.
     for one, score in zip(hypotheses, scores, strict=True):
@@ -32,4 +29,4 @@ def best_hypotheses(hypotheses: tuple[Hypothesis, ...], utility: Utility) -> tup
         for text in weights
     }
     ranked = sorted(hypotheses, key=lambda one: -means[one.text])
-    return tuple(replace(one, score=means[one.text]) for one in ranked)
+    return replace(translation, hypotheses=tuple(replace(one, score=means[one.text]) for one in ranked))

@@ -1,9 +1,9 @@
-"""What a translator decodes with: the graph, or a model's own `generate`."""
+"""What a translator decodes with, the graph or a model's own `generate`, and what it reads and writes text with."""
 
 from collections.abc import Sequence
 from typing import Protocol
 
-from vanilla_transformer.graph.session import Found, Session
+from vanilla_transformer.graph.session import Found
 
 
 class Tokens(Protocol):
@@ -19,8 +19,8 @@ class Tokens(Protocol):
         """Returns text as decoding would give it, as references are compared."""
 
 
-class Search(Tokens, Protocol):
-    """Text to tokens, tokens to hypotheses, and back.
+class Search(Protocol):
+    """Source tokens to hypotheses.
 
     Attributes:
         device: `cpu` or `accelerator`.
@@ -40,17 +40,3 @@ class Search(Tokens, Protocol):
 
     def search(self, rows: Sequence[Sequence[int]]) -> list[list[Found]]:
         """Returns the hypotheses of each row of source tokens, best first."""
-
-
-class GraphSearch:
-    """The graph, on a processor, and a tokenizer."""
-
-    device = "cpu"
-
-    def __init__(self, session: Session, tokenizer: Tokens) -> None:
-        self.encode, self.decode, self.detokenize = tokenizer.encode, tokenizer.decode, tokenizer.detokenize
-        self.search = session.translate
-        self.precision, self.side_by_side = session.precision, session.side_by_side
-        settings = session.settings
-        self.num_beams, self.num_return_sequences = settings.num_beams, settings.num_return_sequences
-        self.max_positions = settings.max_positions

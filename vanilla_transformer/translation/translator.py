@@ -15,7 +15,7 @@ from vanilla_transformer.errors import ModelError, check_number, refuse_one_text
 from vanilla_transformer.graph.known import check_search
 from vanilla_transformer.graph.session import open_session
 from vanilla_transformer.machine import has_accelerator
-from vanilla_transformer.translation.searches import GraphSearch, Search
+from vanilla_transformer.translation.searches import Search, Tokens
 from vanilla_transformer.translation.tokenizer_file import TokenizerFile, source_tokens
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ CHUNK_LINES = {"cpu": 2000, "accelerator": 8000}
 # Limit on a chunk of any number of lines: splitting text into sub-words takes a hundred times its size.
 _CHUNK_CHARACTERS = 1 << 20
 # What the graph reads of a model of the Hub.
-_FILES = ("config.json", "generation_config.json", "tokenizer*.json", "model*.safetensors*")
+_FILES = ("config.json", "generation_config.json", "tokenizer*.json", "model.safetensors")
 # Larger batches have a multiple of this many rows.
 _ROWS = 8
 
@@ -108,6 +108,7 @@ class Translator:
 
     Attributes:
         search: What decodes.
+        tokenizer: Text to tokens, and back.
 
     Raises:
         ModelError: There is no such model, or it does not translate.
@@ -131,12 +132,13 @@ class Translator:
         if tokenizer is not None:
             from vanilla_transformer.translation.live_models import live_search
 
-            self.search: Search = live_search(model, tokenizer, precision, device, **settings)
+            found = live_search(model, tokenizer, precision, device, **settings)
         elif isinstance(model, str | os.PathLike | Sequence):
             names = [os.fspath(model)] if isinstance(model, str | os.PathLike) else list(map(os.fspath, model))
-            self.search = _open_search(names, precision=precision, device=device, **settings)
+            found = _open_search(names, precision=precision, device=device, **settings)
         else:
             raise ValueError(f"A {type(model).__name__} is translated with together with its tokenizer: give both.")
+        self.search, self.tokenizer = found
         self.batch_tokens = batch_tokens or BATCH_TOKENS[self.search.device]
         self.chunk_lines = CHUNK_LINES[self.search.device]
         self.max_source_length = min(max_source_length, self.search.max_positions or max_source_length)
@@ -169,12 +171,11 @@ class Translator:
         `progress` receives the lines in proportion to the tokens of each batch: the longest lines come first, so their
         number would predict a much later end.
         """
-        search = self.search
-        nothing = Translation((Hypothesis("", None),) * search.num_return_sequences)  # Of white space.
+        nothing = Translation((Hypothesis("", None),) * self.search.num_return_sequences)  # Of white space.
         translations = [nothing] * len(lines)
         "\n".join(lines).encode()  # Names half of a surrogate pair, which a tokenizer refuses without a word on it.
         full = [index for index, line in enumerate(lines) if line.strip()]
-        tokenized = source_tokens(search.encode, [lines[index] for index in full], self.max_source_length)
+        tokenized = source_tokens(self.tokenizer.encode, [lines[index] for index in full], self.max_source_length)
         sources = dict(zip(full, tokenized, strict=True))
         all_tokens, tokens, reported = sum(len(ids) for ids, _ in tokenized), 0, 0
         batches = list(self._batches({index: len(ids) for index, (ids, _) in sources.items()}))
@@ -209,7 +210,7 @@ class Translator:
 
     def _hypotheses(self, rows: list[list[int]]) -> list[tuple["Hypothesis", ...]]:
         found = self.search.search(rows)
-        texts = iter(self.search.decode([one.tokens for some in found for one in some]))
+        texts = iter(self.tokenizer.decode([one.tokens for some in found for one in some]))
         return [
             tuple(Hypothesis(" ".join(next(texts).splitlines()), one.score, tuple(one.tokens)) for one in some)
             for some in found
@@ -271,8 +272,10 @@ def chunks(lines: Iterable[str | None], size: int) -> Iterator[list[str]]:
         yield chunk
 
 
-def _open_search(models: Sequence[str], *, precision: str, device: str | None, **settings: Any) -> Search:
-    """Loads a model, or an ensemble of several, with what decodes it fastest.
+def _open_search(
+    models: Sequence[str], *, precision: str, device: str | None, **settings: Any
+) -> tuple[Search, Tokens]:
+    """Loads a model, or an ensemble of several, with what decodes it fastest, and its tokenizer.
 
     Args:
         models: Directories or Hub ids.
@@ -300,7 +303,7 @@ def _open_search(models: Sequence[str], *, precision: str, device: str | None, *
             session = open_session(path, settings, precision)
             if len(tokenizer) > session.vocab_size:
                 raise ModelError(f"a tokenizer of {len(tokenizer):,} entries")
-            return GraphSearch(session, tokenizer)
+            return session, tokenizer
         except ModelError as unknown:
             logger.info("%s is read by transformers, because the graph does not know %s.", models[0], unknown)
             logged = True
