@@ -50,7 +50,6 @@ REFUSED = [
     ("attend model A --output out", "out exists"),
     ("attend model A --output new/page.html", "new/page.html: No such file"),
     ("export model s3://b/m --to onnx", "s3:/b/m"),
-    ("tokenizer in --vocab-size 300 --output=~/new", "~/new is not a path of this machine"),
     ("info bsae", "There is no preset 'bsae'"),
     ("export lm new --to onnx", "`generate`"),
 ]

@@ -63,7 +63,7 @@ def main(words: list[str]) -> int:
     code = 0
     try:
         try:
-            _run([word for word in words if word != "--debug"])
+            _run([_with_home(word) for word in words if word != "--debug"])
         except SystemExit as done:  # Help was printed, or a word was wrong.
             code = done.code if isinstance(done.code, int) else 1
         sys.stdout.flush()
@@ -79,6 +79,12 @@ def main(words: list[str]) -> int:
         print(f"{PROGRAM}: error: {error_message(error)}", file=sys.stderr)
         _discard_output()
         return 2 if isinstance(error, RecipeError) else 1
+
+
+def _with_home(word: str) -> str:
+    """Returns the word with its home folder, which no shell puts into `--output=~/model`."""
+    option, equals, value = word.partition("=")
+    return f"{option}={os.path.expanduser(value)}" if equals and option.startswith("--") else word
 
 
 def _run(words: list[str]) -> None:
