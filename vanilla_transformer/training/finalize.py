@@ -1,12 +1,9 @@
 """The end of a run: the mean of the last checkpoints, its scores, and the files of a model directory."""
 
-import os
 import shlex
 import shutil
-import sys
 import time
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -84,10 +81,7 @@ def finalize(context: RunContext, model: PreTrainedModel, progress: Progress) ->
     use = [f"{task.command} {place} < FILE"] if task.command != "evaluate" else []
     scored = "SOURCES TARGETS" if task.form.parallel else "FILE"
     commands = [*use, f"evaluate {place} --data {scored}", f"demo {place}"]
-    program = "vanilla-transformer"
-    if Path(sys.argv[0]).name == program and not shutil.which(program):  # Called by its path, as in `.venv/bin`.
-        program = shlex.quote(min(sys.argv[0], os.path.relpath(sys.argv[0]), key=len))
-    logger.info("\n".join(["Next:", *(f"  {program} {command}" for command in commands)]))
+    logger.info("\n".join(["Next:", *(f"  vanilla-transformer {command}" for command in commands)]))
     return scores
 
 

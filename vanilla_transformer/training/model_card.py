@@ -1,11 +1,9 @@
 """The model card, README.md of a model directory, rendered from the files beside it. Unknown facts are left out."""
 
 import dataclasses
-import errno
 import hashlib
 import html
 import json
-import os
 import re
 from collections.abc import Mapping, Sequence
 from importlib.metadata import version
@@ -65,7 +63,7 @@ def add_scores(directory: Path, corpus: CorpusSpec, scores: Sequence[Score], set
     if not (directory / CARD).is_file():
         write_model_card(directory)
     task = _task(directory)
-    added = [_result(task, corpus, score, settings=settings) for score in scores]
+    added = [_result(task, corpus, score, settings) for score in scores]
     identities = [_identity(result) for result in added]
     unmodified = is_unmodified(_read(directory / CARD))
     card, metadata = _parsed(directory)
@@ -79,12 +77,9 @@ def add_scores(directory: Path, corpus: CorpusSpec, scores: Sequence[Score], set
 
 
 def check_card(directory: Path) -> None:
-    """Raises PushError or OSError if `add_scores` would fail, before hours of decoding."""
-    file = directory / CARD
-    if file.is_file():
+    """Raises PushError if the card of a directory cannot be read, before hours of decoding."""
+    if (directory / CARD).is_file():
         _parsed(directory)
-    if not all(os.access(path, os.W_OK) for path in (directory, *([file] if file.is_file() else []))):
-        raise PermissionError(errno.EACCES, "The card cannot be written", str(file))
 
 
 def is_unmodified(text: str) -> bool:
@@ -118,7 +113,7 @@ def _metadata(directory: Path, run: _Run, answers: Sequence[str]) -> ModelCardDa
     if recipe and summary:
         shown = zip(recipe.evaluation.examples, answers, strict=False)
         results = [
-            _result(task, recipe.data.corpora(part)[0], score, split=part)
+            _result(task, recipe.data.corpora(part)[0], score)
             for part, scores in summary.scores.items()
             for score in scores
         ]
@@ -183,8 +178,6 @@ def _result(
     task: Task | None,
     corpus: CorpusSpec,
     score: Score,
-    *,
-    split: str | None = None,
     settings: Mapping[str, object] | None = None,
 ) -> EvalResult:
     name, part = _name(corpus), corpus.parts[0]
@@ -193,7 +186,7 @@ def _result(
         # The Hub accepts only valid dataset ids.
         dataset_type=_hub_id(part) or re.sub(r"[^\w.-]+", "-", name),
         dataset_name=name,
-        dataset_split=split or (part.rpartition(":")[2] if len(corpus.parts) == 1 and ":" in part else None),
+        dataset_split=part.rpartition(":")[2] if len(corpus.parts) == 1 and ":" in part else None,
         metric_type=score.name,
         metric_name=score.name,
         metric_value=round(score.value, 2),
