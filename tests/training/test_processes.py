@@ -254,18 +254,11 @@ def test_the_process_that_fails_says_why_whoever_would_wait_for_it(place, recipe
     assert re.search(LOST, launch.printed(0)) and "error: the reason" in launch.printed(1), launch.printed_by_all()
 
 
-@pytest.mark.parametrize(
-    ("name", "place", "value"),
-    [
-        ("text", "data.preparation.StoredCorpus._hash", str),
-        ("package", "training.processes.__file__", "/a/checkout/of"),
-    ],
-)
-def test_processes_that_do_not_mean_the_same_run_are_told_so(name, place, value, recipe, tmp_path):
-    words, deed = command(recipe, tmp_path / "model"), partial(elsewhere, place=place, value=value)
-    launch = Launch(2, words, tmp_path, deed=deed)
-    assert launch.codes() == [2, 2], launch.printed_by_all()
-    assert f"Process 1 has another {name} " in launch.printed(0), launch.printed_by_all()
+def test_a_process_that_finds_another_text_is_refused(recipe, tmp_path):
+    deed = partial(elsewhere, place="data.preparation.StoredCorpus._hash", value=str)
+    launch = Launch(2, command(recipe, tmp_path / "model"), tmp_path, deed=deed)
+    assert launch.codes() == [1, 1], launch.printed_by_all()
+    assert "has another text than the main process" in launch.printed(1), launch.printed_by_all()
     assert not (tmp_path / "model" / "checkpoints").exists()
 
 

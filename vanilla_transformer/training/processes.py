@@ -7,7 +7,6 @@ import os
 import pickle
 import re
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -27,14 +26,12 @@ from accelerate.utils import (
     GradientAccumulationPlugin,
     ProjectConfiguration,
     broadcast_object_list,
-    gather_object,
     patch_environment,
 )
 from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException, Std
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ErrorHandler, ProcessFailure, record
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
-from vanilla_transformer import __version__
 from vanilla_transformer.atomic_files import atomic_replace
 from vanilla_transformer.errors import RecipeError, RunError
 from vanilla_transformer.evaluation import ALONE, Processes
@@ -275,20 +272,6 @@ def check_launch() -> None:
             "`accelerate launch --multi_gpu --num_processes N` without FSDP or DeepSpeed, on a CPU too, or `torchrun "
             "--nproc_per_node N`."
         )
-
-
-def check_same(facts: dict[str, object]) -> None:
-    """Ends the run if a process of the group has other facts, or other code, than the main one."""
-    place = {f"package on {socket.gethostname()}": str(Path(__file__).parents[1])}
-    every = gather_object([facts | place | {"version of the package": __version__}])
-    for rank, theirs in enumerate(every):
-        for name in theirs:
-            # Each machine may have the package in a folder of its own.
-            if theirs[name] != every[0].get(name, theirs[name]):
-                raise RecipeError(
-                    f"Process {rank} has another {name} than the main process: all need the same command, package, "
-                    "text and output directory."
-                )
 
 
 class StopRequest:

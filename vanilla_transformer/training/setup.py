@@ -1,5 +1,6 @@
 """The start of a run: text turned into tokens, and processes that form a group."""
 
+import socket
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -10,7 +11,7 @@ from accelerate import Accelerator
 from accelerate.tracking import get_available_trackers
 
 from vanilla_transformer.data.mixing import MixedCorpus
-from vanilla_transformer.errors import RecipeError
+from vanilla_transformer.errors import RecipeError, RunError
 from vanilla_transformer.evaluation import Processes, check_names
 from vanilla_transformer.recipe.defaults import CorpusFacts, check_sizes, counted, device_facts, resolve
 from vanilla_transformer.recipe.schema import Recipe
@@ -20,7 +21,6 @@ from vanilla_transformer.training.inputs import Inputs, gather_inputs
 from vanilla_transformer.training.model import recipe_of_start
 from vanilla_transformer.training.processes import (
     check_launch,
-    check_same,
     find_store,
     form_groups,
     from_main_process,
@@ -79,7 +79,11 @@ def start_run(recipe: Recipe, begun: float | None = None) -> Iterator[RunContext
         processes = form_groups(store, recipe.run)
         accelerator = start_accelerator(recipe.run)
         texts = [corpus.tokens for corpus in (inputs.train, inputs.dev) if corpus is not None]
-        check_same({"recipe": recipe.to_yaml(), "text": texts})
+        if texts != from_main_process(lambda: texts):
+            raise RunError(
+                f"{run.path.absolute()} on {socket.gethostname()} has another text than the main process: all need "
+                "one output directory, on a disk that they share."
+            )
         resolved = _resolve(inputs.recipe, inputs, accelerator, logger)
         checkpoint = from_main_process(partial(latest_checkpoint, run.checkpoints, logger.info))
         earlier = 0.0 if checkpoint is None else checkpoint.progress.seconds
