@@ -35,15 +35,18 @@ from transformers import (
 from vanilla_transformer import VanillaTransformerConfig, VanillaTransformerTokenizer
 from vanilla_transformer.cost import training_flops
 from vanilla_transformer.data.preparation import PreparedCorpus, StoredCorpus
+from vanilla_transformer.evaluation import ALONE
 from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.tasks import Batch, Task, task_for
 from vanilla_transformer.training.checkpoints import Progress
-from vanilla_transformer.training.inputs import LocalStep, local_steps, make_plan
+from vanilla_transformer.training.inputs import Inputs, LocalStep, local_steps, make_plan
 from vanilla_transformer.training.loop import TrainingLoop
 from vanilla_transformer.training.model import has_tf32, training_kernels
 from vanilla_transformer.training.processes import StopRequest
-from vanilla_transformer.training.run_directory import RunLogger
+from vanilla_transformer.training.run_directory import RunDirectory, RunLogger
+from vanilla_transformer.training.setup import RunContext
 from vanilla_transformer.training.summary import describe_device, peak_memory
+from vanilla_transformer.training.time_budget import TimeBudget
 
 # More steps than any measurement takes.
 WITHOUT_END = 10**8
@@ -179,10 +182,10 @@ def train_ours(job: Job, turns: Turns) -> None:
             return super()._loss(model, batch, items)
 
     accelerator = Accelerator(cpu=job.device.type == "cpu", step_scheduler_with_optimizer=False)
-    logger = RunLogger(job.directory / "metrics.jsonl", job.directory / "train.log", enabled=False)
-    loop = InTurns(job.recipe, accelerator, job.corpus(), None, job.directory / "checkpoints", logger)
-    loop.follow(job.recipe, None)
-    loop.run(StopRequest())
+    run, budget = RunDirectory(job.directory), TimeBudget(None, 0.0, 0.0)
+    logger = RunLogger(run.metrics, run.log, enabled=False)
+    inputs = Inputs(run.path, job.recipe, job.tokenizer(), job.corpus(), None, None, None, (None, None))
+    InTurns(RunContext(job.recipe, run, inputs, None, accelerator, ALONE, logger, budget)).run(StopRequest())
 
 
 def train_marian(job: Job, turns: Turns, best: bool = False, **settings: Any) -> None:

@@ -11,9 +11,7 @@ from functools import partial
 from pathlib import Path
 
 import torch
-from accelerate import Accelerator
 from accelerate.utils import set_seed
-from transformers import PreTrainedTokenizerBase
 
 from vanilla_transformer.data.batching import share
 from vanilla_transformer.data.preparation import PreparedCorpus
@@ -43,7 +41,7 @@ from vanilla_transformer.training.processes import (
     is_launched,
     is_main_process,
 )
-from vanilla_transformer.training.run_directory import AlreadyFinished, RunLogger, output_path
+from vanilla_transformer.training.run_directory import AlreadyFinished, output_path
 from vanilla_transformer.training.setup import RunContext, start_run
 from vanilla_transformer.training.summary import TrainedRun
 
@@ -103,17 +101,13 @@ def train_by(recipe: Recipe, *, finish: bool = False, begun: float | None = None
 
 def _follow(context: RunContext, finish: bool) -> None:
     """Runs from the first step to the last file."""
-    recipe, run, inputs = context.recipe, context.run, context.inputs
-    accelerator, logger = context.accelerator, context.logger
-    settings = {name: in_words(one) if isinstance(one, list) else one for name, one in recipe.given().items()}
+    run, accelerator, logger = context.run, context.accelerator, context.logger
+    given = context.recipe.given().items()
+    settings = {name: in_words(one) if isinstance(one, list) else one for name, one in given}
     mine = {"wandb": {"name": run.path.absolute().name, "dir": str(run.path)}}
     accelerator.init_trackers("vanilla-transformer", settings, mine)
-    loop = TrainingLoop(recipe, accelerator, inputs.train, inputs.dev, run.checkpoints, logger)
-    if inputs.dev_text is not None and loop.task.form.parallel:
-        loop.tokenizer, loop.samples = inputs.tokenizer, _samples(inputs.dev_text["source"])
-    if context.checkpoint is None and recipe.optimization.max_minutes is not None:
-        recipe = context.plan_for_time(loop.seconds_per_step())
-    loop.follow(recipe, context.checkpoint)
+    loop = TrainingLoop(context)
+    recipe = loop.recipe
     if accelerator.is_main_process:
         run.reopen(recipe)
         if finish:
@@ -144,26 +138,22 @@ def _samples(sources: Iterable[str]) -> list[str]:
 
 
 class TrainingLoop:
-    """A run's model, optimizer and position in the data, and the steps that advance them."""
+    """A run's model, optimizer and position in the data, and the steps that advance them.
 
-    def __init__(
-        self,
-        recipe: Recipe,
-        accelerator: Accelerator,
-        corpus: PreparedCorpus,
-        dev: PreparedCorpus | None,
-        checkpoints: Path,
-        logger: RunLogger,
-    ) -> None:
+    Attributes:
+        recipe: That of the context; where it has minutes instead of steps, with the schedule of those that fit.
+    """
+
+    def __init__(self, context: RunContext) -> None:
+        recipe, accelerator, inputs, logger = context.recipe, context.accelerator, context.inputs, context.logger
         self.recipe, self.accelerator, self.logger = recipe, accelerator, logger
-        self.task = task_for(recipe)
-        self.corpus, self.dev, self.checkpoints = corpus, dev, checkpoints
+        self.task, self.tokenizer = task_for(recipe), inputs.tokenizer
+        self.corpus, self.dev, self.checkpoints = inputs.train, inputs.dev, context.run.checkpoints
+        dev_text = inputs.dev_text if self.task.form.parallel else None
+        self.samples = [] if dev_text is None else _samples(dev_text["source"])
         self.max_steps: float = math.inf
-        self.tokenizer: PreTrainedTokenizerBase | None = None
-        self.samples: list[str] = []
-        self.progress = Progress(
-            data=corpus.tokens, dev=dev.tokens if dev is not None else "", processes=accelerator.num_processes
-        )
+        dev_tokens = "" if self.dev is None else self.dev.tokens
+        self.progress = Progress(data=self.corpus.tokens, dev=dev_tokens, processes=accelerator.num_processes)
         self.reading_steps = 1 if accelerator.device.type == "cpu" else STEPS_PER_READING
         self.epoch_done = 0.0
         self.pin = accelerator.device.type == "cuda"
@@ -191,6 +181,9 @@ class TrainingLoop:
         self.figures: dict[str, float] = {}
         self._clock = 0.0
         self._begun_at, self._begun_after = 0.0, 0
+        if context.checkpoint is None and recipe.optimization.max_minutes is not None:
+            self.recipe = context.plan_for_time(self._seconds_per_step())
+        self._begin(context.checkpoint)
 
     @property
     def is_over(self) -> bool:
@@ -206,7 +199,7 @@ class TrainingLoop:
         """Tells whether the result is the step of the lowest loss on `dev`: that of the start may already be it."""
         return self.recipe.start.from_model is not None and self.dev is not None
 
-    def seconds_per_step(self) -> float:
+    def _seconds_per_step(self) -> float:
         """Measures the gradients of the first steps, without an update; nothing else is kept of them."""
         begun, steps, done, passed = replace(self.progress), self._remaining_steps(), 0, 0.0
         self.model.train()
@@ -222,11 +215,11 @@ class TrainingLoop:
         self.progress, self.epoch_done = begun, 0.0
         return passed / done
 
-    def follow(self, recipe: Recipe, checkpoint: Checkpoint | None) -> None:
+    def _begin(self, checkpoint: Checkpoint | None) -> None:
         """Begins the recipe's schedule, or returns to a checkpoint and drops records made after it."""
-        self.recipe, rates = recipe, recipe.optimization
-        self.max_steps, self.save_steps = rates.max_steps or math.inf, recipe.run.save_steps
-        self.eval_steps, self.log_steps = recipe.evaluation.eval_steps, recipe.run.log_steps
+        rates, run = self.recipe.optimization, self.recipe.run
+        self.max_steps, self.save_steps, self.log_steps = rates.max_steps or math.inf, run.save_steps, run.log_steps
+        self.eval_steps = self.recipe.evaluation.eval_steps
         d_model, optimizer = self.plain_model.config.d_model, self.optimizer.optimizer
         schedule = make_schedule(
             optimizer, d_model, rates.warmup_steps, rates.learning_rate_scale, rates.learning_rate
@@ -419,11 +412,8 @@ class TrainingLoop:
 
     def _show_samples(self) -> None:
         """Logs translations of the samples, if there are any, so that one sees the model learn."""
-        if self.tokenizer is None:
-            return
-        for sample, answer in zip(
-            self.samples, self.task.answers(self.plain_model, self.tokenizer, self.samples), strict=True
-        ):
+        answers = self.task.answers(self.plain_model, self.tokenizer, self.samples) if self.samples else []
+        for sample, answer in zip(self.samples, answers, strict=True):
             shown = " → ".join(f"{one[:99]}…" if len(one) > 100 else one for one in (sample, answer))
             self.logger.info(f"step {self.progress.step:,} · {shown}")
 
