@@ -49,9 +49,9 @@ class PushError(OSError):
     """A model that cannot be pushed to the Hub."""
 
 
-def closest(name: str, known: Iterable[str], cutoff: float = 0.4) -> str | None:
+def closest(name: str, known: Iterable[str]) -> str | None:
     """Returns the known name most similar to `name`, or None if none is similar."""
-    return next(iter(difflib.get_close_matches(name, list(known), n=1, cutoff=cutoff)), None)
+    return next(iter(difflib.get_close_matches(name, list(known), n=1, cutoff=0.4)), None)
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

@@ -22,17 +22,18 @@ from datasets.info import SupervisedKeysData
 from vanilla_transformer.atomic_files import atomic_directory
 from vanilla_transformer.data.cmudict import dictionary_path, read_cmudict
 from vanilla_transformer.data.sources import (
+    FILE_SUFFIXES,
     LINE,
     PAIRS,
     TRANSLATION,
-    CorpusLocation,
+    Column,
     CorpusSpec,
     NumberedRows,
     TextForm,
     Wanted,
     choose_columns,
-    locate,
     one_corpus,
+    split_off,
     table_suffix,
 )
 from vanilla_transformer.data.table_files import read_conll, read_table
@@ -64,18 +65,20 @@ def read_corpus(
         cache_dir: Directory where the rows of files are kept, and reused while the files do not change. By default
             they are kept until the process ends. Data from the Hub is kept in the cache of `datasets`.
     """
-    location, directory = locate(one_corpus(source), form), Path(cache_dir or _scratch().name)
-    if location.kind == "dataset":
-        corpus, names = _loaded(location, directory)
+    corpus, directory = one_corpus(source), Path(cache_dir or _scratch().name)
+    wanted = _named_columns(corpus, form)
+    opened = _open(corpus, wanted, form)
+    if opened is None:
+        names, text = _loaded(corpus, wanted, form, directory)
     else:
-        names, rows = _open(location)
-        corpus = _written(rows, location, directory)
-    if not len(corpus):
-        raise CorpusError(f"there are no {form.unit} in {location}")
-    corpus.info.description = str(location)
+        names, rows = opened
+        text = _written(rows, corpus, wanted, form, directory)
+    if not len(text):
+        raise CorpusError(f"there are no {form.unit} in {corpus}")
+    text.info.description = str(corpus)
     sides = [(name or "").removeprefix(TRANSLATION) for name in names] if form.parallel else []
-    corpus.info.supervised_keys = SupervisedKeysData(*sides)
-    return corpus
+    text.info.supervised_keys = SupervisedKeysData(*sides)
+    return text
 
 
 def corpus_languages(corpus: Dataset) -> tuple[str | None, str | None]:
@@ -90,17 +93,57 @@ def _scratch() -> tempfile.TemporaryDirectory:
     return tempfile.TemporaryDirectory(prefix="vanilla-transformer-", ignore_cleanup_errors=True)
 
 
-def _written(rows: NumberedRows, location: CorpusLocation, directory: Path) -> Dataset:
+def _named_columns(corpus: CorpusSpec, form: TextForm) -> Wanted:
+    """Returns the names that the user gives to the columns of a form; refuses names of other columns."""
+    known = [column.setting for column in form.columns]
+    for setting in corpus.columns:
+        if setting not in known:
+            raise CorpusError(f"{corpus}: {form.unit} have no {setting}, but {' and '.join(known)}")
+    return tuple(map(corpus.columns.get, known))
+
+
+def _open(corpus: CorpusSpec, wanted: Wanted, form: TextForm) -> tuple[Wanted, NumberedRows] | None:
+    """Returns the names or languages of the columns of files, if known, and their rows; None for a dataset."""
+    paths, path = corpus.parts, corpus.parts[0]
+    suffix, built_in, is_lines = table_suffix(path), corpus.is_built_in and form.parallel, corpus.is_lines(form)
+    if len(paths) > 1 + form.parallel:
+        files = "two line-aligned files or " if form.parallel else ""
+        raise CorpusError(f"{corpus}: {form.unit} come from {files}one source; separate several corpora with +")
+    if len(paths) == 2 and any(map(table_suffix, paths)):
+        raise CorpusError(f"{corpus} are not two line-aligned text files: give one table at a time")
+    if form.packed and not is_lines:
+        raise CorpusError(f"{corpus}: only plain text files can be packed: leave documents out, or give its text")
+    if (built_in or is_lines) and corpus.columns:
+        raise CorpusError(f"{corpus} has no named columns: leave the names out")
+    if built_in:
+        return ("en", None), enumerate(read_cmudict(path.partition(":")[2]), start=1)
+    if is_lines:
+        rows = (
+            _aligned_lines(*paths) if len(paths) == 2 else zip(read_pieces(path) if form.packed else read_lines(path))
+        )
+        suffixes = (Path(without_suffix(path).removesuffix(".txt")).suffix[1:] for path in paths)
+        return tuple(suffixes), enumerate(rows, start=1)
+    if form.tagged:
+        return wanted, read_conll(path, wanted)
+    if suffix not in (None, ".parquet"):
+        return read_table(path, suffix, wanted, form)
+    file, _ = split_off(path)
+    if suffix is None and os.path.exists(file) and not os.path.isdir(file):
+        others = "; plain text needs two line-aligned files, one for each side" if form.parallel else ""
+        raise CorpusError(f"{path} is not a table that can be read ({', '.join(FILE_SUFFIXES)}){others}")
+    return None
+
+
+def _written(rows: NumberedRows, corpus: CorpusSpec, wanted: Wanted, form: TextForm, directory: Path) -> Dataset:
     """Returns the rows of files from the directory, where they are written unless the same are already there."""
-    form = location.form
     features = Features({LINE: Value("int64"), **{name: Value("string") for name in form.names}})
-    paths = [dictionary_path()] if location.kind == "built-in" else list(location.paths)
-    choice = [list(map(os.path.abspath, paths)), location.wanted, [*form.names, form.packed, location.split]]
+    choice = [list(map(os.path.abspath, corpus.parts)), wanted, [*form.names, form.packed]]
+    files = [dictionary_path()] if corpus.is_built_in else corpus.parts
     place = directory / fingerprint_settings(choice)
-    made = fingerprint_settings([choice, *map(_stamp, paths)])
+    made = fingerprint_settings([choice, *map(_stamp, files)])
     file = place / f"{made}.arrow"
     # A pipe can be read only once, and its status does not depend on its contents.
-    if not file.is_file() or not all(map(os.path.isfile, paths)):
+    if not file.is_file() or not all(map(os.path.isfile, files)):
         shutil.rmtree(place, ignore_errors=True)
         place.mkdir(parents=True)
         with (
@@ -111,31 +154,15 @@ def _written(rows: NumberedRows, location: CorpusLocation, directory: Path) -> D
             while batch := list(islice(rows, ROWS_PER_TABLE)):
                 numbers, texts = zip(*batch, strict=True)
                 writer.write_table(pa.table([numbers, *zip(*texts, strict=True)], schema=features.arrow_schema))
-    corpus = Dataset.from_file(str(file))
-    corpus._fingerprint = made
-    return corpus
+    text = Dataset.from_file(str(file))
+    text._fingerprint = made
+    return text
 
 
 def _stamp(path: str) -> list[int]:
     """Returns what changes whenever a file does, without reading it."""
     status = os.stat(path)
     return [status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns]
-
-
-def _open(location: CorpusLocation) -> tuple[Wanted, NumberedRows]:
-    """Returns the names or languages of the columns of files, if known, and their rows."""
-    paths, form = location.paths, location.form
-    if location.kind == "built-in":
-        return ("en", None), enumerate(read_cmudict(location.split or ""), start=1)
-    if location.kind == "table":
-        if form.tagged:
-            return location.wanted, read_conll(paths[0], location.wanted)
-        return read_table(paths[0], table_suffix(paths[0]) or "", location.wanted, form)
-    if form.packed:
-        return (None,), enumerate(((piece,) for piece in read_pieces(paths[0])), start=1)
-    rows = _aligned_lines(*paths) if len(paths) == 2 else ((line,) for line in read_lines(paths[0]))
-    suffixes = (Path(without_suffix(path).removesuffix(".txt")).suffix[1:] for path in paths)
-    return tuple(suffixes), enumerate(rows, start=1)
 
 
 def _aligned_lines(first_path: str, second_path: str) -> Iterator[tuple[str, str]]:
@@ -148,104 +175,74 @@ def _aligned_lines(first_path: str, second_path: str) -> Iterator[tuple[str, str
         yield source, target
 
 
-def as_text(dataset: Dataset, form: TextForm, names: Wanted, name: str, directory: Path) -> Dataset:
-    """Returns columns of a dataset, by default those with the form's names, as text without nulls.
-
-    What is not yet text is written to the directory.
-    """
-    dataset = dataset.with_format(None) if dataset.format["type"] else dataset
-    chosen = list(zip(form.columns, names, strict=True))
-    features = dataset.features
-    for column, its in chosen:
-        if its not in features and not column.optional:
-            raise CorpusError(f"{name}: no column {its!r}; there are {', '.join(map(repr, features))}")
-        kind = getattr(features[its], "dtype", "lists") if its in features else None
-        is_number = column.numbers and re.fullmatch(r"bool|u?int\d+|float\d+", str(kind))
-        if kind not in (None, "string", "large_string", "string_view") and not is_number:
-            raise CorpusError(f"{name}: column {its!r} holds {kind}, which is not text")
-    if all(its in features and features[its] == Value("string") for _, its in chosen) and not any(
-        dataset.data.column(its).null_count for _, its in chosen
-    ):
-        renamed = {its: column.name for column, its in chosen if its != column.name}
-        return dataset.select_columns([its for _, its in chosen]).rename_columns(renamed)
-    classes = {its: one.names for its, one in features.items() if isinstance(one, ClassLabel)}
-
-    def texts(table: pa.Table) -> pa.Table:
-        return pa.table({column.name: _texts(table, its, classes.get(its)) for column, its in chosen})
-
-    made = fingerprint_settings([dataset._fingerprint, names, form.names])
-    directory.mkdir(parents=True, exist_ok=True)
-    return (
-        dataset.with_format("arrow")
-        .map(
-            texts,
-            batched=True,
-            remove_columns=dataset.column_names,
-            features=Features({column: Value("string") for column in form.names}),
-            new_fingerprint=made,
-            cache_file_name=str(directory / f"{made}.arrow"),
-        )
-        .with_format(None)
-    )
+def as_text(dataset: Dataset, form: TextForm, names: Wanted, name: str) -> Dataset:
+    """Returns columns of a dataset, one for each of a form's, as text without nulls; what is text stays on disk."""
+    table = dataset.with_format("arrow")[:]
+    texts = {
+        column.name: _texts(table, dataset.features, its, column, name)
+        for column, its in zip(form.columns, names, strict=True)
+    }
+    return Dataset(pa.table(texts), fingerprint=fingerprint_settings([dataset._fingerprint, names, form.names]))
 
 
-def _texts(table: pa.Table, name: str | None, classes: list[str] | None) -> pa.Array:
+def _texts(table: pa.Table, features: Features, its: str | None, column: Column, name: str) -> pa.ChunkedArray:
     """Returns a column as text, with an empty one for a null and for a column that is missing."""
-    if name not in table.column_names:
-        return pa.array([""] * table.num_rows, pa.string())
-    values = table.column(name)
-    if classes is not None:
+    if its not in features:
+        if not column.optional:
+            raise CorpusError(f"{name}: no column {its!r}; there are {', '.join(map(repr, features))}")
+        return pa.nulls(len(table), pa.string()).fill_null("")
+    kind, values = getattr(features[its], "dtype", "lists"), table[its]
+    is_number = column.numbers and re.fullmatch(r"bool|u?int\d+|float\d+", kind)
+    if kind not in ("string", "large_string", "string_view") and not is_number:
+        raise CorpusError(f"{name}: column {its!r} holds {kind}, which is not text")
+    if isinstance(features[its], ClassLabel):
         known = pc.if_else(pc.greater_equal(values, 0), values, None)  # -1 is a text without a label.
-        values = pa.array(classes).take(known.combine_chunks())
-    return pc.fill_null(values.cast(pa.string()), "")
+        values = pa.array(features[its].names).take(known.combine_chunks())
+    return values.cast(pa.string()).fill_null("")
 
 
-def _loaded(location: CorpusLocation, directory: Path) -> tuple[Dataset, Wanted]:
-    """Returns the columns of a dataset as text, and their names in it.
+def _loaded(corpus: CorpusSpec, wanted: Wanted, form: TextForm, directory: Path) -> tuple[Wanted, Dataset]:
+    """Returns the names of a dataset's columns for a form, and their text.
 
     Errors of the readers of `datasets` may be of any class; the first line of their cause is the most informative.
     """
     try:
-        dataset, names = _load(location, directory)
-        return as_text(dataset, location.form, names, str(location), directory), names
+        dataset = _load(corpus, directory)
+        names = choose_columns(dataset.column_names, wanted, str(corpus), form)
+        return names, as_text(dataset, form, names, str(corpus))
     except CorpusError:
         raise
     except Exception as error:
         reason = (str(error.__cause__ or error).strip() or type(error).__name__).splitlines()[0]
-        raise CorpusError(f"{location} cannot be loaded: {reason}") from error
+        raise CorpusError(f"{corpus} cannot be loaded: {reason}") from error
 
 
-def _load(location: CorpusLocation, directory: Path) -> tuple[Dataset, Wanted]:
-    """Loads a dataset: one saved on this disk, or by a builder of `datasets`.
+def _load(corpus: CorpusSpec, directory: Path) -> Dataset:
+    """Loads a dataset that was saved on this disk, or one by a builder of `datasets`.
 
-    Returns also the names of its columns for the form; those in a column of columns have a name like `translation.en`.
+    Columns in a column of columns have names like `translation.en`.
     """
-    path = location.paths[0]
-    is_saved = any(Path(path, name).exists() for name in ("state.json", "dataset_dict.json"))
-    if is_saved:
-        dataset = datasets.load_from_disk(path)
+    path, parts = split_off(corpus.parts[0])
+    if any(Path(path, name).exists() for name in ("state.json", "dataset_dict.json")):
+        dataset = datasets.load_from_disk(str(Path(path, *parts)))  # Each split has a folder.
     else:
-        dataset = datasets.load_dataset(**_arguments(location, directory), split=location.split)
+        config, split = [None, None, *parts][-2:]
+        dataset = datasets.load_dataset(**_arguments(path, config, directory), split=split)
     if isinstance(dataset, datasets.DatasetDict):
-        split = location.split or (next(iter(dataset)) if len(dataset) == 1 else None)
-        if split not in dataset:
-            name = ":".join(filter(None, (path, location.config)))
-            raise CorpusError(f"{location}: name one of its splits: {', '.join(f'{name}:{one}' for one in dataset)}")
-        dataset = dataset[split]
-    elif is_saved and location.split is not None:
-        raise CorpusError(f"{location} has no splits: leave {location.split!r} out")
-    dataset = dataset.flatten()
-    return dataset, choose_columns(dataset.column_names, location.wanted, str(location), location.form)
+        if len(dataset) > 1:
+            splits = ", ".join(f"{corpus}:{split}" for split in dataset)
+            raise CorpusError(f"{corpus}: name one of its splits: {splits}")
+        (dataset,) = dataset.values()
+    return dataset.flatten()
 
 
-def _arguments(location: CorpusLocation, directory: Path) -> dict[str, Any]:
-    """Returns what `datasets` loads a location by."""
-    path = location.paths[0]
-    arguments: dict[str, Any] = {"path": path, "name": location.config}
-    if os.path.isfile(path):
+def _arguments(path: str, config: str | None, directory: Path) -> dict[str, Any]:
+    """Returns what `datasets` loads a file, a directory or a Hub id by."""
+    arguments: dict[str, Any] = {"path": path, "name": config}
+    if table_suffix(path) and not os.path.isdir(path):
         arguments = {"path": "parquet", "data_files": glob.escape(path)}
     elif os.path.isdir(path) and glob.has_magic(os.path.realpath(path)):
-        raise CorpusError(f"{location}: `datasets` would read *, ? and [ in its path as a pattern: rename it")
+        raise CorpusError(f"{path}: `datasets` would read *, ? and [ in its path as a pattern: rename it")
     if os.path.exists(path):
         arguments["cache_dir"] = str(directory / "datasets")
     if hasattr(datasets.load_dataset_builder(**arguments).config, "keep_default_na"):

@@ -148,7 +148,7 @@ def prepare_corpus(
         if (there := StoredCorpus(directory)).fingerprint == made:
             return there
     name, form = corpus.info.description or "the dataset", encoder.form
-    corpus = as_text(corpus, form, form.names, name, directory)
+    corpus = as_text(corpus, form, form.names, name)
     kind = Value("uint16" if encoder.ids(tokenizer) <= 1 << 16 else "uint32")
     features = Features({column: ListOf(kind) for column in encoder.columns})
     batches = _Batches(tokenizer, encoder, features.arrow_schema, max_length, len(corpus))

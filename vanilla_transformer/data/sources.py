@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vanilla_transformer.data.text_lines import COMPRESSED, without_suffix
-from vanilla_transformer.errors import CorpusError, closest, did_you_mean
+from vanilla_transformer.errors import CorpusError
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -97,6 +97,7 @@ SETTINGS = ("weight", *COLUMN_SETTINGS)
 CMUDICT = "cmudict"
 CONLL_SUFFIXES = (".conll", ".conllu")
 FILE_SUFFIXES = (".tsv", ".csv", ".jsonl", ".parquet")
+JSON_SUFFIXES = (".jsonl", ".json", ".ndjson", ".jsonlines")
 
 
 @dataclass(frozen=True)
@@ -115,14 +116,24 @@ class CorpusSpec:
         object.__setattr__(self, "parts", tuple(map(os.path.expanduser, self.parts)))
 
     @property
-    def columns(self) -> Wanted:
-        """Names of all columns that it can name, None where it names none."""
-        return tuple(getattr(self, setting) for setting in COLUMN_SETTINGS)
+    def columns(self) -> dict[str, str]:
+        """The names that it gives to columns, by setting."""
+        named = {setting: getattr(self, setting) for setting in COLUMN_SETTINGS}
+        return {setting: name for setting, name in named.items() if name is not None}
 
     @property
-    def may_have_columns(self) -> bool:
-        """Tells by its words whether it is a table or a dataset, without a check that it exists."""
-        return len(self.parts) == 1 and self.parts[0].partition(":")[0] != CMUDICT
+    def is_built_in(self) -> bool:
+        """Whether the package brings it."""
+        return self.parts[0].partition(":")[0] == CMUDICT
+
+    def is_lines(self, form: TextForm) -> bool:
+        """Tells whether it is plain text, whose lines are rows of the form, rather than a table or a dataset."""
+        path = self.parts[0]
+        if len(self.parts) == 2:
+            return True
+        if form.tagged or len(form.columns) > 1 or table_suffix(path):
+            return False
+        return path.endswith((".txt", *COMPRESSED)) or (os.path.exists(path) and not os.path.isdir(path))
 
     def __str__(self) -> str:
         return " and ".join(self.parts)
@@ -135,7 +146,7 @@ def parse_corpora(words: Sequence[Word]) -> Corpora:
     """Reads the corpora in a list of words: ``+`` separates two, and ``name=value`` belongs to the corpus before it.
 
     ``news.en news.de weight=0.7 + europarl.parquet weight=0.3 source_column=en target_column=de`` are two corpora. An
-    existing file is always a file, as is a word that resembles none of `SETTINGS`.
+    existing file is always a file.
     """
     corpora: list[list[str]] = [[]]
     for word in words:
@@ -177,20 +188,16 @@ def _parse_one(words: list[str]) -> CorpusSpec:
     for word in words:
         name, equals, value = word.partition("=")
         name = name.replace("-", "_")
-        if not equals or os.path.exists(word) or not closest(name, SETTINGS, cutoff=0.6):
+        if not equals or name not in SETTINGS or os.path.exists(word):
             parts.append(word)
-        elif name not in SETTINGS:
-            hint = did_you_mean(name, SETTINGS) or "."
-            raise CorpusError(f"a corpus has no setting {name!r}{hint} There are {', '.join(SETTINGS)}")
         elif name in settings:
             raise CorpusError(f"{name} is given twice, as {settings[name]!r} and {value!r}: leave one of them out")
         else:
             settings[name] = value
     if not parts:
         raise CorpusError(f"there is no corpus beside {' '.join(words) or BETWEEN_CORPORA}")
-    weight = None
-    if "weight" in settings:
-        given = settings.pop("weight")
+    given, weight = settings.pop("weight", None), None
+    if given is not None:
         with suppress(ValueError):
             weight = float(given)
         if weight is None or not 0 < weight < math.inf:
@@ -198,86 +205,13 @@ def _parse_one(words: list[str]) -> CorpusSpec:
     return CorpusSpec(tuple(parts), weight, **settings)
 
 
-@dataclass(frozen=True)
-class CorpusLocation:
-    """The location of a corpus, and the form that is read there.
-
-    `kind` is ``lines`` (a file for each column), ``table`` (one file), ``dataset`` (for `datasets`) or ``built-in``.
-    `wanted` are the names of columns that the user gave.
-    """
-
-    kind: str
-    paths: tuple[str, ...]
-    form: TextForm
-    wanted: Wanted
-    config: str | None = None
-    split: str | None = None
-
-    def __str__(self) -> str:
-        return " and ".join(self.paths)
-
-
-def locate(corpus: CorpusSpec, form: TextForm) -> CorpusLocation:
-    """Returns the location that the words for a corpus mean, for reading a form."""
-    known = [column.setting for column in form.columns]
-    for setting, name in zip(COLUMN_SETTINGS, corpus.columns, strict=True):
-        if name is not None and setting not in known:
-            raise CorpusError(f"{corpus}: {form.unit} have no {setting}, but {' and '.join(known)}")
-    wanted = tuple(getattr(corpus, setting) for setting in known)
-    kind, paths, parts = "lines", corpus.parts, list[str]()
-    if any("://" in path and not os.path.exists(path) for path in paths):
-        raise CorpusError(f"{corpus} must be files or directories of this machine, or a name on the Hub")
-    if len(paths) > (2 if form.parallel else 1):
-        files = "two line-aligned files or " if form.parallel else ""
-        raise CorpusError(f"{corpus}: {form.unit} come from {files}one source; separate several corpora with +")
-    if len(paths) == 1:
-        path, parts = split_off(paths[0])
-        kind, paths = _kind(path, parts, form), (path,)
-    elif any(map(table_suffix, paths)):
-        raise CorpusError(f"{corpus} are not two line-aligned text files: give one table at a time")
-    if form.packed and kind != "lines":
-        raise CorpusError(f"{corpus}: only plain text files can be packed: leave documents out, or give its text")
-    if kind in ("lines", "built-in") and any(wanted):
-        raise CorpusError(f"{corpus} has no named columns: leave the names out")
-    if len(parts) > 2:
-        raise CorpusError(f"{corpus}: write NAME, NAME:SPLIT or NAME:CONFIG:SPLIT")
-    config, split = [None, None, *parts][-2:]
-    return CorpusLocation(kind, paths, form, wanted, config, split)
-
-
-def _kind(path: str, parts: list[str], form: TextForm) -> str:
-    """Returns the kind of a single source, given its path or name, and its configuration and split."""
-    suffix, single = table_suffix(path), len(form.columns) == 1
-    if form.tagged:
-        if parts or suffix not in (None, ".tsv"):
-            raise CorpusError(f"{form.unit} are read from files of CoNLL columns, and {path} is none")
-        return "table"
-    if path == CMUDICT and len(parts) < 2 and form.parallel:
-        return "built-in"
-    if not os.path.exists(path):
-        is_file = suffix or (single and path.endswith((".txt", *COMPRESSED)))
-        if is_file or not re.fullmatch(r"[\w-][\w.-]*(/[\w.-]+)?", path):
-            raise CorpusError(f"{path} does not exist")
-    elif not os.path.isdir(path):
-        if parts:
-            raise CorpusError(f"{path} is a file, which has no split {':'.join(parts)!r}")
-        if suffix is None and not single:
-            others = "; plain text needs two line-aligned files, one for each side" if form.parallel else ""
-            raise CorpusError(f"{path} is not a table that can be read ({', '.join(FILE_SUFFIXES)}){others}")
-        if suffix != ".parquet":
-            return "table" if suffix else "lines"
-    return "dataset"
-
-
 def split_off(source: str) -> tuple[str, list[str]]:
     """Splits NAME:CONFIG:SPLIT; an existing path takes precedence over colons."""
-    if os.path.exists(source):
-        return source, []
-    for parts in (1, 2):
+    for parts in (0, 1, 2):
         name, *rest = source.rsplit(":", parts)
-        if len(rest) == parts and os.path.exists(name):
+        if os.path.exists(name):
             return name, rest
-    name, *rest = source.split(":")
+    name, *rest = re.split(":(?!//)", source, maxsplit=2)
     return name, rest
 
 
@@ -289,11 +223,9 @@ def refuse_pipes(corpora: Sequence[CorpusSpec]) -> None:
 
 
 def table_suffix(path: str) -> str | None:
-    """Returns the suffix that marks a file as a table, None for other files; refuses one that looks like one."""
+    """Returns the suffix that marks a file as a table, None for other files."""
     suffix = Path(without_suffix(path)).suffix.lower()
-    if suffix in (".json", ".ndjson", ".jsonlines"):
-        raise CorpusError(f"{path}: a table with a JSON object on each line ends with .jsonl: rename it if it is one")
-    return suffix if suffix in FILE_SUFFIXES else None
+    return ".jsonl" if suffix in JSON_SUFFIXES else suffix if suffix in FILE_SUFFIXES else None
 
 
 def has_columns(path: str, form: TextForm) -> bool:

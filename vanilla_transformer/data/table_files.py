@@ -125,7 +125,7 @@ def _json_records(path: str) -> Records:
         if not line.strip():
             continue
         try:
-            record = json.loads(line, object_pairs_hook=_without_twins)
+            record = json.loads(line)
         except (ValueError, RecursionError) as error:
             raise CorpusError(f"{path}, line {number}: not JSON ({error})") from error
         if not isinstance(record, dict):
@@ -134,15 +134,6 @@ def _json_records(path: str) -> Records:
             languages = record.pop("translation")
             record |= {TRANSLATION + language: text for language, text in languages.items()}
         yield number, record
-
-
-def _without_twins(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    """Returns a JSON object; refuses a repeated name, whose first value would be lost."""
-    record = dict(pairs)
-    if len(record) < len(pairs):
-        names = [name for name, _ in pairs]
-        raise ValueError(f"{next(name for name in names if names.count(name) > 1)!r} occurs twice in an object")
-    return record
 
 
 def read_conll(path: str, wanted: Wanted) -> NumberedRows:

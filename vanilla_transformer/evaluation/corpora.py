@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from vanilla_transformer.data.sources import CorpusSpec, TextForm, locate
+from vanilla_transformer.data.sources import CorpusSpec, TextForm
 from vanilla_transformer.evaluation.metrics import Metric, check_names
 from vanilla_transformer.recipe.reading import load_recipe
 
@@ -37,12 +37,11 @@ def choose_metrics(
 def with_columns_of_model(corpus: CorpusSpec, model: str, form: TextForm) -> CorpusSpec:
     """Returns a table or dataset that names no columns with those that the model's recipe names; others unchanged."""
     recipe = Path(model) / "recipe.yaml"
-    has_columns = locate(corpus, form).kind in ("table", "dataset")
-    if any(corpus.columns) or form.parallel or not has_columns or not recipe.is_file():
+    if corpus.columns or form.parallel or corpus.is_lines(form) or not recipe.is_file():
         return corpus
     data = load_recipe(recipe, lenient=True).data
     corpora = (one for part in ("train", "dev", "test") for one in data.corpora(part))
-    known = next((one for one in corpora if any(one.columns)), corpus)
+    known = next((one for one in corpora if one.columns), corpus)
     return dataclasses.replace(corpus, **{column.setting: getattr(known, column.setting) for column in form.columns})
 
 

@@ -128,7 +128,9 @@ class Data(Block):
         """Returns the corpora of `train`, `dev` or `test`; columns named for all apply to tables that name none."""
         named = {column: getattr(self, column) for column in COLUMN_SETTINGS}
         return tuple(
-            dataclasses.replace(corpus, **named) if corpus.may_have_columns and not any(corpus.columns) else corpus
+            corpus
+            if corpus.columns or corpus.is_built_in or len(corpus.parts) > 1
+            else dataclasses.replace(corpus, **named)
             for corpus in getattr(self, name)
         )
 

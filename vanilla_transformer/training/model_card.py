@@ -144,7 +144,7 @@ def _rendered(directory: Path, metadata: ModelCardData, run: _Run, title: str | 
             "languages": [language for language in summary.languages if language],
             "corpora": {part: " + ".join(map(_name, recipe.data.corpora(part))) for part in ("train", "dev", "test")},
             "start": start and _names((start,))[0],
-            "built_in": any(corpus.parts[0].partition(":")[0] == CMUDICT for corpus in recipe.data.train),
+            "built_in": any(corpus.is_built_in for corpus in recipe.data.train),
             "weights": describe_weights(summary.averaged_steps),
             "form": task.form,
             "max_length": recipe.data.max_length,
@@ -263,7 +263,7 @@ def _name(corpus: CorpusSpec) -> str:
     """Returns a readable name for a corpus, with its columns and, in a mixture, its weight."""
     pair = corpus.source_column, corpus.target_column
     beside = [
-        " to ".join(name or "..." for name in pair) if any(pair) else " and ".join(filter(None, corpus.columns)),
+        " to ".join(name or "..." for name in pair) if any(pair) else " and ".join(corpus.columns.values()),
         "" if corpus.weight is None else f"weight {corpus.weight:g}",
     ]
     return " ".join([" and ".join(_names(corpus.parts)), *(f"({words})" for words in beside if words)])
