@@ -121,3 +121,7 @@ def test_wrong_alignment_heads_are_refused(model, tokenizer):
             alignments(model, tokenizer, SOURCES, TARGETS, heads=AlignmentHeads(((1, 2), wrong)))
     with refused(ModelError, "two tokens"):
         choose_alignment_heads(model, tokenizer, ["A", " "], [" ", "A"])
+    indifferent = random_model("translator", vocab_size=len(tokenizer))
+    torch.nn.init.zeros_(indifferent.model.shared.weight)
+    with refused(ModelError, "source token"):
+        choose_alignment_heads(indifferent, tokenizer, SOURCES, TARGETS)

@@ -3,11 +3,14 @@
 import gzip
 import json
 import math
+import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from huggingface_hub import ModelCard
+from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
 from vanilla_transformer.cli import main
@@ -127,6 +130,18 @@ def test_an_option_of_evaluate_is_refused_where_it_means_nothing(trained, recipe
     data = ["--data", *recipes["lines"].data.dev[0].parts]
     assert main(["evaluate", str(trained("lines")), *data, "--num-beams", "2"]) == 2
     assert "num_beams" in capsys.readouterr().err
+
+
+def test_a_score_that_is_no_number_is_left_out_of_the_card_and_null_in_json(trained, recipes, tmp_path, capsys):
+    model = shutil.copytree(trained("lines"), tmp_path / "model")
+    weights = load_file(model / "model.safetensors")
+    save_file({name: weight * 1e6 for name, weight in weights.items()}, model / "model.safetensors")
+    words = ["evaluate", str(model), "--data", *recipes["lines"].data.dev[0].parts, "--card"]
+    assert main(words) == 0 and "leaves out" in capsys.readouterr().out
+    assert main([*words, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out, parse_constant=pytest.fail)
+    assert [score["value"] is None for score in found["scores"]] == [True, False]
+    assert "inf" not in str(ModelCard.load(model / "README.md").data.to_dict()["model-index"])
 
 
 @pytest.mark.parametrize("kind", ["lines", "packed", "masked"])

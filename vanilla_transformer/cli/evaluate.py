@@ -118,7 +118,9 @@ class Evaluate:
         }
         figures = (f"{name.replace('_', ' ')}: {round(value, 1):,}" for name, value in evaluation.figures.items())
         lines = [*map(str, evaluation.scores.values()), "; ".join(figures)]
-        write_whole(None, [json.dumps(result)] if self.json else lines)
+        # JSON has neither NaN nor infinity.
+        in_json = json.dumps(json.loads(json.dumps(result), parse_constant=lambda name: None))
+        write_whole(None, [in_json] if self.json else lines)
         if self.output is not None:
             write_whole(self.output, evaluation.predictions)
 

@@ -26,7 +26,8 @@ class Score:
     signature: str
 
     def __str__(self) -> str:
-        return f"{self.name} = {self.value:.2f}  ({self.signature})"
+        left_out = "" if math.isfinite(self.value) else ", which a model card leaves out"
+        return f"{self.name} = {self.value:.2f}  ({self.signature}){left_out}"
 
 
 @dataclass(frozen=True)

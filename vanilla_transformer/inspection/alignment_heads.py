@@ -55,7 +55,7 @@ def choose_alignment_heads(
     it rises by more than a hundredth.
 
     Raises:
-        ModelError: The model has no attention over the source, or no pair has anything to align.
+        ModelError: The model has no attention over the source, or no pair has anything to align by.
     """
     aligner = Aligner(model, tokenizer)
     pairs = sides(model, tokenizer, sources, targets)
@@ -63,6 +63,8 @@ def choose_alignment_heads(
     if not pairs:
         raise ModelError("Heads are chosen on pairs of at least two tokens on each side, but there are none.")
     differences = [prediction_difference(aligner, *pair) for pair in pairs]
+    if not sum(difference.sum() for difference in differences) > 0:
+        raise ModelError("No head can be chosen: on these pairs, no target token needs any source token.")
     choices = []
     for step in STEPS:
         every = every_head(model)

@@ -4,6 +4,7 @@ import dataclasses
 import hashlib
 import html
 import json
+import math
 import re
 from collections.abc import Mapping, Sequence
 from importlib.metadata import version
@@ -57,12 +58,15 @@ def card_for_hub(directory: Path, repo_id: str) -> str:
 def add_scores(directory: Path, corpus: CorpusSpec, scores: Sequence[Score], settings: Mapping[str, object]) -> None:
     """Adds scores to the metadata of a card, replacing earlier ones of the same data, metric and settings.
 
+    NaN and infinity are left out: the Hub takes only numbers.
+
     Args:
         settings: Decoding settings that differ from the model's own.
     """
     if not (directory / CARD).is_file():
         write_model_card(directory)
     task = _task(directory)
+    scores = [score for score in scores if math.isfinite(score.value)]
     added = [_result(task, corpus, score, settings) for score in scores]
     identities = [_identity(result) for result in added]
     unmodified = is_unmodified(_read(directory / CARD))
@@ -116,6 +120,7 @@ def _metadata(directory: Path, run: _Run, answers: Sequence[str]) -> ModelCardDa
             _result(task, recipe.data.corpora(part)[0], score)
             for part, scores in summary.scores.items()
             for score in scores
+            if math.isfinite(score.value)
         ]
         facts = {
             "language": [re.split("[_-]", language)[0] for language in summary.languages if language],
