@@ -12,7 +12,6 @@ from huggingface_hub import (
     CommitOperationAdd,
     CommitOperationDelete,
     HfApi,
-    ModelInfo,
     RepoCard,
     constants,
     hf_hub_download,
@@ -38,7 +37,8 @@ from vanilla_transformer.training.run_directory import RECIPE
 # The code of the model classes.
 _FOLDERS = [Path(__file__).with_name(name) for name in ("model", "recurrent")]
 _CODE = tuple(sorted({file.name for folder in _FOLDERS for file in folder.glob("[!_]*.py")}))
-# Nothing else is uploaded: no checkpoint, no log, no data.
+# Nothing else is uploaded: no checkpoint, no log, no data. What an earlier push uploaded of these and the folder has
+# no longer is removed, such as weights in other shards.
 SENT = [
     "config.json",
     "generation_config.json",
@@ -51,8 +51,6 @@ SENT = [
     RECIPE,
     "learning_curves.png",
 ]
-# Files of an earlier push that may be obsolete: weights in other shards, code of another version.
-_REPLACED = ["model*.safetensors", "model.safetensors.index.json", NAME, *_CODE]
 
 
 def push_model(
@@ -83,31 +81,31 @@ def push_model(
     with _as_ours(directory) as directory:
         model_type = _check_model(directory)
         api = HfApi(library_name="vanilla_transformer", token=True)
-        repo_id, there = _made_or_found(api, repo_id, private)
-        kind = (getattr(there, "config", None) or {}).get("model_type", model_type)
-        if kind != model_type:
-            raise _taken(repo_id, f"a {kind} model")
-        if revision not in (None, constants.DEFAULT_REVISION):
-            api.create_branch(repo_id, branch=revision, exist_ok=True)
+        repo_id = repo_id if "/" in repo_id else f"{api.whoami()['name']}/{repo_id}"
+        is_new = _is_new(api, repo_id, model_type, private)
         renew(directory)
         if not (directory / CARD).is_file():
             write_model_card(directory)
         names, card = _sent(directory), card_for_hub(directory, repo_id)
+        replaced = {CARD: card.encode()}
+        if RECIPE in names:
+            recipe = without_local_paths(load_recipe(directory / RECIPE, lenient=True))
+            replaced[RECIPE] = recipe.to_yaml().encode()
+        if is_new:
+            api.create_repo(repo_id, private=private or None, exist_ok=True)
+        if revision not in (None, constants.DEFAULT_REVISION):
+            api.create_branch(repo_id, branch=revision, exist_ok=True)
         if not replace_card and _others_wrote_the_card(card, repo_id, revision):
             report(
                 f"the card of {repo_id} on the Hub was written or edited by others and is kept: --replace-card "
                 f"replaces it with that of {directory}."
             )
             names.remove(CARD)
-        replaced = {CARD: card.encode()}
-        if RECIPE in names:
-            recipe = without_local_paths(load_recipe(directory / RECIPE, lenient=True))
-            replaced[RECIPE] = recipe.to_yaml().encode()
-        earlier = filter_repo_objects(api.list_repo_files(repo_id, revision=revision), allow_patterns=_REPLACED)
+        earlier = filter_repo_objects(api.list_repo_files(repo_id, revision=revision), allow_patterns=SENT)
         added = [CommitOperationAdd(name, replaced.get(name, directory / name)) for name in names]
         commit = api.create_commit(
             repo_id,
-            [*added, *(CommitOperationDelete(name) for name in {*earlier} - {*names})],
+            [*added, *(CommitOperationDelete(name) for name in {*earlier} - {*names, CARD})],
             commit_message=message or f"Push {directory.resolve().name} with vanilla_transformer",
             revision=revision,
         )
@@ -145,21 +143,17 @@ def _check_model(directory: Path) -> str:
     return config.model_type
 
 
-def _made_or_found(api: HfApi, name: str, private: bool) -> tuple[str, ModelInfo | None]:
-    """Returns a repository's full name, in the user's own namespace if need be, and what was there, if anything."""
-    repo_id = name if "/" in name else f"{api.whoami()['name']}/{name}"
+def _is_new(api: HfApi, repo_id: str, model_type: str, private: bool) -> bool:
+    """Tells whether there is no such repository yet; raises PushError if there is one for something else."""
     try:
         there = api.model_info(repo_id)
     except RepositoryNotFoundError:
-        api.create_repo(repo_id, private=private or None, exist_ok=True)
-        return repo_id, None
-    if private and not there.private:
-        raise _taken(repo_id, "public")
-    return repo_id, there
-
-
-def _taken(repo_id: str, by: str) -> PushError:
-    return PushError(f"{repo_id} on the Hub is {by}: choose another name, or change it in its settings.")
+        return True
+    kind = (there.config or {}).get("model_type", model_type)
+    found = f"a {kind} model" if kind != model_type else "public" if private and not there.private else None
+    if found:
+        raise PushError(f"{repo_id} on the Hub is {found}: choose another name, or change it in its settings.")
+    return False
 
 
 def _sent(directory: Path) -> list[str]:

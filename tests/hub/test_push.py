@@ -82,6 +82,28 @@ def test_a_push_to_a_branch_makes_it_and_leaves_the_main_one_alone(ann: HubServe
     assert repository.files("trial") == before | {"learning_curves.png": b"others"}
 
 
+def test_files_of_an_earlier_push_that_the_directory_no_longer_has_go_and_those_of_others_stay(
+    ann: HubServer, directory: Path
+):
+    assert push(directory, "ann/tiny") == 0
+    repository = ann.repositories["ann/tiny"]
+    repository.commit("main", repository.files() | {"vocab.json": b"{}", "notes.py": b"", "README.md": b"by hand"}, "")
+    for name in ("chat_template.jinja", "recipe.yaml", "README.md"):
+        (directory / name).unlink()
+    before = repository.files()
+    assert push(directory, "ann/tiny") == 0
+    assert before.keys() - repository.files().keys() == {"chat_template.jinja", "recipe.yaml", "vocab.json"}
+    assert repository.files()["README.md"] == b"by hand"
+
+
+def test_nothing_is_made_on_the_hub_for_a_directory_whose_recipe_cannot_be_read(
+    ann: HubServer, directory: Path, capsys
+):
+    (directory / "recipe.yaml").write_text("seed: one\n")
+    assert push(directory, "ann/tiny") == 2 and "recipe.yaml" in complaint(capsys)
+    assert not ann.repositories
+
+
 def test_a_private_push_makes_a_private_place_and_takes_no_public_one(ann: HubServer, directory: Path, capsys):
     assert push(directory, "ann/secret", "--private") == 0 and ann.repositories["ann/secret"].private
     assert push(directory, "ann/open") == 0 and not ann.repositories["ann/open"].private
