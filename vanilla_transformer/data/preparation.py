@@ -29,7 +29,7 @@ from vanilla_transformer.model.tokenization_vanilla_transformer import VanillaTr
 # Version of the stored format; a new number makes all tokens again.
 LAYOUT = 4
 TOKENS_FILE = "tokens.arrow"
-REPORT_FILE = "report.json"
+REPORT_FILE = "tokens.json"
 Piece = tuple[Ids, NDArray[np.integer]]
 """Ids of some rows of a column one after the other, and where each row begins and ends in them."""
 
@@ -152,7 +152,6 @@ def prepare_corpus(
     kind = Value("uint16" if encoder.ids(tokenizer) <= 1 << 16 else "uint32")
     features = Features({column: ListOf(kind) for column in encoder.columns})
     batches = _Batches(tokenizer, encoder, features.arrow_schema, max_length, len(corpus))
-    directory.mkdir(parents=True, exist_ok=True)
     (directory / REPORT_FILE).unlink(missing_ok=True)  # It would not be that of the next tokens.
     with atomic_directory(directory, "tokens", last=REPORT_FILE) as temporary:
         corpus.with_format("arrow").map(
