@@ -31,7 +31,7 @@ class Evaluate:
     #: Further models of the same vocabulary, which form an ensemble with the first one.
     models: Annotated[tuple[str, ...], Positional, arg(metavar="[MODEL ...]", help_behavior_hint="")] = ()
     #: Metrics (default: those of the model's recipe, or else of its task). Translation: sacrebleu, chrf, ter,
-    #: tokenized_bleu, paper_bleu (German; paper_bleu:fr for French, etc.), wer, per. Classifiers: accuracy, macro_f1.
+    #: tokenized_bleu, paper_bleu (German; paper_bleu:fr for French), wer, per. Classifiers: accuracy, macro_f1.
     #: Taggers: token_accuracy, seqeval. Language models: perplexity, bits_per_character, bits_per_byte.
     metrics: Annotated[tuple[str, ...], arg(metavar="METRIC ...", help_behavior_hint="")] = ()
     #: Write the translations, labels or tags to this file, one line per row of the corpus. For a language model: each

@@ -8,14 +8,6 @@ higher than with the script: 45.78 instead of 45.67 there.
 
 import re
 
-# Languages with rules of their own in the Moses tokenizer, by ISO code; listed here because importing sacremoses takes
-# long, in every run.
-LANGUAGES = tuple(
-    """
-    as bn ca cs de el en es et fi fr ga gu hi hu is it kn lt lv
-    ml mni mr nl or pa pl pt ro ru sk sl sv ta tdt te yue zh
-    """.split()  # noqa: SIM905
-)
 # Quotes that Moses' own replacements leave out: low and angular ones.
 STRAIGHT_QUOTES = str.maketrans(dict.fromkeys("„‟“”«»", '"') | dict.fromkeys("‚‛‘’‹›", "'"))
 # Matches do not overlap: in a-b-c only the first hyphen is split, as in the script.

@@ -64,13 +64,8 @@ def plot_attention(
     return cast("Figure", axes.figure)
 
 
-def plot_heads(
-    attention: Attention,
-    kind: Kind = "cross",
-    layer: int | Literal["mean"] = -1,
-    view: Literal["heatmap", "lines"] = "heatmap",
-) -> "Figure":
-    """Plots each head of a layer by itself, in a grid that fits a page, heat maps on one scale."""
+def plot_heads(attention: Attention, kind: Kind = "cross", layer: int | Literal["mean"] = -1) -> "Figure":
+    """Plots each head of a layer by itself, as heat maps on one scale, in a grid that fits a page."""
     attention.select(kind, layer, "mean")  # Refuses a missing layer or kind.
     layers, heads = attention.weights[kind].shape[:2]
     queries, keys = attention.queries(kind).texts, attention.keys(kind).texts
@@ -78,10 +73,8 @@ def plot_heads(
     columns = min(heads, 4 if heads > 4 else 2)
     rows = -(-heads // columns)
     cell = min(0.2, (_PAGE_WIDTH - 1.5) / (columns * across), (_PAGE_HEIGHT - 1.5) / (rows * down))
-    size = 1.5 + columns * (cell * across + 0.15), 1.5 + rows * (cell * down + 0.3)
-    if view == "lines":
-        size = _PAGE_WIDTH, min(_PAGE_HEIGHT, 0.5 + rows * (0.8 + 0.2 * max(across, down)))
-    figure = _new_figure(max(4.0, size[0]), max(2.5, size[1]))
+    width, height = 1.5 + columns * (cell * across + 0.15), 1.5 + rows * (cell * down + 0.3)
+    figure = _new_figure(max(4.0, width), max(2.5, height))
     grid = figure.subplots(rows, columns, squeeze=False, sharex=True, sharey=True)
     matrices = [attention.select(kind, layer, head).numpy() for head in range(1, heads + 1)]
     strongest = max(float(weights.max()) for weights in matrices)
@@ -90,14 +83,10 @@ def plot_heads(
         axes.set_axis_off()
     for head, (axes, weights) in enumerate(zip(grid.flat, matrices, strict=False), 1):
         axes.set_title(f"head {head}", fontsize=8)
-        if view == "lines":
-            _lines(axes, weights, queries, keys, (attending, attended), 7)
-        else:
-            image = _heatmap(axes, weights, queries, keys, max(3.0, min(7.0, 60 * cell)), strongest)
-    if view == "heatmap":
-        figure.supylabel(f"queries: {attending}", fontsize=9)
-        figure.supxlabel(f"keys: {attended}", fontsize=9)
-        figure.colorbar(image, ax=grid, label="attention weight", shrink=0.6)
+        image = _heatmap(axes, weights, queries, keys, max(3.0, min(7.0, 60 * cell)), strongest)
+    figure.supylabel(f"queries: {attending}", fontsize=9)
+    figure.supxlabel(f"keys: {attended}", fontsize=9)
+    figure.colorbar(image, ax=grid, label="attention weight", shrink=0.6)
     figure.suptitle(f"{TITLES[kind]}, {_named('layer', layer, layers)}", fontsize=9)
     return figure
 
@@ -142,20 +131,15 @@ def _heatmap(
 
 
 def _lines(
-    axes: "Axes",
-    weights: np.ndarray,
-    queries: Sequence[str],
-    keys: Sequence[str],
-    sides: tuple[str, str],
-    fontsize: float = 9,
+    axes: "Axes", weights: np.ndarray, queries: Sequence[str], keys: Sequence[str], sides: tuple[str, str]
 ) -> None:
     for query, key in zip(*np.nonzero(weights >= _FAINTEST), strict=True):
         alpha = min(float(weights[query, key]), 1)
         axes.plot([0, 1], [query, key], color=PALETTE[-1], alpha=alpha, linewidth=2, solid_capstyle="round")
     for place, texts, alignment, side in ((-0.03, queries, "right", sides[0]), (1.03, keys, "left", sides[1])):
-        axes.text(place, -0.9, side, ha=alignment, va="center", fontsize=fontsize - 1, color="#666666")
+        axes.text(place, -0.9, side, ha=alignment, va="center", fontsize=8, color="#666666")
         for row, text in enumerate(texts):
-            axes.text(place, row, text, ha=alignment, va="center", fontsize=fontsize, parse_math=False)
+            axes.text(place, row, text, ha=alignment, va="center", fontsize=9, parse_math=False)
     axes.set_xlim(-0.6, 1.6)
     axes.set_ylim(max(len(queries), len(keys)) - 0.5, -1.3)
     axes.set_axis_off()

@@ -273,7 +273,7 @@ class Evaluation(Block):
     #: Stop after this many evaluations without a lower loss on `dev`; off by default.
     patience: OptionalCount = None
     #: Metrics for `dev` and `test`; by default the task's. For translation sacrebleu and chrf; also ter,
-    #: tokenized_bleu, paper_bleu (or, for example, paper_bleu:fr), wer and per.
+    #: tokenized_bleu, paper_bleu (or paper_bleu:fr), wer and per.
     metrics: ChosenTexts = CHOSEN
     #: Texts to give to the model at the end; the answers are printed and added to its model card.
     examples: Texts = ()
