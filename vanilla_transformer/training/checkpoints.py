@@ -62,11 +62,9 @@ class Checkpoint:
         """Tells whether it also holds the optimizer and the random states."""
         return OPTIMIZER in self.files
 
-    def damage(self, *names: str) -> str | None:
-        """Names a file, of those of these names or of all, that is missing or cut, or None."""
+    def damage(self) -> str | None:
+        """Names a file that is missing or cut, or None."""
         for name, size in self.files.items():
-            if names and name not in names:
-                continue
             try:
                 found = (self.path / name).stat().st_size
             except OSError as error:
@@ -197,18 +195,11 @@ def remove_partial_files(directory: Path) -> None:
 def checkpoints_to_average(
     directory: Path, save_steps: int, last_step: int | None, number: int, report: Callable[[str], None]
 ) -> list[Checkpoint]:
-    """Returns the last `number` checkpoints for the average of section 6.1; damaged ones are reported and left out.
+    """Returns the last `number` checkpoints for the average of section 6.1.
 
     Only regular checkpoints and the one of the last step count: one written on a signal must not change the result.
     """
-    checkpoints = []
-    for one in _regular(list_checkpoints(directory, report), save_steps, last_step)[-number:]:
-        damage = one.damage(WEIGHTS)
-        if damage is None:
-            checkpoints.append(one)
-        else:
-            report(f"Checkpoint {one.path.name} is left out of the mean: {damage}.")
-    return checkpoints
+    return _regular(list_checkpoints(directory, report), save_steps, last_step)[-number:]
 
 
 def _regular(checkpoints: list[Checkpoint], save_steps: int, last_step: int | None) -> list[Checkpoint]:
@@ -266,7 +257,9 @@ def _read_weights(path: Path, model: torch.nn.Module) -> dict[str, torch.Tensor]
     try:
         weights = load_file(path / WEIGHTS)
     except (OSError, SafetensorError) as error:
-        raise RunError(f"The weights {path / WEIGHTS} cannot be read: {error}.") from None
+        raise RunError(
+            f"The weights {path / WEIGHTS} cannot be read: {error}; restore the file, or delete its directory."
+        ) from None
     found, wanted = (
         {(name, tuple(weight.shape)) for name, weight in tensors}
         for tensors in (weights.items(), model.named_parameters())
