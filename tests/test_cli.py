@@ -24,9 +24,11 @@ from vanilla_transformer.cli import program
 from vanilla_transformer.cli.info import Info
 from vanilla_transformer.cli.program import COMMANDS
 from vanilla_transformer.data import text_lines
+from vanilla_transformer.evaluation import Evaluation, Metric, score
 from vanilla_transformer.loading.models import load_model
 from vanilla_transformer.tasks import evaluate
 from vanilla_transformer.tasks.registry import _TASKS
+from vanilla_transformer.tasks.translation import Translation
 from vanilla_transformer.training.loop import train
 
 COMMAND = [sys.executable, "-m", "vanilla_transformer"]
@@ -197,6 +199,22 @@ def test_rows_that_training_drops_as_empty_are_counted_where_they_are_scored(run
     code, out, _ = run("evaluate", model, "--data", table, "--metrics", "wer", *SHORT)
     assert code == 0 and "empty pairs: 2" in out
     assert evaluate(model, str(table), metrics=["wer"], max_length_beyond_source=3).figures["empty_pairs"] == 2
+
+
+def test_evaluate_scores_a_model_as_its_task_does(run, model, corpus, tmp_path, monkeypatch):
+    class Lengths(Translation):
+        name = "lengths"
+        metrics = {"length": Metric(lambda texts, references: (float(len(texts)), "texts"), by_default=True)}
+
+        def evaluate(self, model, tokenizer, corpus, metrics, *, progress, **settings):
+            scores = score(metrics, corpus["source"], [[text] for text in corpus["target"]], self.metrics)
+            return Evaluation({one.name: one for one in scores}, [], [], {})
+
+    monkeypatch.setitem(_TASKS, "lengths", Lengths())
+    trained = shutil.copytree(model, tmp_path / "trained")
+    (trained / "recipe.yaml").write_text("task: lengths\n")
+    assert run("evaluate", trained, "--data", *corpus)[:2] == (0, "length = 3.00  (texts)\n\n")
+    assert "lengths" in run("evaluate", trained, "--data", *corpus, "--mbr", "chrf")[2]
 
 
 def test_evaluate_takes_its_metrics_from_the_recipe_in_the_model_directory(run, model, corpus, tmp_path):

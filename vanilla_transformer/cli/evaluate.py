@@ -85,16 +85,20 @@ class Evaluate:
             add_scores(Path(self.model), spec, list(evaluation.scores.values()), scored)
 
     def _task(self) -> "Task | None":
-        """Returns the task of a model; None for the package's own translators."""
+        """Returns the task of a model; None for one that is scored as the package's own translators are."""
+        from vanilla_transformer.evaluation import METRICS
         from vanilla_transformer.tasks import task_of_model
+        from vanilla_transformer.tasks.translation import Translation
 
         task = task_of_model(self.model)
-        if task.command == "translate":
+        if type(task).evaluate is Translation.evaluate and (task.form, task.metrics) == (PAIRS, METRICS):
             return None
-        if self.decoding.mbr or self.models:
-            raise RecipeError(f"--mbr and ensembles are for models that translate, which {self.model} does not.")
-        if self.decoding.precision == "int8":
-            raise RecipeError(f"--precision int8 is for models that translate, which {self.model} does not.")
+        for option, is_given in (
+            ("--mbr and ensembles are", self.decoding.mbr or self.models),
+            ("--precision int8 is", self.decoding.precision == "int8"),
+        ):
+            if is_given:
+                raise RecipeError(f"{option} for models that translate by the task translation, not {task.name}.")
         return task
 
     def _check_card(self) -> None:
