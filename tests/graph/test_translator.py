@@ -10,6 +10,7 @@ import pytest
 import torch
 from searches import CHANGED, sharp
 from small_models import save, save_translator
+from transformers import AutoTokenizer
 
 from vanilla_transformer import Translator, VanillaTransformerForConditionalGeneration, VanillaTransformerTokenizer
 from vanilla_transformer.errors import ModelError
@@ -51,6 +52,14 @@ def test_a_tokenizers_file_gives_the_tokens_and_the_text_of_its_class(tmp_path, 
     assert file.decode(ids) == tokenizer.batch_decode(ids, skip_special_tokens=True)
     for text in TEXTS:
         assert file.detokenize(text) == tokenizer.detokenize(text)
+    # Loaded, used and saved again it has more fields, which change nothing; so may one of a newer library.
+    again = AutoTokenizer.from_pretrained(tmp_path, padding_side="left", of_a_newer_library=None)
+    again(TEXTS, padding=True, truncation=True, max_length=4)
+    again.save_pretrained(tmp_path)
+    file = TokenizerFile.of(tmp_path)
+    assert file is not None and file.encode(TEXTS) == ids
+    AutoTokenizer.from_pretrained(tmp_path, of_a_newer_library=1).save_pretrained(tmp_path)
+    assert TokenizerFile.of(tmp_path) is None
     tokenizer.add_tokens(["[new]"])
     tokenizer.save_pretrained(tmp_path)
     assert TokenizerFile.of(tmp_path) is None

@@ -7,8 +7,14 @@ from typing import Self
 
 from tokenizers import Tokenizer, pre_tokenizers
 
-# A tokenizer whose configuration has more than these needs its class.
-_FIELDS = {"backend", "bos_token", "eos_token", "model_max_length", "pad_token", "tokenizer_class", "unk_token"}
+from vanilla_transformer.graph.known import words
+
+# Fields that are read here, or change no token and no text. A tokenizer with others that are set needs its class.
+_FIELDS = words(
+    "add_prefix_space backend bos_token chat_template eos_token is_local local_files_only max_length "
+    "model_input_names model_max_length name_or_path pad_to_multiple_of pad_token pad_token_type_id padding_side "
+    "processor_class split_special_tokens stride tokenizer_class truncation_side truncation_strategy unk_token"
+)
 # Characters of a line per token that is translated of it, up to which it is taken whole.
 _CHARACTERS_PER_TOKEN = 16
 _TO_BYTES = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
@@ -30,7 +36,9 @@ class TokenizerFile:
         try:
             config = json.loads((directory / "tokenizer_config.json").read_text(encoding="utf-8"))
             own = {config[name] for name in ("bos_token", "eos_token", "pad_token", "unk_token")}
-            if config["tokenizer_class"] != "VanillaTransformerTokenizer" or not config.keys() <= _FIELDS:
+            # A newer library's own defaults say that something is off.
+            is_known = all(name in _FIELDS or value in (None, False, [], {}) for name, value in config.items())
+            if config["tokenizer_class"] != "VanillaTransformerTokenizer" or not is_known:
                 return None
             tokenizer = Tokenizer.from_file(str(directory / "tokenizer.json"))
         except Exception:  # The library raises Exception itself for damaged files; the class says what is wrong.
