@@ -113,7 +113,7 @@ def _check(options: Recurrence) -> None:
     for name in options.architectures:
         if name not in ARCHITECTURES:
             raise ExperimentError(f"There is no architecture {name!r}; there are {', '.join(ARCHITECTURES)}.")
-    if options.recipe.task != "translation" or options.recipe.model.architecture != "transformer":
+    if options.recipe.data.task != "translation" or options.recipe.model.architecture != "transformer":
         raise ExperimentError("The recipe has to be the Transformer's, for pairs of text.")
 
 

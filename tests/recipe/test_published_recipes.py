@@ -42,7 +42,7 @@ COMMAND = re.compile(
 def resolved(name, device, pairs=4_500_000):
     """A recipe with all that it leaves open chosen for the device, on texts of the length of WMT's."""
     recipe = load_recipe(name).with_options(output="model")
-    task = get_task(recipe.task)
+    task = get_task(recipe.data.task)
     vocab_size, _ = choose_vocab_size(recipe, task, pairs)
     return resolve(recipe, task, CorpusFacts(pairs, (28 * pairs, 30 * pairs), vocab_size), device)[0]
 
@@ -58,7 +58,7 @@ def lengths_of_wmt(count=60_000):
 @pytest.mark.parametrize("name", sorted(shipped_recipes()))
 def test_every_recipe_can_be_followed_on_any_device(name):
     given = load_recipe(name)
-    task = get_task(given.task)
+    task = get_task(given.data.task)
     check_names(given.evaluation.metrics or (), task.metrics)
     for device in (*DEVICES, DeviceFacts("cpu", cores=2, memory=16 * 10**9, bfloat16=False)):
         recipe = resolved(name, device)

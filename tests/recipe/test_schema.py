@@ -116,7 +116,7 @@ def test_the_recipe_of_a_saved_model_may_have_settings_that_there_are_not(tmp_pa
         ("tokenizer_lowercase: maybe", "tokenizer_lowercase 'maybe'"),
         ("labels: {a: 1}", "labels"),
         ("bach_tokens: 4096", "'bach_tokens' 'batch_tokens'"),
-        ("optimization:\n  max_stops: 3\n", "'max_stops' optimization 'max_steps'"),
+        ("optimization:\n  max_stops: 3\n", "'max_stops' 'max_steps'"),
         ("max_steps: 3\noptimization:\n  max_steps: 4\n", "max_steps twice"),
         ("", "setting"),
         ("a: [", "YAML"),

@@ -54,7 +54,7 @@ def test_a_run_learns_and_its_card_says_what_it_is(trained, recipes, kind, capsy
     assert all("count:" in result.metric_args["signature"] for result in head.eval_results)
     card = (directory / "README.md").read_text().partition("## Recipe")[0]
     assert recipe.data.train[0].parts[0].rpartition("/")[2] in card and "pairs" not in card
-    assert task_of_model(directory).name == recipe.task
+    assert task_of_model(directory).name == recipe.data.task
     data = ["--data", *recipe.data.dev[0].parts, "--batch-tokens", "30"]
     assert main(["evaluate", str(directory), *data, "--json"]) == 0
     again = {score["name"]: score["value"] for score in json.loads(capsys.readouterr().out)["scores"]}

@@ -10,7 +10,7 @@ from pathlib import Path
 import yaml
 
 from vanilla_transformer.errors import RecipeError, did_you_mean
-from vanilla_transformer.recipe.schema import Recipe, placed
+from vanilla_transformer.recipe.schema import Recipe, places
 
 
 def load_recipe(name_or_path: str | Path, *, lenient: bool = False) -> Recipe:
@@ -28,10 +28,8 @@ def load_recipe(name_or_path: str | Path, *, lenient: bool = False) -> Recipe:
             f"Recipes that come with the package: {', '.join(sorted(shipped))}."
         )
     try:
-        values = _read_yaml(file)
-        if lenient:
-            values = {name: value for _, name, value in placed(values, lenient=True)}
-        return Recipe.of(**values)
+        settings = _settings(_read_yaml(file))
+        return Recipe.of(**{name: settings[name] for name in settings if name in places() or not lenient})
     except RecipeError as error:
         raise RecipeError(f"{file}: {error}") from None
 
@@ -65,6 +63,20 @@ def shipped_recipes() -> dict[str, Traversable]:
     """Returns the recipes that come with the package, by name."""
     folder = importlib.resources.files("vanilla_transformer") / "recipes"
     return {file.name.removesuffix(".yaml"): file for file in folder.iterdir() if file.name.endswith(".yaml")}
+
+
+def _settings(values: Mapping[str, object]) -> dict[str, object]:
+    """Returns the settings of all blocks, and those beside them."""
+    settings, blocks = dict[str, object](), {*places().values()}
+    for name, value in values.items():
+        inner = {name: value}
+        if name in blocks and (isinstance(value, dict) or (value is None and name not in places())):
+            inner = value if isinstance(value, dict) else {}
+        for setting, one in inner.items():
+            if setting in settings and setting in places():
+                raise RecipeError(f"{setting} is given twice, in its block and outside.")
+            settings[str(setting)] = one
+    return settings
 
 
 class _RecipeLoader(yaml.SafeLoader):

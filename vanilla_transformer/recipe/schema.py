@@ -2,7 +2,6 @@
 
 import dataclasses
 import os
-from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from numbers import Real
@@ -98,8 +97,11 @@ class Block:
 
 @dataclass(frozen=True)
 class Data(Block):
-    """The text."""
+    """The task and its text."""
 
+    #: Task to train for: translation, language-modeling, masked-language-modeling, text-classification or
+    #: token-classification; programs may register others.
+    task: str = "translation"
     #: Training data: two line-aligned files, a table (TSV, CSV, JSONL, Parquet), a Hub id, or `cmudict:train`.
     #: Separate several corpora with `+`. Each may be followed by `source_column=en target_column=de`, and by
     #: `weight=0.7` (its share of an epoch, which oversamples small corpora).
@@ -326,9 +328,6 @@ class Recipe:
     `recipe["max_steps"]` returns one.
     """
 
-    #: Task to train for: translation, language-modeling, masked-language-modeling, text-classification or
-    #: token-classification; programs may register others.
-    task: str = "translation"
     data: Data = Data()
     tokenizer: Tokenizer = Tokenizer()
     start: Start = Start()
@@ -340,9 +339,6 @@ class Recipe:
     decoding: Decoding = Decoding()
     run: Run = Run()
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "task", _converted("task", self.task, str))
-
     @classmethod
     def of(cls, **settings: object) -> Self:
         """Returns a recipe with these settings.
@@ -353,32 +349,26 @@ class Recipe:
         return cls().with_options(**settings)
 
     def with_options(self, **settings: object) -> Self:
-        """Returns the recipe overridden by these settings; a block may be a mapping of its own.
+        """Returns the recipe overridden by these settings.
 
         Raises:
-            RecipeError: There is no such setting, or it is given twice, or cannot have that value.
+            RecipeError: There is no such setting, or it cannot have that value.
         """
         changes: dict[str, dict[str, Any]] = {}
-        for block, name, value in placed(settings):
-            if name in changes.setdefault(block, {}):
-                raise RecipeError(f"{name} is given twice, in {block} and outside.")
-            changes[block][name] = value
+        for name, value in settings.items():
+            if name not in places():
+                hint = did_you_mean(name, places()) or "."
+                raise RecipeError(f"{name!r} is not a setting of a recipe{hint}")
+            changes.setdefault(places()[name], {})[name] = value
         blocks: dict[str, Any] = {
-            name: dataclasses.replace(self.blocks[name], **fields) for name, fields in changes.items() if name
+            block: dataclasses.replace(getattr(self, block), **changed) for block, changed in changes.items()
         }
-        return dataclasses.replace(self, **changes.get("", {}), **blocks)
-
-    @property
-    def blocks(self) -> dict[str, Block]:
-        """Returns all blocks by name."""
-        return {name: value for name, value in vars(self).items() if isinstance(value, Block)}
+        return dataclasses.replace(self, **blocks)
 
     @property
     def options(self) -> dict[str, Any]:
         """Returns all settings by name."""
-        return {"task": self.task} | {
-            name: value for block in self.blocks.values() for name, value in vars(block).items()
-        }
+        return {name: value for block in vars(self).values() for name, value in vars(block).items()}
 
     def __getitem__(self, name: str) -> Any:
         """Returns the setting of that name."""
@@ -386,58 +376,36 @@ class Recipe:
 
     def used(self, *names: str) -> list[str]:
         """Returns the settings among these, or in blocks of these names, that differ from their defaults."""
-        mine, default = self.options, Recipe().options
+        default = Recipe().options
         return [
             name
-            for name, block in places().items()
-            if (block in names or name in names) and mine[name] != default[name]
+            for name, value in self.options.items()
+            if (name in names or places()[name] in names) and value != default[name]
         ]
 
     def given(self) -> dict[str, Any]:
-        """Returns the settings that are not None, in plain YAML types."""
-        return {name: _plain(value) for name, value in self.options.items() if value is not None}
+        """Returns the settings that are chosen, in plain YAML types."""
+        default = Recipe().options
+        return {
+            name: _plain(value)
+            for name, value in self.options.items()
+            if value is not None and not (value == () == default[name])
+        }
 
     def to_yaml(self) -> str:
         """Returns the recipe as YAML that `load_recipe` reads back, without what is still to be chosen."""
-        plain: dict[str, object] = {"task": self.task}
-        for name, block in self.blocks.items():
-            settings = {
-                field.name: _plain(value)
-                for field in dataclasses.fields(block)
-                if (value := getattr(block, field.name)) is not None and (value, field.default) != ((), ())
-            }
-            if settings:
-                plain[name] = settings
+        plain: dict[str, dict[str, Any]] = {}
+        for name, value in self.given().items():
+            plain.setdefault(places()[name], {})[name] = value
         text = yaml.safe_dump(plain, sort_keys=False, allow_unicode=True, width=1000)
         # Some rare characters, such as U+0085, are line breaks to the YAML reader unless they are escaped.
         return text if yaml.safe_load(text) == plain else yaml.safe_dump(plain, sort_keys=False, width=1000)
 
 
-def placed(settings: Mapping[str, object], *, lenient: bool = False) -> Iterator[tuple[str, str, object]]:
-    """Yields the block, "" for the recipe itself, the name and the value of each setting.
-
-    Unknown settings are refused or, if `lenient`, left out.
-    """
-    blocks = Recipe().blocks
-    for name, value in settings.items():
-        is_block = isinstance(value, Mapping) or (value is None and name not in places())
-        block = name if name in blocks and is_block else None
-        inner = {name: value} if block is None else value or {}
-        assert isinstance(inner, Mapping)
-        known = [setting for setting, place in places().items() if block in (None, place)]
-        for setting, one in inner.items():
-            if setting in known:
-                yield places()[setting], setting, one
-            elif not lenient:
-                hint = did_you_mean(str(setting), known) or "."
-                raise RecipeError(f"{str(setting)!r} is not a setting of {block or 'a recipe'}{hint}")
-
-
 @cache
 def places() -> dict[str, str]:
-    """Returns the block of each setting, "" for one of the recipe itself."""
-    blocks = Recipe().blocks.items()
-    return {"task": ""} | {field.name: name for name, block in blocks for field in dataclasses.fields(block)}
+    """Returns the block of each setting."""
+    return {name: block for block, settings in vars(Recipe()).items() for name in vars(settings)}
 
 
 def in_words(value: object) -> str:

@@ -41,7 +41,7 @@ def get_task(name: str) -> Task:
 
 def task_for(recipe: Recipe) -> Task:
     """Returns the task of a recipe, adapted to its kind of text."""
-    task = get_task(recipe.task)
+    task = get_task(recipe.data.task)
     if type(task) is LanguageModeling and recipe.data.documents == "packed":
         return PackedLanguageModeling()
     return task
