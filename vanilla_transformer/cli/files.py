@@ -29,7 +29,8 @@ def warn(message: str) -> None:
     """Prints a warning on standard error, without breaking a progress bar."""
     from tqdm import tqdm
 
-    tqdm.write(f"vanilla-transformer: warning: {message}", file=sys.stderr)
+    write = tqdm.write if sys.stderr.isatty() else print
+    write(f"vanilla-transformer: warning: {message}", file=sys.stderr)
 
 
 def read_input(path: Path | None) -> Iterator[str]:
