@@ -5,7 +5,6 @@ import shutil
 import time
 from dataclasses import replace
 
-import numpy as np
 import torch
 from datasets import Dataset
 from transformers import PreTrainedModel
@@ -162,8 +161,7 @@ def _summarise(
     scores: dict[str, list[Score]],
 ) -> Summary:
     recipe, corpus = context.recipe, context.inputs.train
-    lengths = tuple(corpus.lengths.values())
-    epochs = progress.target_tokens / int(task_for(recipe).items(*lengths).sum(dtype=np.int64))
+    epochs = progress.target_tokens / context.inputs.items
     dev_losses = [record["dev_loss"] for record in read_metrics(context.run.metrics) if "dev_loss" in record]
     return Summary(
         steps=progress.step,
@@ -172,7 +170,7 @@ def _summarise(
         parameters=model.num_parameters(),
         pairs=corpus.report.kept,
         target_tokens=progress.target_tokens,
-        flops=epochs * training_flops(model.config, *lengths),
+        flops=epochs * training_flops(model.config, *corpus.lengths.values()),
         seconds=progress.seconds,
         best_dev_loss=progress.best_dev_loss,
         best_dev_step=progress.best_step if progress.best_dev_loss is not None else None,

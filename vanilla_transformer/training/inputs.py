@@ -45,6 +45,11 @@ class Inputs:
     test_text: Dataset | None
     languages: tuple[str | None, str | None]
 
+    @property
+    def items(self) -> int:
+        """The number of loss items of an epoch."""
+        return int(task_for(self.recipe).items(*self.train.lengths.values()).sum(dtype=np.int64))
+
     def __reduce__(self) -> tuple[Callable[..., "Inputs"], tuple[Path, Recipe]]:
         return _open_inputs, (self.path, self.recipe)
 
@@ -150,12 +155,10 @@ class LocalStep:
     """One process's batches of a step.
 
     Attributes:
-        epoch_done: Share of the epoch's loss items that is done after the step.
         items: Number of items that the step's loss is averaged over, in the batches of all processes.
     """
 
     epoch: int
-    epoch_done: float
     batches: list[Batch]
     items: int
 
@@ -183,7 +186,6 @@ def local_steps(
         drawn = corpus.of_epoch(epoch)
         plan = make_plan(drawn, recipe)
         steps = plan.epoch(epoch)
-        items = np.cumsum([step.items for step in steps])
         for index in range(done, len(steps)):
             pieces = share(steps[index], rank, processes)
             together = np.concatenate(pieces)
@@ -193,9 +195,9 @@ def local_steps(
             batches = list(map(pinned, batches)) if pin else batches
             # An epoch's batches are views of one array: a name for one of them would keep the whole array.
             del pieces, together
-            yield LocalStep(epoch, float(items[index] / items[-1]), batches, steps[index].items)
+            yield LocalStep(epoch, batches, steps[index].items)
         # For a large corpus two epochs do not fit in memory.
-        del drawn, plan, steps, items
+        del drawn, plan, steps
         done = 0
 
 

@@ -155,7 +155,7 @@ class TrainingLoop:
         dev_tokens = "" if self.dev is None else self.dev.tokens
         self.progress = Progress(data=self.corpus.tokens, dev=dev_tokens, processes=accelerator.num_processes)
         self.reading_steps = 1 if accelerator.device.type == "cpu" else STEPS_PER_READING
-        self.epoch_done = 0.0
+        self.items_of_an_epoch = inputs.items
         self.pin = accelerator.device.type == "cuda"
         self.tf32 = recipe.optimization.tf32 and has_tf32(accelerator.device)
 
@@ -212,7 +212,7 @@ class TrainingLoop:
                 done, passed = done + 1, from_main_process(lambda: time.perf_counter() - start)
         self.optimizer.zero_grad()
         self.unread_loss.zero_()
-        self.progress, self.epoch_done = begun, 0.0
+        self.progress = begun
         return passed / done
 
     def _begin(self, checkpoint: Checkpoint | None) -> None:
@@ -302,7 +302,6 @@ class TrainingLoop:
             step = next(steps)
             if step.epoch != progress.epoch:
                 progress.epoch, progress.step_in_epoch = step.epoch, 0
-            self.epoch_done = step.epoch_done
             yield step
 
     def _is_due(self, *intervals: int) -> bool:
@@ -441,7 +440,7 @@ class TrainingLoop:
         """Writes figures of this step to metrics.jsonl, the log and the trackers."""
         self._pass_time()
         progress = self.progress
-        epoch = progress.epoch + self.epoch_done
+        epoch = progress.target_tokens / self.items_of_an_epoch
         place = {"step": progress.step, "epoch": round(epoch, 4)}
         totals = {"target_tokens": progress.target_tokens, "seconds": round(progress.seconds, 3)}
         self.logger.log_metrics(
