@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 import yaml
 from huggingface_hub import (
@@ -181,6 +180,6 @@ def card_of(model: str) -> tuple[str, list[str]]:
     except (OSError, ValueError, HTTPError, yaml.YAMLError):
         return "", []  # A model is shown even if its card is missing or damaged.
     first = next((part for part in card.text.split("\n\n") if part.strip()[:1].isalpha()), "")
-    widget: Any = card.data.get("widget")
+    widget = card.data.get("widget")
     texts = [one.get("text") for one in widget if isinstance(one, dict)] if isinstance(widget, list) else []
     return first, [text for text in texts if isinstance(text, str) and text.strip() and len(text) <= 200][:5]

@@ -4,7 +4,7 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from vanilla_transformer.cli.arguments import Computing, Flag, Model, loading_libraries
 from vanilla_transformer.cli.files import open_output, read_input
@@ -117,7 +117,7 @@ def continue_text(
             ids = ids[-max(1, block // 2) :]
         inputs, plain = torch.tensor([ids], device=model.device), {"num_beams": 1, "return_dict_in_generate": False}
         room = min(max_new_tokens - len(written), block - len(ids))
-        found: Any = model.generate(  # type: ignore[operator]
+        found: torch.Tensor = model.generate(  # type: ignore[operator]
             inputs,
             attention_mask=torch.ones_like(inputs),
             max_new_tokens=room,

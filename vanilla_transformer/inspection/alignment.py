@@ -7,7 +7,7 @@ Shapes in names: B pairs · H heads · T target pieces · S source pieces.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 import torch
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
@@ -177,7 +177,7 @@ class Aligner:
         there = every_head(self.model)
         for layer, head in {*heads.heads} - {*there}:
             raise ModelError(f"The decoder has no head {layer}:{head}: the last is {there[-1][0]}:{there[-1][1]}.")
-        model: Any = self.model.base_model  # Without the projection to the vocabulary, which is most of the work.
+        model = self.model.base_model  # Without the projection to the vocabulary, which is most of the work.
         shapes = [(len(heads.heads), len(self.rows(target)), len(self.columns(source))) for source, target in pairs]
         found = [torch.zeros(shape) for shape in shapes]
         with eager_attention(self.model), torch.no_grad():

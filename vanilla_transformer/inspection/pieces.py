@@ -5,7 +5,6 @@ import os.path
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby, pairwise
-from typing import Any
 
 import torch
 from transformers import PreTrainedTokenizerBase
@@ -69,7 +68,7 @@ def decoded_beginnings(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -
     """Returns the text of the first 0, 1, 2, ... of these tokens, for any tokenizer."""
     beginnings = [list(ids[:end]) for end in range(len(ids) + 1)]
     # One call where the tokenizer has a backend: others decode each in Python.
-    backend: Any = getattr(tokenizer, "backend_tokenizer", None)
+    backend = getattr(tokenizer, "backend_tokenizer", None)
     if backend is not None:
         return list(backend.decode_batch(beginnings))
     return list(tokenizer.batch_decode(beginnings, clean_up_tokenization_spaces=False))

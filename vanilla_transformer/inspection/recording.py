@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from importlib.resources import files
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -122,7 +122,7 @@ def attention(
     source_ids = inputs["input_ids"][0].tolist()
     with eager_attention(model), torch.no_grad():
         if target is None:
-            generated: Any = model.generate(**inputs, num_return_sequences=1, return_dict_in_generate=False)  # type: ignore[operator]
+            generated: torch.Tensor = model.generate(**inputs, num_return_sequences=1, return_dict_in_generate=False)  # type: ignore[operator]
             read_and_written = generated[0].tolist()
         else:
             labels = encode(model, tokenizer, target, "target")["input_ids"][0].tolist()

@@ -201,7 +201,7 @@ def _result(
 
 def _identity(result: EvalResult) -> tuple[str, str, object]:
     """Returns data, metric and decoding settings of a result; a card written by others may hold anything there."""
-    arguments: Any = result.metric_args
+    arguments = result.metric_args
     if isinstance(arguments, dict):
         arguments = {name: value for name, value in arguments.items() if name != "signature"}
     return result.dataset_name, result.metric_type, arguments

@@ -287,7 +287,7 @@ class StopRequest:
 
     def __init__(self, finish: Path | None = None, last_step_by: float = math.inf) -> None:
         self.signal, self.finish, self.last_step_by = 0, finish, last_step_by
-        self._previous: dict[int, Any] = {}
+        self._previous: dict[int, Callable[[int, FrameType | None], object] | int | None] = {}
 
     def is_last_step(self) -> bool:
         """Tells whether the run ends with the step that is done, by its time or by request."""

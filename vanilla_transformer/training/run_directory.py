@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from filelock import FileLock, Timeout
 from tqdm import tqdm
@@ -179,7 +179,7 @@ class RunLogger:
     def __init__(self, metrics: Path, log: Path, *, enabled: bool) -> None:
         self.metrics, self.log = metrics, log
         self.enabled = enabled
-        self.bar: tqdm[Any] | None = None
+        self.bar: tqdm[object] | None = None
 
     def info(self, message: str, *, shown: bool = True) -> None:
         """Writes a message to the log and, if it is to be shown, to the screen."""
