@@ -11,13 +11,14 @@ from transformers import PreTrainedModel
 
 from vanilla_transformer.atomic_files import atomic_directory
 from vanilla_transformer.cost import training_flops
-from vanilla_transformer.evaluation import Processes, Score
+from vanilla_transformer.evaluation import Score
 from vanilla_transformer.evaluation.corpora import count_texts, sample_texts
 from vanilla_transformer.graph.beside import renew
 from vanilla_transformer.loading.models import without_progress_bars
 from vanilla_transformer.progress import progress_bar
 from vanilla_transformer.tasks import task_for
 from vanilla_transformer.training.checkpoints import (
+    Checkpoint,
     Progress,
     checkpoints_to_average,
     list_checkpoints,
@@ -25,7 +26,7 @@ from vanilla_transformer.training.checkpoints import (
     remove_partial_files,
 )
 from vanilla_transformer.training.model_card import write_model_card
-from vanilla_transformer.training.processes import is_main_process
+from vanilla_transformer.training.processes import from_main_process, is_main_process
 from vanilla_transformer.training.run_directory import plot_learning_curves, read_metrics
 from vanilla_transformer.training.setup import RunContext
 from vanilla_transformer.training.summary import (
@@ -49,11 +50,11 @@ def finalize(context: RunContext, model: PreTrainedModel, progress: Progress) ->
     If interrupted, it is repeated from the last checkpoint.
     """
     recipe, run, logger = context.recipe, context.run, context.logger
+    averaged = _load_mean_of_checkpoints(context, model, progress)
     if not is_main_process():
         _help_to_score(context, model.eval())
         return {}
     remove_partial_files(run.path)
-    averaged = _load_mean_of_checkpoints(context, model, progress)
     with without_progress_bars(), atomic_directory(run.path, "model") as temporary:
         model.eval().save_pretrained(temporary)
         if getattr(model.config, "positional_encoding", None) == "learned":  # For `truncation=True` of pipelines.
@@ -90,12 +91,14 @@ def _load_mean_of_checkpoints(context: RunContext, model: torch.nn.Module, progr
     Where a run started from a trained model, which may have been better, that of the lowest loss on dev is loaded.
     """
     recipe, directory, report = context.recipe, context.run.checkpoints, context.logger.info
-    if recipe.start.from_model is not None and progress.best_dev_loss is not None:
-        checkpoints = [one for one in list_checkpoints(directory, report) if one.step == progress.best_step]
-    else:
-        checkpoints = checkpoints_to_average(
-            directory, recipe.run.save_steps, progress.step, recipe.run.average_checkpoints, report
-        )
+
+    def chosen() -> list[Checkpoint]:
+        if recipe.start.from_model is not None and progress.best_dev_loss is not None:
+            return [one for one in list_checkpoints(directory, report) if one.step == progress.best_step]
+        run = recipe.run
+        return checkpoints_to_average(directory, run.save_steps, progress.step, run.average_checkpoints, report)
+
+    checkpoints = from_main_process(chosen)
     load_average(model, [checkpoint.path for checkpoint in checkpoints])
     steps = [checkpoint.step for checkpoint in checkpoints]
     report(f"The model is {describe_weights(steps)}.")
@@ -111,7 +114,6 @@ def _scores(context: RunContext, model: PreTrainedModel, progress: Progress) -> 
     given = {name: text for name, text in texts.items() if text is not None}
     scores: dict[str, list[Score]] = {}
     processes = context.processes
-    _share_weights(processes, model)
     for name, corpus in given.items():
         seconds = (context.budget.deadline - time.perf_counter()) / (len(given) - len(scores))
         in_time = max(MIN_SCORED_IN_TIME, seconds * learned_from / progress.seconds / LEARNED_WHILE_WRITING)
@@ -139,18 +141,9 @@ def _scores(context: RunContext, model: PreTrainedModel, progress: Progress) -> 
 def _help_to_score(context: RunContext, model: PreTrainedModel) -> None:
     """Predicts a part of each corpus that the main process scores."""
     task, tokenizer, processes = task_for(context.recipe), context.inputs.tokenizer, context.processes
-    _share_weights(processes, model)
     while columns := processes.gather(None)[0]:
         sample = Dataset.from_dict(columns)
         task.evaluate(model, tokenizer, sample, (), progress=lambda count: None, processes=processes)
-
-
-def _share_weights(processes: Processes, model: PreTrainedModel) -> None:
-    """Gives each process the weights of the main one, once that has loaded them."""
-    processes.gather(None)
-    if processes.number > 1:
-        for weight in model.parameters():
-            torch.distributed.broadcast(weight.detach(), 0)
 
 
 def _summarise(
