@@ -50,6 +50,6 @@ class Info:
             "sizes": {name: getattr(config, name) for name in _SIZES if hasattr(config, name)},
             "parameters": count_parameters(config),
             "table_3_millions": MILLIONS_OF_PARAMETERS.get(self.model) if is_preset else None,
-            "training": training_cost(config),
+            "training": training_cost(config, self.model if is_preset else None),
         }
         write_whole(None, [json.dumps(report)] if self.json else info_page(report))

@@ -49,25 +49,15 @@ class DeviceTime:
 TABLE_2 = {"base": DeviceTime(3.3e18, hours=12), "big": DeviceTime(2.3e19, hours=3.5 * 24, steps=300_000)}
 
 
-def table_2_row(config: VanillaTransformerConfig) -> DeviceTime | None:
-    """Returns the row of a model with the architecture of base or big; vocabulary and dropout may differ."""
-    shape = "d_model", "d_ff", "num_heads", "d_k", "d_v", "encoder_layers", "decoder_layers", "positional_encoding"
-    for preset, row in TABLE_2.items():
-        published = VanillaTransformerConfig.from_preset(preset)
-        if all(getattr(config, size) == getattr(published, size) for size in shape):
-            return row
-    return None
-
-
-def training_cost(config: OwnConfig) -> dict[str, object]:
-    """Returns FLOPs per target token and for the paper's schedule, and those of Table 2."""
+def training_cost(config: OwnConfig, preset: str | None) -> dict[str, object]:
+    """Returns FLOPs per target token and for the paper's schedule, and those of a preset in Table 2."""
     length = np.array([SENTENCE_LENGTH])
     per_token = training_flops(config, length, length) / SENTENCE_LENGTH
     token = "target_token" if config.is_encoder_decoder else "token"
     figures: dict[str, object] = {"sentence_length": SENTENCE_LENGTH, f"flops_per_{token}": per_token}
     if not isinstance(config, VanillaTransformerConfig):
         return figures
-    published = table_2_row(config)
+    published = TABLE_2.get(preset or "")
     steps = published.steps if published else STEPS
     flops = per_token * STEP_TOKENS * steps
     table_2 = published and {
