@@ -12,6 +12,7 @@ from pathlib import Path
 
 import torch
 from accelerate.utils import set_seed
+from tqdm import tqdm
 
 from vanilla_transformer.data.batching import share
 from vanilla_transformer.data.preparation import PreparedCorpus
@@ -258,13 +259,16 @@ class TrainingLoop:
             self.logger.info("Products in float32 round their factors to TF32; --no-tf32 keeps them whole.")
         if self.progress.step and from_main_process(stop.is_last_step):
             self.max_steps = self.progress.step
-        self.logger.start_bar(total=self.max_steps, done=self.progress.step)
+        # A file or a pipe gets a line for each log line instead.
+        hidden = None if self.accelerator.is_main_process else True
+        total, done = self.max_steps, self.progress.step
+        bar = tqdm(total=total, initial=done, unit=" steps", dynamic_ncols=True, smoothing=0.1, disable=hidden)
         self._clock = self._begun_at = time.perf_counter()
         self._begun_after = self.progress.step
         if self._keeps_best and self.progress.best_dev_loss is None:
             self._evaluate()
             self._save()
-        with training_kernels(self.tf32):
+        with training_kernels(self.tf32), bar:
             for step in self._remaining_steps():
                 self._update(step)
                 self._count(step)
@@ -277,10 +281,10 @@ class TrainingLoop:
                 is_best = self._keeps_best and self.progress.best_step == self.progress.step
                 if stopping or is_best or self._is_due(self.save_steps):
                     self._save()
-                self.logger.update_bar(_in_words(self.figures))
+                bar.set_postfix_str(_in_words(self.figures), refresh=False)
+                bar.update()
                 if stopping:
                     break
-        self.logger.close_bar()
 
     def _remaining_steps(self) -> Iterator[LocalStep]:
         """Yields the steps of epoch after epoch, from the run's current position."""

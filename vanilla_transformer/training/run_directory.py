@@ -179,7 +179,6 @@ class RunLogger:
     def __init__(self, metrics: Path, log: Path, *, enabled: bool) -> None:
         self.metrics, self.log = metrics, log
         self.enabled = enabled
-        self.bar: tqdm[object] | None = None
 
     def info(self, message: str, *, shown: bool = True) -> None:
         """Writes a message to the log and, if it is to be shown, to the screen."""
@@ -189,27 +188,10 @@ class RunLogger:
             _append(self.log, f"{time.strftime('%Y-%m-%d %H:%M:%S')} {message}")
 
     def log_metrics(self, metrics: dict[str, float], message: str) -> None:
-        """Appends a line to metrics.jsonl, and the message to the log and, without a bar, to the screen."""
+        """Appends a line to metrics.jsonl, and the message to the log and, where there is no bar, to the screen."""
         if self.enabled:
             _append(self.metrics, json.dumps(metrics))
-            self.info(message, shown=self.bar is None)
-
-    def start_bar(self, *, total: float, done: int) -> None:
-        """Shows a progress bar in a terminal; a file or a pipe gets a line for each call of `log_metrics` instead."""
-        if self.enabled and sys.stderr.isatty():
-            self.bar = tqdm(total=total, initial=done, unit=" steps", dynamic_ncols=True, smoothing=0.1)
-
-    def update_bar(self, figures: str) -> None:
-        """Advances the bar by one step and shows the latest figures beside it."""
-        if self.bar is not None:
-            self.bar.set_postfix_str(figures, refresh=False)
-            self.bar.update(1)
-
-    def close_bar(self) -> None:
-        """Leaves the bar as it is; later output appears below it."""
-        if self.bar is not None:
-            self.bar.close()
-            self.bar = None
+            self.info(message, shown=not sys.stderr.isatty())
 
     def truncate_after(self, step: int) -> None:
         """Drops the records of steps that will be repeated."""

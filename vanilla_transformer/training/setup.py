@@ -99,7 +99,6 @@ def start_run(recipe: Recipe, begun: float | None = None) -> Iterator[RunContext
         together = False
         raise
     finally:
-        logger.close_bar()
         run.unlock()
         if accelerator is not None:
             for tracker in accelerator.trackers:
