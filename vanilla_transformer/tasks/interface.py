@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -128,16 +128,11 @@ class Predictor(ABC):
         return [*ids] if len(ids) <= self.longest else [*ids[: self.longest - 1], ids[-1]]
 
 
-class _Described(Protocol):
-    @property
-    def form(self) -> TextForm: ...
+class Task(ABC):
+    """A task that a run trains for. No other code asks which task it is.
 
-    @property
-    def auto_class(self) -> str: ...
-
-
-class TaskTraits:
-    """What a task may say of itself beyond what it must: each trait has a default.
+    Two rules keep a resumed run bit-exact, and a run of several processes the same as a run of one: the number of loss
+    items in a row follows from its lengths alone, and `collate` draws random numbers from `rng` alone.
 
     Attributes:
         command: The command that its models are used by.
@@ -150,30 +145,6 @@ class TaskTraits:
     sample = "..."
     special_tokens: Mapping[str, bool] = {"begins": True, "ends": True, "mask_token": False}
     sizes: Sequence[SizePreset] = SIZES_FOR_LABELS
-
-    @property
-    def loss_unit(self: _Described) -> str:
-        """The name of the items of its loss, in the plural."""
-        return self.form.unit
-
-    @property
-    def pipeline(self: _Described) -> str | None:
-        """The pipeline of `transformers` for its models, None if there is none."""
-        pipelines: Any = PIPELINE_REGISTRY.supported_tasks
-        kinds = {name: [kind.__name__ for kind in one["pt"]] for name, one in pipelines.items()}
-        return next((name for name, known in kinds.items() if self.auto_class in known), None)
-
-    def with_labels(self, recipe: Recipe, corpora: "Mapping[str, Sequence[Dataset]]") -> Recipe:
-        """Returns the recipe completed by the labels of its texts, if the task has any."""
-        return recipe
-
-
-class Task(TaskTraits, ABC):
-    """A task that a run trains for. No other code asks which task it is.
-
-    Two rules keep a resumed run bit-exact, and a run of several processes the same as a run of one: the number of loss
-    items in a row follows from its lengths alone, and `collate` draws random numbers from `rng` alone.
-    """
 
     @property
     @abstractmethod
@@ -194,6 +165,22 @@ class Task(TaskTraits, ABC):
     @abstractmethod
     def metrics(self) -> Mapping[str, Metric]:
         """What its models can be scored by."""
+
+    @property
+    def loss_unit(self) -> str:
+        """The name of the items of its loss, in the plural."""
+        return self.form.unit
+
+    @property
+    def pipeline(self) -> str | None:
+        """The pipeline of `transformers` for its models, None if there is none."""
+        pipelines: Any = PIPELINE_REGISTRY.supported_tasks
+        kinds = {name: [kind.__name__ for kind in one["pt"]] for name, one in pipelines.items()}
+        return next((name for name, known in kinds.items() if self.auto_class in known), None)
+
+    def with_labels(self, recipe: Recipe, corpora: "Mapping[str, Sequence[Dataset]]") -> Recipe:
+        """Returns the recipe completed by the labels of its texts, if the task has any."""
+        return recipe
 
     @abstractmethod
     def config(self, recipe: Recipe) -> PreTrainedConfig:

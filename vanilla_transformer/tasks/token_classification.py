@@ -18,8 +18,8 @@ from vanilla_transformer.model.modeling_vanilla_transformer_encoder import (
 )
 from vanilla_transformer.recipe.defaults import SIZES_FOR_TAGS
 from vanilla_transformer.recipe.schema import Recipe
+from vanilla_transformer.tasks.encoders import LabelTask
 from vanilla_transformer.tasks.interface import Batch, Prediction, Predictor, RowRandom
-from vanilla_transformer.tasks.label_task import LabelTask
 
 if TYPE_CHECKING:
     from datasets import Dataset
