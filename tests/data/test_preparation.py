@@ -105,18 +105,6 @@ def test_a_row_exactly_as_long_as_allowed_is_kept_and_a_corpus_of_none_refused(p
         prepare([("a dog runs", "x")], max_length=length - 1)
 
 
-def test_text_that_is_certainly_too_long_is_not_tokenized(prepare, tokenizer):
-    seen, longest = [], 30 * max(map(len, tokenizer.get_vocab()))
-
-    def encode(texts, tokenizer):
-        seen.extend(texts["source"])
-        return ENCODER.encode(texts, tokenizer)
-
-    report = prepare([*ROWS, ("a" * (longest + 1), "a")], encoder=dataclasses.replace(ENCODER, encode=encode)).report
-    assert report == PreparationReport(read=9, kept=4, dropped_empty=2, dropped_too_long=3)
-    assert 0 < max(map(len, seen)) <= longest
-
-
 def test_a_dataset_in_hand_needs_its_columns_of_text_and_a_null_is_empty(prepare):
     some = Dataset.from_dict({"source": ["a", None], "target": ["b", "c"]})
     assert prepare(some).report.dropped_empty == prepare(some.with_format("arrow")).report.dropped_empty == 1

@@ -129,9 +129,9 @@ def test_each_corpus_has_its_share_of_an_epoch_and_no_pair_is_left_out(files, ga
         assert min(times) >= 1 and max(times) - min(times) <= 1
 
 
-@pytest.mark.parametrize(("weights", "pairs"), [((1e-8, 1), "1,200,000,012"), ((0.001, 1000), "12,000,012")])
-def test_weights_that_would_fill_the_memory_are_refused(files, gather, weights, pairs):
-    with refused(CorpusError, f"{weights[0]:g}", f"{pairs} pairs"):
+@pytest.mark.parametrize("weights", [(1e-8, 1), (0.001, 1000)])
+def test_weights_that_would_fill_the_memory_are_refused(files, gather, weights):
+    with refused(CorpusError, "1,000 times", "weight"):
         gather([*files[:2], f"weight={weights[0]}", *files[2:], f"weight={weights[1]}", *COLUMNS])
 
 

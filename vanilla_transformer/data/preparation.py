@@ -2,10 +2,9 @@
 
 import hashlib
 import json
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, astuple, dataclass
 from functools import reduce
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -22,14 +21,16 @@ from transformers import PreTrainedTokenizerBase
 from vanilla_transformer.atomic_files import atomic_directory
 from vanilla_transformer.data.batching import Lengths
 from vanilla_transformer.data.corpus import as_text, fingerprint_settings
-from vanilla_transformer.data.encoding import Encoder, Ids, Rows as Rows, Texts as Texts
+from vanilla_transformer.data.encoding import Encoder, Ids, Rows as Rows, Texts as Texts, reading_backend
 from vanilla_transformer.errors import CorpusError
-from vanilla_transformer.model.tokenization_vanilla_transformer import VanillaTransformerTokenizer, plain_text
+from vanilla_transformer.model.tokenization_vanilla_transformer import plain_text
 
 # Version of the stored format; a new number makes all tokens again.
 LAYOUT = 4
 TOKENS_FILE = "tokens.arrow"
 REPORT_FILE = "tokens.json"
+# Times that the pairs of a mixture are repeated on average: an epoch is planned in memory.
+MAX_REPEATS = 1000
 Piece = tuple[Ids, NDArray[np.integer]]
 """Ids of some rows of a column one after the other, and where each row begins and ends in them."""
 
@@ -52,18 +53,23 @@ class PreparationReport:
 class PreparedCorpus:
     """Rows of token ids in named columns, by position.
 
+    Args:
+        columns: The pieces of each column, in memory-mapped files.
+
     Attributes:
         tokens: A hash of all ids in their order: it changes whenever a model would learn from other data.
         lengths: Number of ids in each row, including end tokens, by column in the order of the columns.
-        columns: The pieces of each column, in memory-mapped files.
         starts: Position of the first row of each piece, and the number of all rows.
     """
 
-    report: PreparationReport
     tokens: str
     lengths: Mapping[str, Lengths]
-    columns: Mapping[str, Sequence[Piece]]
-    starts: NDArray[np.int64]
+
+    def __init__(self, columns: Mapping[str, Sequence[Piece]], report: PreparationReport) -> None:
+        self.columns, self.report = columns, report
+        sizes = {name: [np.diff(bounds) for _, bounds in pieces] for name, pieces in columns.items()}
+        self.lengths = {name: np.concatenate(of_pieces) for name, of_pieces in sizes.items()}
+        self.starts = np.cumsum([0, *map(len, next(iter(sizes.values())))])
 
     def __len__(self) -> int:
         return len(next(iter(self.lengths.values())))
@@ -92,32 +98,88 @@ class StoredCorpus(PreparedCorpus):
     """The rows that `prepare_corpus` kept in `directory`."""
 
     def __init__(self, directory: Path) -> None:
-        self.directory = directory
         try:
             record = json.loads((directory / REPORT_FILE).read_text(encoding="utf-8"))
-            self.report, self.fingerprint = PreparationReport(**record["report"]), str(record["fingerprint"])
+            report, self.fingerprint = PreparationReport(**record["report"]), str(record["fingerprint"])
             table = Dataset.from_file(str(directory / TOKENS_FILE)).data
-            if not len(table) == self.report.kept > 0:
+            if not len(table) == report.kept > 0:
                 raise ValueError(f"{len(table)} rows")
         except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
             raise CorpusError(f"{directory} holds no tokenized corpus that can be read: prepare it again") from error
-        self.columns = {
+        columns = {
             name: [(piece.values.to_numpy(), piece.offsets.to_numpy()) for piece in table.column(name).chunks]
             for name in table.column_names
         }
-        self.starts = np.cumsum([0, *map(len, table.column(0).chunks)])
-        self.lengths = {
-            name: np.concatenate([np.diff(bounds) for _, bounds in pieces]) for name, pieces in self.columns.items()
-        }
-        self.tokens = self._hash()
-
-    def _hash(self) -> str:
+        super().__init__(columns, report)
         digest = hashlib.blake2b(digest_size=16)
-        for name, pieces in self.columns.items():
+        for name, pieces in columns.items():
             for ids, bounds in pieces:
                 digest.update(ids[bounds[0] : bounds[-1]].data)
             digest.update(self.lengths[name].data)
-        return digest.hexdigest()
+        self.tokens = digest.hexdigest()
+
+
+class MixedCorpus(PreparedCorpus):
+    """Prepared corpora one after the other, each repeated according to its weight.
+
+    Nothing is left out: the corpus that is largest for its weight occurs once; the others repeat as a whole and, for
+    the remainder, with pairs drawn evenly along them, anew for each epoch. The same corpora, weights, seed and epoch
+    give the same pairs at the same positions. This equals `datasets.interleave_datasets` until all its datasets are
+    exhausted, but with exact shares instead of drawn ones, and without a copy of the text.
+
+    Args:
+        weights: Share of each in an epoch, in any unit; without weights every pair occurs once.
+
+    Attributes:
+        shares: Number of pairs of each part in an epoch.
+        pairs: Position of each pair of the epoch among those of the parts, one part after the other.
+    """
+
+    def __init__(
+        self, parts: Sequence[StoredCorpus], weights: Sequence[float] | None = None, *, seed: int, epoch: int = 0
+    ) -> None:
+        self.parts, self._weights, self._seed, self._epoch = tuple(parts), weights, seed, epoch
+        super().__init__(
+            {name: [piece for part in parts for piece in part.columns[name]] for name in parts[0].columns},
+            PreparationReport(*np.sum([astuple(part.report) for part in parts], axis=0).tolist()),
+        )
+        sizes = [len(part) for part in parts]
+        self.shares = _shares(sizes, weights) if weights is not None else sizes
+        self.pairs = np.concatenate(
+            [
+                start + _repeated(size, share, np.random.default_rng([seed, number, *([epoch] if epoch else [])]))
+                for number, (start, size, share) in enumerate(
+                    zip(np.cumsum([0, *sizes]), sizes, self.shares, strict=False)
+                )
+            ]
+        )
+        self.lengths = {name: lengths[self.pairs] for name, lengths in self.lengths.items()}
+        self.tokens = fingerprint_settings([[part.tokens for part in parts], self.shares, seed])
+
+    def of_epoch(self, epoch: int) -> PreparedCorpus:
+        """Returns the pairs of an epoch; shares that are not a whole number of repetitions are drawn anew."""
+        draws = any(share % len(part) for part, share in zip(self.parts, self.shares, strict=True))
+        if epoch == self._epoch or not draws:
+            return self
+        return MixedCorpus(self.parts, self._weights, seed=self._seed, epoch=epoch)
+
+    def rows(self, indices: Sequence[int] | NDArray[np.integer]) -> Rows:
+        """Returns the ids of the rows at `indices`, by column."""
+        return super().rows(self.pairs[np.asarray(indices, dtype=np.int64)])
+
+
+def _shares(sizes: Sequence[int], weights: Sequence[float]) -> list[int]:
+    """Returns the number of pairs of each corpus in the smallest epoch that holds all pairs and has these weights."""
+    pairs_per_weight = max(size / weight for size, weight in zip(sizes, weights, strict=True))
+    if pairs_per_weight * sum(weights) > MAX_REPEATS * sum(sizes):
+        raise CorpusError(f"an epoch would have {MAX_REPEATS:,} times as many pairs: give larger corpora more weight")
+    return [max(size, round(weight * pairs_per_weight)) for size, weight in zip(sizes, weights, strict=True)]
+
+
+def _repeated(size: int, share: int, random: np.random.Generator) -> NDArray[np.int64]:
+    """Returns `share` of the numbers below `size`, whose repetitions differ by at most one."""
+    times, rest = divmod(share, size)
+    return np.concatenate([np.tile(np.arange(size), times), np.sort(random.choice(size, rest, replace=False))])
 
 
 def prepare_corpus(
@@ -176,9 +238,7 @@ def settings_fingerprint(tokenizer: PreTrainedTokenizerBase, encoder: Encoder, m
     """Hashes everything that the tokens depend on, except the text."""
     reader: Any = plain_text(tokenizer)
     if reader.is_fast:
-        state = json.loads(reader.backend_tokenizer.to_str())
-        # Settings of earlier calls stay in the tokenizer, but do not affect this one.
-        del state["padding"], state["truncation"]
+        state = [reading_backend(reader).to_str()]
     else:
         with TemporaryDirectory() as directory:
             state = [Hasher.hash(Path(file).read_bytes()) for file in reader.save_vocabulary(directory)]
@@ -194,7 +254,6 @@ class _Batches:
     ) -> None:
         self._tokenizer, self._encoder, self._schema = tokenizer, encoder, schema
         self._max_length, self._rows = max_length, rows
-        self._max_characters = _max_characters(tokenizer, max_length)
         self._open: list[int] = []
         self._read = self._kept = self._empty = 0
 
@@ -211,14 +270,12 @@ class _Batches:
             self._read += len(kept)
         else:
             required = (batch[column.name] for column in form.columns if not column.optional)
-            full = _filtered(batch, (pc.invert(_is_blank(texts)) for texts in required))
-            # Tokenizing a single word of 10 MB takes seconds and gigabytes.
-            lengths = (pc.utf8_length(full[name]) for name in form.names if not form.in_blocks)
-            short = _filtered(full, (pc.less_equal(length, self._max_characters) for length in lengths))
-            rows = self._encoded(short)
-            counts = map(pc.list_value_length, rows.columns)
-            kept = _filtered(rows, (pc.less_equal(count, self._max_length) for count in counts))
-            self._read += len(batch) + len(rows) - len(short)
+            full = _filtered(batch, (pc.not_equal(pc.utf8_trim_whitespace(texts), "") for texts in required))
+            rows = self._encoded(full)
+            kept = _filtered(
+                rows, (pc.less_equal(pc.list_value_length(ids), self._max_length) for ids in rows.columns)
+            )
+            self._read += len(batch) + len(rows) - len(full)
             self._empty += len(batch) - len(full)
         self._kept += len(kept)
         return kept
@@ -249,20 +306,6 @@ class _Batches:
         return pa.table([blocks], self._schema)
 
 
-def _is_blank(texts: pa.ChunkedArray) -> pa.ChunkedArray:
-    return pc.equal(pc.utf8_length(pc.utf8_trim_whitespace(texts)), 0)
-
-
 def _filtered(table: pa.Table, conditions: Iterable[pa.ChunkedArray]) -> pa.Table:
     """Returns the rows that satisfy all conditions."""
-    found = list(conditions)
-    return table.filter(reduce(pc.and_, found)) if found else table
-
-
-def _max_characters(tokenizer: PreTrainedTokenizerBase, max_length: int) -> float:
-    """Returns the maximum number of characters that `max_length` tokens can hold: longer texts need not be tokenized.
-
-    Other tokenizers may skip characters, so no limit is known.
-    """
-    own = isinstance(tokenizer, VanillaTransformerTokenizer) and not tokenizer.extra_special_tokens
-    return max_length * max(map(len, tokenizer.get_vocab())) if own else math.inf
+    return table.filter(reduce(pc.and_, conditions))

@@ -14,8 +14,7 @@ from transformers import PreTrainedTokenizerBase
 from vanilla_transformer.data.batching import StepPlan, share
 from vanilla_transformer.data.corpus import corpus_languages, read_corpus
 from vanilla_transformer.data.encoding import Rows
-from vanilla_transformer.data.mixing import MixedCorpus
-from vanilla_transformer.data.preparation import PreparedCorpus, StoredCorpus, prepare_corpus
+from vanilla_transformer.data.preparation import MixedCorpus, PreparedCorpus, StoredCorpus, prepare_corpus
 from vanilla_transformer.data.sources import refuse_pipes
 from vanilla_transformer.errors import RecipeError, RunError
 from vanilla_transformer.loading.tokenizers import load_own_tokenizer

@@ -10,7 +10,7 @@ from functools import partial
 from accelerate import Accelerator
 from accelerate.tracking import get_available_trackers
 
-from vanilla_transformer.data.mixing import MixedCorpus
+from vanilla_transformer.data.preparation import MixedCorpus
 from vanilla_transformer.errors import RecipeError, RunError
 from vanilla_transformer.evaluation import Processes, check_names
 from vanilla_transformer.recipe.defaults import CorpusFacts, check_sizes, counted, device_facts, resolve
