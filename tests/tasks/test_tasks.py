@@ -84,12 +84,8 @@ def test_a_task_that_lacks_a_member_is_refused_when_it_is_made():
 
 
 def test_random_numbers_follow_rows_on_any_number_of_processes():
-    class Corpus(PreparedCorpus):
-        lengths = {"text": np.random.default_rng(0).integers(3, 12, 40).astype(np.int32)}
-
-        def rows(self, indices):
-            return {"text": [np.full(self.lengths["text"][index], index + 4) for index in indices.tolist()]}
-
+    lengths = np.random.default_rng(0).integers(3, 12, 40)
+    corpus = PreparedCorpus({"text": [(np.repeat(np.arange(40) + 4, lengths), np.cumsum([0, *lengths]))]}, None)
     task = get_task("masked-language-modeling")
     recipe = small(task.name, batch_tokens=30, batches_per_step=3, seed=5)
 
@@ -99,8 +95,8 @@ def test_random_numbers_follow_rows_on_any_number_of_processes():
         found = {}
         for rank in range(processes):
             among = {"rank": rank, "processes": processes}
-            steps = local_steps(recipe, Corpus(), collate, Progress(epoch=epoch), **among)
-            for step, planned in zip(steps, make_plan(Corpus(), recipe).epoch(epoch), strict=False):
+            steps = local_steps(recipe, corpus, collate, Progress(epoch=epoch), **among)
+            for step, planned in zip(steps, make_plan(corpus, recipe).epoch(epoch), strict=False):
                 for batch, rows in zip(step.batches, share(planned, rank, processes), strict=True):
                     for ids, row in zip(batch["input_ids"].tolist(), rows.tolist(), strict=False):
                         found[row] = [token for token in ids if token]

@@ -111,12 +111,15 @@ class StoredCorpus(PreparedCorpus):
             for name in table.column_names
         }
         super().__init__(columns, report)
+        self.tokens = self._hash()
+
+    def _hash(self) -> str:
         digest = hashlib.blake2b(digest_size=16)
-        for name, pieces in columns.items():
+        for name, pieces in self.columns.items():
             for ids, bounds in pieces:
                 digest.update(ids[bounds[0] : bounds[-1]].data)
             digest.update(self.lengths[name].data)
-        self.tokens = digest.hexdigest()
+        return digest.hexdigest()
 
 
 class MixedCorpus(PreparedCorpus):
