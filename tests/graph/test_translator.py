@@ -144,6 +144,9 @@ def test_every_setting_of_the_library_is_followed_or_declined(name):
 
 def test_why_the_graph_declines_is_logged_once(directory, caplog):
     caplog.set_level("INFO", "vanilla_transformer")
+    with pytest.raises(ValueError, match="early_stopping"):
+        Translator(directory, early_stopping="sometimes")("a")
+    caplog.clear()
     Translator(directory, no_repeat_ngram_size=2)
     [told] = [record.getMessage() for record in caplog.records if "the graph" in record.getMessage()]
     assert "no_repeat_ngram_size=2" in told
@@ -160,9 +163,10 @@ def test_damaged_directories_are_declined_and_said_by_the_loader(directory, tmp_
     with pytest.raises(ModelError, match="holds NaN or infinity"):
         Translator(tmp_path)
     weights = tmp_path / "model.safetensors"
-    weights.write_bytes(weights.read_bytes()[:-100])
-    with pytest.raises(ModelError, match="cannot be loaded"):
-        Translator(tmp_path)
+    for content in (weights.read_bytes()[:-100], b"", b"\xff" * 100):
+        weights.write_bytes(content)
+        with pytest.raises(ModelError, match="cannot be loaded"):
+            Translator(tmp_path)
 
 
 def test_an_accelerator_is_looked_for_where_a_driver_is(tmp_path, monkeypatch):

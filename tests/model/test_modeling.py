@@ -10,6 +10,7 @@ import torch
 from refusals import refused
 from small_models import HEADS, IDS, MASK, inputs_of, random_model
 from torch import nn
+from transformers import DynamicCache
 
 from vanilla_transformer import VanillaTransformerConfig, VanillaTransformerDecoderConfig
 from vanilla_transformer.model.modeling_vanilla_transformer import Dropout
@@ -87,6 +88,10 @@ def test_cached_decoding_equals_uncached(implementation: str, fields: dict):
         cache = outputs.past_key_values
         steps.append(outputs.logits)
     torch.testing.assert_close(torch.cat(steps, 1), translator(**given("translator")).logits, atol=1e-5, rtol=0)
+    filled = translator(
+        **given("translator"), past_key_values=DynamicCache()
+    ).logits  # It has no place for the source.
+    torch.testing.assert_close(torch.cat(steps, 1), filled, atol=1e-5, rtol=0)
 
     model = random_model("language-model", **fields)
     model.set_attn_implementation(implementation)
@@ -198,6 +203,13 @@ def test_a_loss_of_a_users_own_takes_the_place_of_ours(kind: str):
     for settings in ({}, {"skip_logits": True}) if kind in WORDS else ({},):
         assert model(**inputs_of(kind), **settings, num_items_in_batch=9).loss == 7
         assert asked.pop()["num_items_in_batch"] == 9
+
+    class Another(torch.nn.Module):
+        def forward(self, logits, labels, **named):
+            return logits.sum() * 0 + 8
+
+    model.loss_function = Another()
+    assert model(**inputs_of(kind)).loss == 8
 
 
 @pytest.mark.parametrize("reentrant", [True, False])

@@ -8,6 +8,7 @@ from refusals import refused
 
 from vanilla_transformer import RecurrentEncoderDecoderConfig, VanillaTransformerConfig
 from vanilla_transformer.engine import cpu
+from vanilla_transformer.errors import RecipeError
 from vanilla_transformer.recipe.defaults import (
     CPU_HOURS,
     MIN_WARMUP,
@@ -195,6 +196,8 @@ def test_a_warm_up_that_is_given_has_the_papers_rate_and_is_warned_of_if_the_run
     assert (recipe.optimization.warmup_steps, recipe.optimization.learning_rate_scale) == (warmup, 1.0)
     assert any("Warning" in one and "--warmup-steps" in one for one in sentences) == warned
     assert chosen(3_000, LAPTOP, max_steps=300, learning_rate_scale=2.0)[0].optimization.learning_rate_scale == 2.0
+    with refused(RecipeError, "learning_rate must be 0<"):  # Nor is a factor of 0 taken for one not given.
+        chosen(3_000, LAPTOP, from_model="model", learning_rate_scale=0.0)
 
 
 @pytest.mark.parametrize(

@@ -179,6 +179,8 @@ def test_a_decoder_refuses_incomplete_encoder_outputs(source, labels):
     states = model.get_encoder()(**source).last_hidden_state
     with refused(ValueError, "encoder_outputs"):
         model(encoder_outputs=(states,), labels=labels)
+    with refused(ValueError, "encoder_outputs"):
+        model.generate(encoder_outputs=(states,))
     encoded = model.get_encoder()(**source).to_tuple()
     mask = source["attention_mask"]
     again = model(encoder_outputs=encoded, attention_mask=mask, labels=labels).loss

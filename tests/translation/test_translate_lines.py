@@ -132,7 +132,8 @@ def test_translations_and_scores_are_those_of_generate(tokenizer, model):
 
 
 def test_wrong_settings_and_what_is_no_text_are_refused(copying, tokenizer):
-    for setting, value in (("num_beams", 1.5), ("length_penalty", float("nan")), ("batch_tokens", 0)):
+    limits = ("max_new_tokens", 0), ("max_length", "5"), ("min_new_tokens", 2.5)
+    for setting, value in (("num_beams", 1.5), ("length_penalty", float("nan")), ("batch_tokens", 0), *limits):
         with refused(ValueError, setting):
             Translator(copying, tokenizer, **{setting: value})
     with refused(ValueError, "tokenizer"):

@@ -121,6 +121,9 @@ def check_search(**settings: object) -> None:
     penalty = settings.get("length_penalty")
     check_number("length_penalty", penalty, -MAX_LENGTH_PENALTY, MAX_LENGTH_PENALTY, whole=False)
     check_number("max_length_beyond_source", settings.get("max_length_beyond_source"), 0, _MAX_LENGTH)
+    # A length counts the token that the decoder starts with.
+    for name, minimum in {"max_length": 2, "max_new_tokens": 1, "min_length": 0, "min_new_tokens": 0}.items():
+        check_number(name, settings.get(name), minimum)
 
 
 def shapes(config: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
@@ -263,7 +266,9 @@ class Settings:
             forced_end=None if forced is None else _tokens(forced),
             renormalized=bool(given.get("renormalize_logits")),
         )
-        check_search(num_beams=settings.num_beams, length_penalty=settings.length_penalty)
+        if settings.early_stopping not in (True, False, "never"):
+            raise ModelError(f"early_stopping={settings.early_stopping!r}")
+        check_search(**given)
         tokens = settings.start, settings.padding, *settings.ends, *settings.suppressed, *(settings.forced_end or ())
         if not settings.ends or any(type(one) is not int or not 0 <= one < vocabulary for one in tokens):
             raise ModelError(f"a token that is not among {vocabulary:,}")

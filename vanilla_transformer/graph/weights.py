@@ -1,7 +1,6 @@
 """The weights of a model directory, where they lie in its `model.safetensors`."""
 
 import json
-import struct
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -39,8 +38,8 @@ def stored_weights(directory: Path) -> dict[str, Stored]:
 def read_header(path: Path) -> tuple[int, dict[str, dict]]:
     """Returns the byte at which the numbers of a file begin, and what its header says of them."""
     with path.open("rb") as file:
-        (length,) = struct.unpack("<Q", file.read(8))
-        return 8 + length, json.loads(file.read(length))
+        length = int.from_bytes(file.read(8), "little")
+        return 8 + length, json.loads(file.read(min(length, path.stat().st_size)))
 
 
 def read(directory: Path, weights: Mapping[str, Stored]) -> Iterator[tuple[str, np.ndarray]]:

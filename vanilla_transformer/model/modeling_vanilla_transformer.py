@@ -493,6 +493,9 @@ class Decoder(Stack):
             past_key_values = DynamicCache(config=self.config)
             if self.has_source:
                 past_key_values = EncoderDecoderCache(past_key_values, DynamicCache(config=self.config))
+        elif self.has_source and not isinstance(past_key_values, EncoderDecoderCache | None):
+            # It has no room for the source.
+            past_key_values = EncoderDecoderCache(past_key_values, DynamicCache(config=self.config))
         start = past_key_values.get_seq_length() if past_key_values is not None else 0
         x = self.embed(input_ids, inputs_embeds, attention_mask, start, position_ids)
         causal_mask = create_causal_mask(
@@ -557,7 +560,7 @@ class Head(HubModel):
     def loss_function(self) -> Callable[..., torch.Tensor]:
         """Section 5.4, or the loss set in its place."""
         # Torch registers a module that is set, and calls no setter for it.
-        return getattr(self, "_loss_function", None) or self._modules.get("loss_function") or self.own_loss
+        return self._modules.get("loss_function") or getattr(self, "_loss_function", None) or self.own_loss
 
     @loss_function.setter
     def loss_function(self, value: Callable[..., torch.Tensor]) -> None:

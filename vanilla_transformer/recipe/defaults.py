@@ -415,8 +415,8 @@ def _choose_warmup(recipe: Recipe, steps: int) -> tuple[int, float]:
 def _choose_fine_tuning(recipe: Recipe) -> tuple[dict[str, object], str]:
     # The rate at which Eq. 3 arrives in section 5.2.
     assert recipe.model.d_model is not None
-    scale = recipe.optimization.learning_rate_scale or 1
-    rate = float(f"{paper_learning_rate(FINE_TUNING_STEPS_DONE, recipe.model.d_model, MAX_WARMUP, scale):.2g}")
+    at = FINE_TUNING_STEPS_DONE, recipe.model.d_model, MAX_WARMUP, recipe.optimization.learning_rate_scale
+    rate = float(f"{paper_learning_rate(*at):.2g}")
     suits = "which suits weights that are already trained"
     return {"learning_rate": rate}, f"Optimisation: a learning rate of {rate:g} after the warm-up, {suits}."
 

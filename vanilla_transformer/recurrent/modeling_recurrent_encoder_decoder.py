@@ -194,8 +194,7 @@ class RecurrentDecoder(RecurrentPreTrainedModel):
         """
         if (input_ids is None) == (inputs_embeds is None):
             raise ValueError("Give either decoder_input_ids (or labels) or decoder_inputs_embeds.")
-        if encoder_outputs is None or encoder_outputs.hidden is None:
-            raise ValueError("encoder_outputs must be what this model's encoder returns, its last states included.")
+        assert encoder_outputs is not None
         embedded_BTD = self.dropout(self.embedding(input_ids) if inputs_embeds is None else inputs_embeds)
         values_BSD = encoder_outputs.last_hidden_state
         assert values_BSD is not None
@@ -227,8 +226,9 @@ class RecurrentDecoder(RecurrentPreTrainedModel):
 
     def start(self, encoded: RecurrentEncoderOutput) -> RecurrentState:
         """Starts from the encoder's last states; Bahdanau's attention from tanh(W h) of the backward one (A.2.2)."""
-        hidden_BND, values_BSD = encoded.hidden, encoded.last_hidden_state
-        assert hidden_BND is not None and values_BSD is not None
+        hidden_BND, values_BSD = getattr(encoded, "hidden", None), encoded.last_hidden_state
+        if hidden_BND is None or values_BSD is None:
+            raise ValueError("encoder_outputs must be what this model's encoder returns, its last states included.")
         if self.is_bahdanau:
             hidden_BND = self.start_proj(hidden_BND[..., -self.start_proj.in_features :]).tanh()
         parts = [hidden_BND] if encoded.cell is None else [hidden_BND, encoded.cell]
