@@ -10,8 +10,7 @@ import pytest
 import torch
 from searches import INPUTS, sharp
 
-from vanilla_transformer.engine import cpu
-from vanilla_transformer.engine.linear import Weights
+from vanilla_transformer.engine import cpu, stacks
 from vanilla_transformer.engine.stacks import Decoder
 
 TESTS = Path(__file__).parents[1]
@@ -58,13 +57,13 @@ def test_bfloat16_needs_processor_and_library(monkeypatch, known: str):
 @pytest.mark.parametrize("num_beams", [1, 4])
 def test_16_bit_models_decode_in_float32_where_16_bits_are_emulated(monkeypatch, dtype, num_beams: int):
     monkeypatch.setattr(cpu, "has_bfloat16_products", lambda: False)
-    asked, make = [], Weights.projections
+    asked, make = [], stacks.projections
 
-    def noted(weights, *modules, **scaled):
-        asked.append(weights.dtype)
-        return make(weights, *modules, **scaled)
+    def noted(modules, heads, scaled, dtype):
+        asked.append(dtype)
+        return make(modules, heads, scaled, dtype)
 
-    monkeypatch.setattr(Weights, "projections", noted)
+    monkeypatch.setattr(stacks, "projections", noted)
     search, rounded = {"num_beams": num_beams, "max_new_tokens": 8}, sharp(0).to(dtype)
     found = rounded.generate(**INPUTS, **search)
     assert set(asked) == {torch.float32}

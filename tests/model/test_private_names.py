@@ -10,7 +10,7 @@ from transformers import GenerationMixin
 from transformers.generation import utils as generation_utils
 
 HOOKS = ["_beam_search", "_sample", "_maybe_prepare_encoder_kwargs_for_generation"]
-TENSOR_SETTINGS = ["_eos_token_tensor", "_pad_token_tensor"]
+TENSOR_SETTINGS = ["_pad_token_tensor"]
 
 
 def renamed(code: types.CodeType, name: str, new: str) -> types.CodeType:

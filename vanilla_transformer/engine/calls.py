@@ -30,18 +30,15 @@ from vanilla_transformer.graph.known import MAX_LENGTH_PENALTY, words
 
 from .cpu import computing_dtype, fitting_threads
 from .known import unknown
-from .linear import Weights
 from .search import (
     IMPOSSIBLE,
     BeamSearch,
-    Decoding,
+    DecoderState,
     Hypotheses,
     Limits,
     Processor,
     greedy_search,
-    likeliest,
     penalty,
-    sampled,
 )
 from .stacks import Decoder
 
@@ -60,8 +57,10 @@ _ROWWISE_PROCESSORS = {
     )
 }
 _CRITERIA = {MaxLengthCriteria, EosTokenCriteria}
-# Undocumented attributes of the settings that a search receives.
-_TENSOR_SETTINGS = ("_eos_token_tensor", "_pad_token_tensor")
+_UNSUPPORTED = (
+    *("output_scores", "output_logits", "output_attentions", "output_hidden_states", "low_memory", "is_assistant"),
+    "compile_config",
+)
 # Arguments that `generate` passes to a search: any other is unsupported unless it is None. `Seq2SeqTrainer` passes on
 # labels, which change nothing.
 _ARGUMENTS = words(
@@ -95,9 +94,6 @@ class Call(NamedTuple):
 
 def declined(call: Call) -> str | None:
     """Returns the first thing that the engine does not know in a model or a call, or None: the engine runs it."""
-    missing = [f"GenerationConfig.{name}" for name in _TENSOR_SETTINGS if not hasattr(call.settings, name)]
-    if missing:
-        return f"transformers {transformers.__version__}, which has no {' and no '.join(missing)}"
     found = chain(_of_model(call), _of_settings(call), _of_parts(call), _of_arguments(call), _of_positions(call))
     return next((reason for reason in found if reason), None)
 
@@ -115,40 +111,31 @@ def decode(call: Call) -> torch.Tensor | ModelOutput | None:
     width, sample = call.settings.num_beams or 1, call.settings.do_sample
     prompts_NP = call.prompts[::width].long()
     limits, process = _limits(call, prompts_NP), _processor(call.logits_processor)
-    padding = call.settings._pad_token_tensor  # The library takes an end where there is none.
-    assert padding is not None
+    padding = call.settings.pad_token_id
+    padding = _ends(call.settings)[0] if padding is None else padding  # As the library does.
     # Without torch's bookkeeping for gradients, small operations take three quarters of the time.
     with torch.inference_mode(), fitting_threads(call.model, len(prompts_NP)):
-        decoding = _start(call, width)
+        state = _start(call, width)
         with torch.autocast(call.model.device.type, enabled=False):
             if width > 1:
-                hypotheses = BeamSearch(decoding, prompts_NP, width, limits, process).run()
+                hypotheses = BeamSearch(state, prompts_NP, width, limits, process).run()
                 if (hypotheses.scores[:, 0] <= IMPOSSIBLE).any():  # The library returns some that have not ended.
                     return None
             else:
-                # Sampling with torch's generator also draws for finished sentences, as the library does, so that one
-                # seed draws the same tokens.
-                choose = sampled if sample else likeliest
-                tokens = greedy_search(
-                    decoding, prompts_NP, limits, int(padding), process, choose, may_drop_finished=not sample
-                )
-    return _beam_output(call, prompts_NP, hypotheses, int(padding)) if width > 1 else tokens.clone()
+                tokens = greedy_search(state, prompts_NP, limits, padding, process, sample=bool(sample))
+    return _beam_output(call, prompts_NP, hypotheses, padding) if width > 1 else tokens.clone()
 
 
-def decodes_itself(model: PreTrainedModel) -> bool:
-    """Tells whether a model has a `start_decoding` of its own: one of another family, or an ensemble."""
-    return hasattr(model, "start_decoding")
-
-
-def start_decoding(model: Any, encoder_outputs: Any, mask_NS: torch.Tensor | None) -> Decoding:
-    """Returns the decoding before the first token, from the encoder's output for the sources."""
-    if decodes_itself(model):
-        return model.start_decoding(encoder_outputs, mask_NS)
+def start_decoding(model: Any, encoder_outputs: Any, mask_NS: torch.Tensor | None) -> DecoderState:
+    """Returns the state before the first token, from the encoder's output for the sources."""
+    if hasattr(model, "start_decoding"):  # A model of another family, or an ensemble.
+        state: DecoderState = model.start_decoding(encoder_outputs, mask_NS)
+        return state
     return _decoder(model).start(encoder_outputs[0], mask_NS)
 
 
-def _start(call: Call, width: int) -> Decoding:
-    """Returns the decoding of a call; the library has repeated each source and prompt `width` times."""
+def _start(call: Call, width: int) -> DecoderState:
+    """Returns the state before a call's first token; the library has repeated each source and prompt `width` times."""
     model, sources, mask = call.model, call.kwargs.get("encoder_outputs"), call.kwargs.get("attention_mask")
     mask_NS = None if mask is None else mask[::width]
     if sources is not None:
@@ -161,7 +148,7 @@ def _start(call: Call, width: int) -> Decoding:
 
 def _decoder(model: PreTrainedModel) -> Decoder:
     """Returns the decoder for one call, in the type in which the library's search would compute."""
-    return Decoder(model, Weights(computing_dtype(model.dtype, model.device)))
+    return Decoder(model, computing_dtype(model.dtype, model.device))
 
 
 def _limits(call: Call, prompts_NP: torch.Tensor) -> Limits:
@@ -182,21 +169,29 @@ def _limits(call: Call, prompts_NP: torch.Tensor) -> Limits:
             # A sentence may have several samples.
             lengths = lengths.minimum(allowed.repeat_interleave(len(lengths) // len(allowed)))
     lengths = lengths.clamp(min=1)  # Criteria are checked only after a token is written.
-    # The library ranks as many candidates as the settings' end tokens require, whatever else ends a hypothesis.
-    known_ends: Any = settings._eos_token_tensor
     # If scores never rise, the returned hypotheses are certain before all W have ended.
     certain = settings.early_stopping == "never" and all(map(_suppresses, call.logits_processor))
     exponent = 1.0 if settings.length_penalty is None else settings.length_penalty
     horizon = lengths if certain else torch.full_like(lengths, longest)
     return Limits(
         end_tokens=torch.cat(end_tokens),
-        candidates=max(2, 1 + len(known_ends)) * settings.num_beams,
+        candidates=_candidates(settings),
         lengths=lengths,
         last_penalty=penalty(horizon.float(), exponent),
         counted=settings.num_return_sequences if certain else settings.num_beams,
         length_penalty=exponent,
         early_stopping=settings.early_stopping,
     )
+
+
+def _ends(settings: GenerationConfig) -> list[int]:
+    ends: list[int] = torch.as_tensor(settings.eos_token_id).flatten().tolist()
+    return ends
+
+
+def _candidates(settings: GenerationConfig) -> int:
+    """Returns the continuations that a step ranks: by the settings' end tokens, whatever else ends a hypothesis."""
+    return max(2, 1 + len(_ends(settings))) * settings.num_beams
 
 
 def _processor(given: LogitsProcessorList) -> Processor | None:
@@ -258,28 +253,26 @@ def _of_settings(call: Call) -> Iterator[str]:
     settings: Any = call.settings
     if settings.do_sample and settings.num_beams > 1:
         yield "do_sample=True with beams"
-    for name in ("output_scores", "output_logits", "output_attentions", "output_hidden_states"):
-        if getattr(settings, name):
-            yield f"{name}=True"
+    for name in _UNSUPPORTED:
+        if getattr(settings, name, None):
+            yield f"{name}={getattr(settings, name)!r}"
     if settings.cache_implementation not in (None, "dynamic"):
         yield f"cache_implementation={settings.cache_implementation!r}"
     if not settings.use_cache:
         yield "use_cache=False"
-    if any(getattr(settings, name, None) for name in ("low_memory", "is_assistant", "compile_config")):
-        yield "low_memory, compile_config or the part of an assistant"
-    for name, least in (("max_length", 0), ("num_return_sequences", 1)):
+    for name, minimum in (("max_length", 0), ("num_return_sequences", 1)):
         value = getattr(settings, name)
         # The library fails at these.
-        if not isinstance(value, Integral) or value < least:
+        if not isinstance(value, Integral) or value < minimum:
             yield f"{name}={value}"
     if not abs(settings.length_penalty or 0.0) <= MAX_LENGTH_PENALTY:
         yield f"length_penalty={settings.length_penalty}"
     if settings.num_beams == 1 and settings.return_dict_in_generate:
         yield "a dictionary with the cache of a search without a beam"
-    ends, vocabulary = settings._eos_token_tensor, call.model.config.vocab_size
-    if ends is None:
+    vocabulary = call.model.config.vocab_size
+    if settings.eos_token_id is None:
         yield "no eos_token_id"
-    elif settings.num_beams > 1 and max(2, 1 + len(ends)) * settings.num_beams > vocabulary:
+    elif settings.num_beams > 1 and _candidates(settings) > vocabulary:
         yield f"num_beams={settings.num_beams} in a vocabulary of {vocabulary}"
 
 
@@ -316,14 +309,11 @@ def _of_positions(call: Call) -> Iterator[str]:
     positions, prompts, mask = call.kwargs.get("position_ids"), call.prompts, call.kwargs.get("attention_mask")
     expected: Any = None
     if not call.model.config.is_encoder_decoder:
+        mask = torch.ones_like(prompts) if mask is None else mask.to(prompts.device).long()
         if not prompts.shape[1]:
             yield "prompts without a token"
-        if mask is None:
-            expected = torch.arange(prompts.shape[1], device=prompts.device)[None]
-        else:
-            mask = mask.to(prompts.device)
-            if mask.shape != prompts.shape or not bool(mask.long().diff(dim=1).ge(0).all()):
-                yield "padding after a prompt's beginning"
-            expected = (mask.long().cumsum(1) - 1).clamp(min=0)
+        if mask.shape != prompts.shape or not bool(mask.diff(dim=1).ge(0).all()):
+            yield "padding after a prompt's beginning"
+        expected = (mask.cumsum(1) - 1).clamp(min=0)
     if positions is not None and (expected is None or not bool((positions.to(prompts.device) == expected).all())):
         yield "position_ids"

@@ -10,7 +10,6 @@ import contextlib
 import copy
 import functools
 import inspect
-import sys
 from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
@@ -50,10 +49,12 @@ _ATTENTIONS = ("eager", "sdpa", "flash_attention_2", "flash_attention_3", "flex_
 _CALLS = ("__call__", "_wrapped_call_impl", "_call_impl", "forward", "__getattr__")
 # Hooks that transformers leaves on a model once attentions were requested; they act only when requested again.
 _CAPTURING = "transformers.utils.output_capturing"
-# Packages whose decorators may stand around a method.
-_DECORATORS = tuple(
-    str(Path(package.__file__ or "").parent) for package in (torch, transformers, contextlib, functools)
+# Where decorators that may stand around a method are written, and methods themselves.
+_DECORATORS = (
+    *(f"{Path(package.__file__ or '').parent}/" for package in (torch, transformers)),
+    *(str(module.__file__) for module in (contextlib, functools)),
 )
+_WRITTEN_IN = (*_DECORATORS, f"{Path(__file__).parents[1]}/")
 # The last models that were built to compare others with; they have no weights.
 _BUILT: dict[Any, nn.Module] = {}
 _KEPT = 8
@@ -170,20 +171,13 @@ def _own_methods(kind: type) -> frozenset[str]:
 def _patched(kind: type) -> Iterator[str]:
     """Yields the methods of a class that differ from its source."""
     for base in kind.__mro__:
-        module = sys.modules.get(base.__module__)
-        own, source = base.__module__.startswith(_OURS), str(getattr(module, "__file__", ""))
-        for name in [*vars(base)] if own else _CALLS:
+        for name in vars(base) if base.__module__.startswith(_OURS) else _CALLS:
             function: Any = vars(base).get(name)
-            if isinstance(function, property):
-                function = function.fget
-            function = getattr(function, "__func__", function)
-            while inspect.isfunction(function) and hasattr(function, "__wrapped__"):
-                if not function.__code__.co_filename.startswith(_DECORATORS):
-                    break
-                function = function.__wrapped__
-            if not inspect.isfunction(function):
-                continue
-            written_in = function.__code__.co_filename
-            if written_in == source or written_in.startswith(str(Path(source).parent) if own else _DECORATORS):
-                continue
-            yield f"{base.__name__}.{name}"
+            function = getattr(function, "fget", getattr(function, "__func__", function))
+            function = inspect.unwrap(function, stop=lambda one: not _is_written_in(one, _DECORATORS))
+            if inspect.isfunction(function) and not _is_written_in(function, _WRITTEN_IN):
+                yield f"{base.__name__}.{name}"
+
+
+def _is_written_in(function: Any, places: tuple[str, ...]) -> bool:
+    return inspect.isfunction(function) and function.__code__.co_filename.startswith(places)

@@ -1,7 +1,6 @@
 """The linear layers of decoding without gradients, on live weights, in torch's own products."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -13,43 +12,38 @@ Linear = Callable[[torch.Tensor], torch.Tensor]
 ResidualLinear = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
 
-@dataclass(frozen=True)
-class Weights:
-    """A model's linear layers and norms for decoding, read in place, or converted where their type is another.
+def projections(modules: list[nn.Linear], heads: int, scaled: float, dtype: torch.dtype) -> Linear:
+    """Maps x to the outputs of several linear layers side by side in each head, the first one's `scaled`."""
+    first, *others = (linear(module, dtype) for module in modules)
+    return lambda x: _side_by_side([first(x) * scaled, *(linear(x) for linear in others)], heads)
 
-    Attributes:
-        dtype: Type of the weights and the activations.
-    """
 
-    dtype: torch.dtype
+def linear(module: nn.Linear, dtype: torch.dtype, activation: nn.Module | None = None) -> Linear:
+    """Maps x to xWᵀ + b, (rows, in) to (rows, out), followed by the activation."""
+    weight, bias = _parts(module, dtype)
+    if activation is None:
+        return lambda x: F.linear(x, weight, bias)
+    return lambda x: activation(F.linear(x, weight, bias))
 
-    def projections(self, *modules: nn.Linear, heads: int, scaled: float = 1.0) -> Linear:
-        """Maps x to the outputs of several linear layers side by side in each head, the first one's `scaled`."""
-        first, *others = map(self.linear, modules)
-        return lambda x: _side_by_side([first(x) * scaled, *(linear(x) for linear in others)], heads)
 
-    def linear(self, module: nn.Linear, activation: nn.Module | None = None) -> Linear:
-        """Maps x to xWᵀ + b, (rows, in) to (rows, out), followed by the activation."""
-        weight, bias = self._parts(module)
-        if activation is None:
-            return lambda x: F.linear(x, weight, bias)
-        return lambda x: activation(F.linear(x, weight, bias))
+def residual_linear(module: nn.Linear, dtype: torch.dtype) -> ResidualLinear:
+    """Maps x and residual r to r + xWᵀ + b; may overwrite r."""
+    weight, bias = _parts(module, dtype)
+    if bias is None:
+        return lambda x, residual: residual.addmm_(x, weight.mT)
+    return lambda x, residual: F.linear(x, weight, bias).add_(residual)
 
-    def residual_linear(self, module: nn.Linear) -> ResidualLinear:
-        """Maps x and residual r to r + xWᵀ + b; may overwrite r."""
-        weight, bias = self._parts(module)
-        if bias is None:
-            return lambda x, residual: residual.addmm_(x, weight.mT)
-        return lambda x, residual: F.linear(x, weight, bias).add_(residual)
 
-    def norm(self, module: nn.LayerNorm) -> Linear:
-        """Returns a layer normalisation in the type of the activations."""
-        weight, bias = self._parts(module)
-        shape, eps = module.normalized_shape, module.eps
-        return lambda x: torch.layer_norm(x, shape, weight, bias, eps)
+def norm(module: nn.LayerNorm, dtype: torch.dtype) -> Linear:
+    """Returns a layer normalisation in the type of the activations."""
+    weight, bias = _parts(module, dtype)
+    shape, eps = module.normalized_shape, module.eps
+    return lambda x: torch.layer_norm(x, shape, weight, bias, eps)
 
-    def _parts(self, module: Any) -> tuple[torch.Tensor, Any]:
-        return module.weight.to(self.dtype), None if module.bias is None else module.bias.to(self.dtype)
+
+def _parts(module: Any, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """Returns weight and bias, read in place, or converted where their type is another."""
+    return module.weight.to(dtype), None if module.bias is None else module.bias.to(dtype)
 
 
 def _side_by_side(parts: list[torch.Tensor], heads: int) -> torch.Tensor:

@@ -11,8 +11,6 @@ import torch
 Length = TypeVar("Length", float, torch.Tensor)
 # Changes scores (rows, vocabulary), given the tokens before them, (rows, length).
 Processor = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
-# Chooses a token for each row, (rows, 1), from its scores, (rows, vocabulary).
-Choice = Callable[[torch.Tensor], torch.Tensor]
 # On an accelerator the host asks only every so many steps which sentences are finished: each answer makes it wait.
 STEPS_PER_QUESTION = 4
 # Share of a batch from which finished sentences are dropped: copying the others has a cost.
@@ -24,8 +22,8 @@ MAX_RANKED_VOCABULARY, MAX_RANKED_SCORES = 1024, 1 << 15
 IMPOSSIBLE = -1.0e9
 
 
-class Decoding(Protocol):
-    """A search's view of a model: the decoding of some sentences, one token of each hypothesis at a time."""
+class DecoderState(Protocol):
+    """A search's view of a model that decodes some sentences, one token of each hypothesis at a time."""
 
     def read(self, tokens_NP: torch.Tensor, /) -> None:
         """Reads all tokens of each sentence's prompt but the last, before the first step."""
@@ -192,13 +190,13 @@ class BeamSearch:
 
     def __init__(
         self,
-        decoding: Decoding,
+        state: DecoderState,
         prompts_NP: torch.Tensor,
         width: int,
         limits: Limits,
         process: Processor | None = None,
     ) -> None:
-        self.decoding, self.prompts_NP, self.width = decoding, prompts_NP, width
+        self.state, self.prompts_NP, self.width = state, prompts_NP, width
         self.limits, self.process, self.length = limits, process, 0
         sentences, longest, device = len(prompts_NP), int(limits.lengths.max()), prompts_NP.device
         self.longest, self.steps_per_question = longest, 1 if device.type == "cpu" else STEPS_PER_QUESTION
@@ -209,7 +207,7 @@ class BeamSearch:
         self.found = _no_hypotheses(sentences, width, longest, device)
         self.numbers = torch.arange(sentences, device=device)
         self.searching = torch.ones(sentences, dtype=torch.bool, device=device)
-        self.tokens_NW = read_prompts(decoding, prompts_NP)
+        self.tokens_NW = read_prompts(state, prompts_NP)
 
     def run(self) -> Hypotheses:
         """Returns the W best hypotheses of each sentence, in the sentences' order."""
@@ -222,7 +220,7 @@ class BeamSearch:
     def _step(self) -> None:
         """Adds one token to each hypothesis."""
         sentences, width = self.tokens_NW.shape
-        log_p_RV = log_probabilities(self.decoding.step(self.tokens_NW))
+        log_p_RV = log_probabilities(self.state.step(self.tokens_NW))
         if self.process is not None:
             log_p_RV = self.process(self._rows(), log_p_RV)
         self.length += 1
@@ -232,7 +230,7 @@ class BeamSearch:
             self.finished = update_finished(self.finished, self.paths, ending, ended_NW, self.length, self.limits)
         self.paths = _extended(self.paths, chosen, self.length)
         self.scores_NW, self.tokens_NW = chosen.scores, chosen.tokens
-        self.decoding.reorder(chosen.parents)
+        self.state.reorder(chosen.parents)
         self.searching &= may_improve(self.scores_NW, self.finished, self.length, self.limits)
 
     def continuations(self, log_p_NWV: torch.Tensor) -> tuple[Candidates, Candidates, torch.Tensor]:
@@ -261,7 +259,7 @@ class BeamSearch:
         self.finished = self.finished.select(sentences)
         self.limits = self.limits.select(sentences)
         self.tokens_NW, self.prompts_NP = self.tokens_NW[sentences], self.prompts_NP[sentences]
-        self.decoding.select(sentences)
+        self.state.select(sentences)
 
     def _rows(self) -> torch.Tensor:
         """Returns all tokens of the running hypotheses, (rows, length)."""
@@ -270,38 +268,34 @@ class BeamSearch:
         return torch.cat((prompts, self.paths[..., 0, : self.length]), -1).flatten(0, 1)
 
 
-def likeliest(scores_RV: torch.Tensor) -> torch.Tensor:
-    """Returns the token of the highest score in each row, (rows, 1)."""
-    return scores_RV.argmax(-1, keepdim=True)
-
-
-def sampled(scores_RV: torch.Tensor) -> torch.Tensor:
-    """Draws a token for each row, (rows, 1), from its softmax with torch's generator, as the library does."""
-    return torch.multinomial(scores_RV.float().softmax(-1), 1)
-
-
 def greedy_search(
-    decoding: Decoding,
+    state: DecoderState,
     prompts_NP: torch.Tensor,
     limits: Limits,
     padding: int,
     process: Processor | None = None,
-    choose: Choice = likeliest,
     *,
-    may_drop_finished: bool = True,
+    sample: bool = False,
 ) -> torch.Tensor:
-    """Takes a token at each step; returns (sentences, prompt and new tokens), padded after the end."""
+    """Takes the likeliest token at each step, or draws one; returns (sentences, prompt and new tokens).
+
+    They are padded after the end. As in the library, torch's generator also draws for finished sentences, so that one
+    seed draws the same tokens.
+    """
     device, (sentences, prompt_length) = prompts_NP.device, prompts_NP.shape
-    tokens_N1 = read_prompts(decoding, prompts_NP)
+    tokens_N1 = read_prompts(state, prompts_NP)
     allowed, ends = limits.lengths.tolist(), set(limits.end_tokens.tolist())
     found = torch.cat((prompts_NP, prompts_NP.new_full((sentences, max(allowed)), padding)), 1)
     numbers, rows = list(range(sentences)), torch.arange(sentences, device=device)
     searching = set(numbers)
     for length in range(prompt_length, found.shape[1]):
-        scores_NV = decoding.step(tokens_N1)
+        scores_NV = state.step(tokens_N1)
         if process is not None:
             scores_NV = process(found[rows, :length], scores_NV.float())
-        tokens_N1 = choose(scores_NV)
+        if sample:
+            tokens_N1 = torch.multinomial(scores_NV.float().softmax(-1), 1)
+        else:
+            tokens_N1 = scores_NV.argmax(-1, keepdim=True)
         if len(searching) < len(numbers):
             over = torch.tensor([[number not in searching] for number in numbers], device=device)
             tokens_N1 = tokens_N1.masked_fill(over, padding)
@@ -312,18 +306,18 @@ def greedy_search(
                 searching.discard(number)
         if not searching:
             return found[:, : length + 1]
-        if may_drop_finished and len(numbers) - len(searching) >= max(1, len(numbers) * MIN_SHARE_TO_DROP):
+        if not sample and len(numbers) - len(searching) >= max(1, len(numbers) * MIN_SHARE_TO_DROP):
             left = [place for place, number in enumerate(numbers) if number in searching]
             numbers, kept = [numbers[place] for place in left], torch.tensor(left, device=device)
             rows, tokens_N1 = rows[kept], tokens_N1[kept]
-            decoding.select(kept)
+            state.select(kept)
     return found
 
 
-def read_prompts(decoding: Decoding, prompts_NP: torch.Tensor) -> torch.Tensor:
+def read_prompts(state: DecoderState, prompts_NP: torch.Tensor) -> torch.Tensor:
     """Reads all tokens of the prompts but the last; returns the last, (sentences, 1)."""
     if prompts_NP.shape[1] > 1:
-        decoding.read(prompts_NP[:, :-1])
+        state.read(prompts_NP[:, :-1])
     return prompts_NP[:, -1:]
 
 

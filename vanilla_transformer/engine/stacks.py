@@ -1,8 +1,9 @@
 """The decoder of section 3 for a search, exact and without gradients.
 
-Its `forward` is written for reading and training. Here it advances many hypotheses by one position at a
-time: the source's keys and values are computed once per sentence instead of once per hypothesis, and a sentence's
-hypotheses share one cache. Reordering hypotheses moves no keys or values: a mask lets each attend to its ancestors.
+Its `forward` is written for reading and training, and reads the prompts. Here it advances many hypotheses by one
+position at a time: the source's keys and values are computed once per sentence instead of once per hypothesis, and a
+sentence's hypotheses share one cache. Reordering hypotheses moves no keys or values: a mask lets each attend to its
+ancestors.
 
 Shapes in names: N sentences · W hypotheses of a sentence · R rows, N·W · S source · L slots of the cache ·
 D d_model · H heads, Nh = N·H · K d_k (keys) or d_v (values), E both · V vocabulary.
@@ -14,109 +15,98 @@ import torch
 from torch.nn import functional as F
 from transformers import PreTrainedModel
 
-from .linear import Weights
+from .linear import linear, norm, projections, residual_linear
 
-# Prompt tokens read at a time: enough to keep a processor busy, few enough for small scores.
-READ_AT_A_TIME = 1024
 # Positions by which the cache grows: a small number frees slots without descendants sooner, a large one copies less. A
 # single sentence's cache is small.
 POSITIONS_AT_A_TIME = 8
 POSITIONS_OF_ONE = 32
 
 
-class PositionTable:
-    """Section 3.5's encodings by position; sinusoidal ones are computed once."""
-
-    def __init__(self, module: Any) -> None:
-        self.module = module
-        self._table = torch.empty(0) if module.learned is None else module.learned.weight
-
-    def at(self, positions: torch.Tensor, longest: int) -> torch.Tensor:
-        """Returns the encodings of positions that are all below `longest`, (..., d_model)."""
-        return F.embedding(positions, self.first(longest, positions.device))
-
-    def first(self, length: int, device: torch.device) -> torch.Tensor:
-        """Returns the encodings of `length` or more positions, (length or more, d_model).
-
-        Raises:
-            ValueError: There are fewer learned positions.
-        """
-        if len(self._table) < length or self._table.device != device:
-            self._table = self.module(length if self.module.learned is not None else 2 * length + 16, device=device)
-        return self._table
-
-
 class Layer:
     """The linear layers and norms of one decoder layer; the queries' weights include 1 / √d_k."""
 
-    def __init__(self, layer: Any, weights: Weights) -> None:
+    def __init__(self, layer: Any, dtype: torch.dtype) -> None:
         own, feed_forward = layer.self_attention, layer.feed_forward
         heads = self.num_heads = len(own.q_proj.weight) // own.d_k
-        self.project = weights.projections(own.q_proj, own.k_proj, own.v_proj, heads=heads, scaled=own.d_k**-0.5)
-        self.self_out = weights.residual_linear(own.out_proj)
-        self.self_norm, self.feed_norm = map(weights.norm, (layer.self_attention_norm, layer.feed_forward_norm))
+        self.project = projections([own.q_proj, own.k_proj, own.v_proj], heads, own.d_k**-0.5, dtype)
+        self.self_out = residual_linear(own.out_proj, dtype)
+        self.self_norm = norm(layer.self_attention_norm, dtype)
         if hasattr(layer, "cross_attention"):
             cross = layer.cross_attention
-            self.source_query = weights.projections(cross.q_proj, heads=heads, scaled=cross.d_k**-0.5)
-            self.cross_out = weights.residual_linear(cross.out_proj)
-            self.cross_norm = weights.norm(layer.cross_attention_norm)
-        self.first = weights.linear(feed_forward.w_1, feed_forward.activation)
-        self.second = weights.residual_linear(feed_forward.w_2)
+            self.project_source = projections([cross.k_proj, cross.v_proj], heads, 1.0, dtype)
+            self.source_query = projections([cross.q_proj], heads, cross.d_k**-0.5, dtype)
+            self.cross_out = residual_linear(cross.out_proj, dtype)
+            self.cross_norm = norm(layer.cross_attention_norm, dtype)
+        self.first = linear(feed_forward.w_1, dtype, feed_forward.activation)
+        self.second = residual_linear(feed_forward.w_2, dtype)
+        self.feed_norm = norm(layer.feed_forward_norm, dtype)
 
 
 class Decoder:
-    """The decoder in a search, with or without a source; its caches advance by it."""
+    """The decoder in a search, with or without a source, in the type in which products are computed."""
 
-    def __init__(self, model: PreTrainedModel, weights: Weights) -> None:
-        decoder = getattr(model.model, "decoder", model.model)  # A decoder-only model is one.
-        attention = decoder.layers[0].self_attention
-        self.dtype = weights.dtype
+    def __init__(self, model: PreTrainedModel, dtype: torch.dtype) -> None:
+        self.stack = stack = getattr(model.model, "decoder", model.model)  # A decoder-only model is one.
+        attention = stack.layers[0].self_attention
+        self.dtype = dtype
         # Processors multiply small float32 matrices as fast as bfloat16 ones, and the softmax then needs no
         # conversion.
         on_cpu = model.lm_head.weight.device.type == "cpu"
-        self.cache_dtype = torch.float32 if on_cpu and self.dtype == torch.bfloat16 else self.dtype
+        self.cache_dtype = torch.float32 if on_cpu and dtype == torch.bfloat16 else dtype
         self.d_k, self.d_v = attention.d_k, attention.d_v
-        self.scale = decoder.config.d_model**0.5
-        self.embedding, self.positions = decoder.embed_tokens.weight, PositionTable(decoder.positional_encoding)
-        self.layers = [Layer(layer, weights) for layer in decoder.layers]
+        self.scale, self.embedding = stack.config.d_model**0.5, stack.embed_tokens.weight
+        self.layers = [Layer(layer, dtype) for layer in stack.layers]
         self.num_heads = self.layers[0].num_heads
-        self.source_projections = [
-            weights.projections(layer.cross_attention.k_proj, layer.cross_attention.v_proj, heads=self.num_heads)
-            for layer in decoder.layers
-            if hasattr(layer, "cross_attention")
-        ]
-        self.project_to_vocabulary = weights.linear(model.lm_head)
+        self.project_to_vocabulary = linear(model.lm_head, dtype)
+        learned = stack.positional_encoding.learned
+        self._positions = torch.empty(0) if learned is None else learned.weight
 
     def start(self, encoded_NSD: torch.Tensor, source_mask_NS: torch.Tensor | None) -> "DecoderCache":
         """Returns the cache before the first step: each layer's keys and values of the encoder's output."""
-        encoded_NSD = encoded_NSD.to(self.dtype)
-        sentences, rows_D = len(encoded_NSD), encoded_NSD.flatten(0, 1)
-        sources = []
-        for project in self.source_projections:
-            both = self._by_head(project(rows_D), sentences).to(self.cache_dtype)
+        read = {"encoder_hidden_states": encoded_NSD, "encoder_attention_mask": source_mask_NS}
+        sentences, rows_D = len(encoded_NSD), encoded_NSD.to(self.dtype).flatten(0, 1)
+        cache = DecoderCache(self, sentences, encoded_NSD.device, read)
+        for layer in self.layers:
+            both = self._by_head(layer.project_source(rows_D), sentences).to(self.cache_dtype)
             keys, values = (part.flatten(0, -3) for part in both.split_with_sizes([self.d_k, self.d_v], -1))
-            sources.append((keys.mT.contiguous(), values.contiguous()))
-        mask = None
+            cache.sources.append((keys.mT.contiguous(), values.contiguous()))
         if source_mask_NS is not None and not source_mask_NS.all():
             may_attend = source_mask_NS[:, None, None, :].bool()
             mask = torch.zeros(may_attend.shape, dtype=self.cache_dtype, device=may_attend.device)
-            mask.masked_fill_(~may_attend, -torch.inf)
-        return DecoderCache(self, sentences, encoded_NSD.device, sources, mask)
+            cache.source_bias = mask.masked_fill_(~may_attend, -torch.inf)
+        return cache
 
     def start_without_source(self, sentences: int, prompt_mask_NP: torch.Tensor | None = None) -> "DecoderCache":
         """Returns the cache before the first step of a decoder that attends only to its own tokens.
 
         A prompt's padding, 0 in its mask, stands before its tokens.
         """
-        cache = DecoderCache(self, sentences, self.embedding.device)
+        read = {"attention_mask": None if prompt_mask_NP is None else prompt_mask_NP[:, :-1]}
+        cache = DecoderCache(self, sentences, self.embedding.device, read)
         if prompt_mask_NP is not None and not prompt_mask_NP.all():
             cache.padding = prompt_mask_NP.logical_not().sum(1)
         return cache
 
+    def encodings(self, length: int) -> torch.Tensor:
+        """Section 3.5: the encodings of `length` or more positions; sinusoidal ones are computed once.
+
+        Raises:
+            ValueError: There are fewer learned positions.
+        """
+        module = self.stack.positional_encoding
+        if len(self._positions) < length:
+            room = length if module.learned is not None else 2 * length + 16
+            self._positions = module(room, device=self.embedding.device)
+        return self._positions
+
     def advance(
         self, tokens_NW: torch.Tensor, encodings: torch.Tensor, bias: torch.Tensor | None, cache: "DecoderCache"
     ) -> torch.Tensor:
-        """Runs all layers over some tokens of each sentence, whose slots are allocated; `bias` limits attention."""
+        """Runs all layers over the newest token of each hypothesis, whose slots are allocated.
+
+        `bias` limits attention.
+        """
         embedded = F.embedding(tokens_NW.reshape(-1), self.embedding).to(self.dtype)
         x = embedded * self.scale + encodings.to(self.dtype)
         for number, layer in enumerate(self.layers):
@@ -170,20 +160,19 @@ class DecoderCache:
         sources: Each layer's keys (N·H, K, S) and values (N·H, S, K) of the source; none without a source.
         own: Each layer's keys and, beside them, values of the hypotheses' tokens, (N·H, capacity, E), `used` of them.
         padding: Number of positions before the first token of each prompt, (N,); None where there are none.
+
+    Args:
+        reads: What the decoder's `forward` needs beside the tokens of the prompts.
     """
 
     def __init__(
-        self,
-        decoder: Decoder,
-        sentences: int,
-        device: torch.device,
-        sources: list[tuple[torch.Tensor, torch.Tensor]] | None = None,
-        source_bias: torch.Tensor | None = None,
+        self, decoder: Decoder, sentences: int, device: torch.device, reads: dict[str, torch.Tensor | None]
     ) -> None:
-        self.decoder, self.sentences, self.device = decoder, sentences, device
-        self.sources, self.source_bias = sources or [], source_bias
-        self.position = self.used = self.capacity = 0
+        self.decoder, self.sentences, self.device, self._reads = decoder, sentences, device, reads
+        self.sources: list[tuple[torch.Tensor, torch.Tensor]] = []
+        self.source_bias: torch.Tensor | None = None
         self.padding: torch.Tensor | None = None
+        self.position = self.used = self.capacity = 0
         # One tensor per layer: the system maps and unmaps very large tensors page by page.
         self.widths = [decoder.d_k, decoder.d_v]
         shape = (sentences * decoder.num_heads, 0, sum(self.widths))
@@ -193,25 +182,27 @@ class DecoderCache:
 
     def step(self, tokens_NW: torch.Tensor) -> torch.Tensor:
         """Maps the newest token of each hypothesis to logits of the next, (sentences · hypotheses, vocabulary)."""
-        positions, width = self.decoder.positions, tokens_NW.shape[1]
-        if self.padding is None:
-            encodings = positions.first(self.position + 1, self.device)[self.position]
-        else:
-            encodings = positions.at(self.position - self.padding, self.position + 1).repeat_interleave(width, 0)
+        width, table = tokens_NW.shape[1], self.decoder.encodings(self.position + 1)
+        encodings = table[self.position]
+        if self.padding is not None:
+            encodings = table[self.position - self.padding].repeat_interleave(width, 0)
         x = self.decoder.advance(tokens_NW, encodings, self.allocate(width), self)
         self.position += 1
         return self.decoder.project_to_vocabulary(x)
 
     def read(self, tokens_NP: torch.Tensor) -> None:
-        """Reads the next tokens of each sentence, while it has one hypothesis."""
-        for part_NP in tokens_NP.split(max(1, READ_AT_A_TIME // len(tokens_NP)), 1):
-            end = self.position + part_NP.shape[1]
-            places_NP = torch.arange(self.position, end, device=self.device).expand(len(part_NP), -1)
-            if self.padding is not None:
-                places_NP = (places_NP - self.padding[:, None]).clamp(min=0)
-            encodings = self.decoder.positions.at(places_NP, end).flatten(0, 1)
-            self.decoder.advance(part_NP, encodings, self.allocate_successive(part_NP.shape[1]), self)
-            self.position = end
+        """Reads all tokens of each sentence's prompt but the last, by the decoder's own `forward`."""
+        read: Any = self.decoder.stack(tokens_NP, use_cache=True, return_dict=True, **self._reads).past_key_values
+        length = self.position = tokens_NP.shape[1]
+        self._take_slots(length, length + POSITIONS_OF_ONE)
+        are_padding_NP = torch.zeros_like(tokens_NP, dtype=torch.bool)
+        if self.padding is not None:
+            are_padding_NP = torch.arange(length, device=self.device) < self.padding[:, None]
+            self.ancestor_bias = self._no_ancestors(1)
+            self.ancestor_bias[:, 0, 0, :length].masked_fill_(~are_padding_NP, 0.0)
+        for own, layer in zip(self.own, getattr(read, "self_attention_cache", read).layers, strict=True):
+            both_NHPE = torch.cat((layer.keys, layer.values), -1)  # Of padding they may be NaN.
+            own[:, :length] = both_NHPE.masked_fill_(are_padding_NP[:, None, :, None], 0.0).flatten(0, 1)
 
     def allocate(self, width: int) -> torch.Tensor | None:
         """Takes slots for one more position of `width` hypotheses per sentence; returns the attention bias."""
@@ -227,26 +218,6 @@ class DecoderCache:
         new = self.ancestor_bias.narrow(3, first, width)
         new.fill_(-torch.inf).diagonal(dim1=2, dim2=3).zero_()
         return self.ancestor_bias.narrow(3, 0, self.used)
-
-    def allocate_successive(self, length: int) -> torch.Tensor | None:
-        """Takes slots for `length` more positions of one hypothesis per sentence; returns the attention bias.
-
-        A padding token attends to itself, because attending to nothing gives NaN.
-        """
-        first = self._take_slots(length, length + POSITIONS_OF_ONE)
-        bias = torch.zeros(1, 1, length, self.used, dtype=self.decoder.cache_dtype, device=self.device)
-        bias[..., first:] = torch.full_like(bias[..., first:], -torch.inf).triu_(1)
-        if self.padding is None:
-            return bias
-        if self.ancestor_bias is None:
-            self.ancestor_bias = self._no_ancestors(1)
-        are_padding = torch.arange(first, self.used, device=self.device) < self.padding[:, None]
-        self.ancestor_bias[:, 0, 0, first : self.used] = torch.zeros_like(are_padding, dtype=bias.dtype).masked_fill_(
-            are_padding, -torch.inf
-        )
-        bias = bias + self.ancestor_bias[..., : self.used]
-        bias[..., first:].diagonal(dim1=2, dim2=3).zero_()
-        return bias
 
     def _take_slots(self, count: int, spare: int) -> int:
         """Takes the next slots and returns the first; where they do not exist, makes them with `spare` more."""

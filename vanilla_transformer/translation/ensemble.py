@@ -13,7 +13,7 @@ from transformers.modeling_outputs import Seq2SeqLMOutput
 from transformers.utils import ModelOutput
 
 from vanilla_transformer import engine
-from vanilla_transformer.engine.search import Decoding
+from vanilla_transformer.engine.search import DecoderState
 from vanilla_transformer.model.generation_vanilla_transformer import PaperGenerationMixin
 
 # What models must share to choose each next token together.
@@ -87,15 +87,15 @@ class EnsembleForConditionalGeneration(PaperGenerationMixin, PreTrainedModel):
         """Refuses to save, because an ensemble is nothing but its members."""
         raise ValueError("An ensemble cannot be saved: save its members, and name them all to use it again.")
 
-    def start_decoding(self, sources: _Sources, mask_NS: torch.Tensor | None) -> Decoding:
-        """Begins a decoding of sources that each member encodes itself."""
+    def start_decoding(self, sources: _Sources, mask_NS: torch.Tensor | None) -> DecoderState:
+        """Returns the state before the first token of sources that each member encodes itself."""
         assert sources.input_ids is not None
-        decodings = []
+        states = []
         for member in self.members:
             assert isinstance(member, PreTrainedModel)
             given = {"input_ids": sources.input_ids, "attention_mask": mask_NS}
-            decodings.append(engine.start_decoding(member, member.get_encoder()(**given), mask_NS))
-        return _Together(decodings)
+            states.append(engine.start_decoding(member, member.get_encoder()(**given), mask_NS))
+        return _Together(states)
 
     def _maybe_prepare_encoder_kwargs_for_generation(
         self,
@@ -123,23 +123,23 @@ class EnsembleForConditionalGeneration(PaperGenerationMixin, PreTrainedModel):
 class _Together:
     """Joint decoding of several models."""
 
-    def __init__(self, decodings: list[Decoding]) -> None:
-        self.decodings = decodings
+    def __init__(self, states: list[DecoderState]) -> None:
+        self.states = states
 
     def read(self, tokens_NP: torch.Tensor) -> None:
-        for decoding in self.decodings:
-            decoding.read(tokens_NP)
+        for state in self.states:
+            state.read(tokens_NP)
 
     def step(self, tokens_NW: torch.Tensor) -> torch.Tensor:
-        return mean_logits([decoding.step(tokens_NW) for decoding in self.decodings])
+        return mean_logits([state.step(tokens_NW) for state in self.states])
 
     def reorder(self, parents_NW: torch.Tensor) -> None:
-        for decoding in self.decodings:
-            decoding.reorder(parents_NW)
+        for state in self.states:
+            state.reorder(parents_NW)
 
     def select(self, sentences: torch.Tensor) -> None:
-        for decoding in self.decodings:
-            decoding.select(sentences)
+        for state in self.states:
+            state.select(sentences)
 
 
 def mean_logits(logits: Sequence[torch.Tensor]) -> torch.Tensor:
