@@ -86,12 +86,10 @@ class Evaluate:
 
     def _task(self) -> "Task | None":
         """Returns the task of a model; None for one that is scored as the package's own translators are."""
-        from vanilla_transformer.evaluation import METRICS
-        from vanilla_transformer.tasks import task_of_model
-        from vanilla_transformer.tasks.translation import Translation
+        from vanilla_transformer.tasks import scores_translations, task_of_model
 
         task = task_of_model(self.model)
-        if type(task).evaluate is Translation.evaluate and (task.form, task.metrics) == (PAIRS, METRICS):
+        if scores_translations(task):
             return None
         for option, is_given in (
             ("--mbr and ensembles are", self.decoding.mbr or self.models),

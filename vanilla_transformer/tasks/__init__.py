@@ -2,7 +2,7 @@
 
 from vanilla_transformer.tasks.evaluation import evaluate
 from vanilla_transformer.tasks.interface import Batch, Prediction, Predictor, RowRandom, Task
-from vanilla_transformer.tasks.registry import get_task, register_task, task_for, task_of_model
+from vanilla_transformer.tasks.registry import get_task, register_task, scores_translations, task_for, task_of_model
 
 __all__ = [
     "Batch",
@@ -13,6 +13,7 @@ __all__ = [
     "evaluate",
     "get_task",
     "register_task",
+    "scores_translations",
     "task_for",
     "task_of_model",
 ]

@@ -47,6 +47,12 @@ def task_for(recipe: Recipe) -> Task:
     return task
 
 
+def scores_translations(task: Task) -> bool:
+    """Tells whether a task scores its models as `evaluate_translation` does, and no other way."""
+    own = Translation
+    return type(task).evaluate is own.evaluate and (task.form, task.metrics) == (own.form, own.metrics)
+
+
 def task_of_model(path: str | Path) -> Task:
     """Returns the task of a model in a directory or on the Hub, from its recipe or else from its saved head.
 
