@@ -7,7 +7,7 @@ import shutil
 import signal
 import time
 from contextlib import ExitStack
-from functools import partial
+from functools import partial, partialmethod
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -19,9 +19,11 @@ from faults import at_call, at_update, small_files
 from refusals import refused
 from safetensors.torch import load_file
 from small_models import figures, small_recipe, write_reversed
+from torch._dynamo.testing import CompileCounterWithBackend
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from vanilla_transformer import (
+    Recipe,
     VanillaTransformerConfig,
     VanillaTransformerForConditionalGeneration,
     VanillaTransformerTokenizer,
@@ -30,8 +32,9 @@ from vanilla_transformer.cli import main
 from vanilla_transformer.cost import training_flops
 from vanilla_transformer.data.corpus import read_corpus
 from vanilla_transformer.data.preparation import prepare_corpus
-from vanilla_transformer.errors import DivergenceError, ModelError, RunError
+from vanilla_transformer.errors import DivergenceError, ModelError, RecipeError, RunError
 from vanilla_transformer.loading.models import load_model
+from vanilla_transformer.model import modeling_vanilla_transformer
 from vanilla_transformer.recipe.reading import load_recipe
 from vanilla_transformer.tasks import get_task
 from vanilla_transformer.training.checkpoints import latest_checkpoint
@@ -164,6 +167,29 @@ def test_the_losses_are_those_of_a_loop_of_ten_lines(recipe, tmp_path):
     flops = training_flops(model.config, *corpus.lengths.values())
     assert summary["flops"] == pytest.approx(summary["epochs"] * flops)
     assert records[-1]["epoch"] == round(summary["epochs"], 4)
+
+
+@torch._dynamo.config.patch(specialize_float=True)  # Else each is analysed twice.
+def test_layers_compiled_once_for_each_kind_learn_what_others_do(recipe, tmp_path, monkeypatch):
+    torch.compiler.reset()
+    counter = CompileCounterWithBackend("aot_eager")
+    monkeypatch.setattr(torch.nn.Module, "compile", partialmethod(torch.nn.Module.compile, backend=counter))
+    # As on an accelerator, where layers always have a mask: without one there is another graph.
+    monkeypatch.setattr(modeling_vanilla_transformer, "can_be_read", lambda mask: False)
+    changes = {"dropout": 0.0, "max_steps": 6, "encoder_layers": 2, "decoder_layers": 2, "precision": "float32"}
+    plain, compiled, stopped = (
+        into(recipe, tmp_path / f"{number}", compile=number > 0, **changes) for number in range(3)
+    )
+    with pytest.raises(KeyError), at_update(5, lambda _: {}["stop"]):
+        train(stopped)
+    assert_same_run(train(stopped), train(compiled).directory)
+    assert counter.frame_count == 2
+    expected, found = train(plain).directory, tmp_path / "1"
+    for one, other in zip(figures(found), figures(expected), strict=True):
+        assert one == pytest.approx(other, rel=1e-4)
+    assert load_file(found / "model.safetensors").keys() == load_file(expected / "model.safetensors").keys()
+    with refused(RecipeError, "compile", "Transformers only"):
+        TASK.config(Recipe.of(architecture="recurrent", compile=True))
 
 
 def test_a_run_killed_again_and_again_at_delicate_places_ends_the_same(recipe, undisturbed, tmp_path):

@@ -262,6 +262,8 @@ class Optimization(Block):
     precision: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     #: Whether products in float32 may round their factors to TF32, with 10 bits instead of 23, on NVIDIA GPUs.
     tf32: bool = True
+    #: Compile a Transformer's layers, one code for all of a kind. Dropout draws other numbers than without.
+    compile: bool = False
     #: Random seed.
     seed: Annotated[int, number(int, 0, 2**31)] = 1
 

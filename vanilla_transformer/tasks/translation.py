@@ -98,7 +98,7 @@ def _recurrent_config(recipe: Recipe) -> PreTrainedConfig:
     from vanilla_transformer.recurrent.configuration_recurrent_encoder_decoder import RecurrentEncoderDecoderConfig
 
     fields = [name for name in MODEL_FIELDS if hasattr(RecurrentEncoderDecoderConfig(), name)]
-    for option in recipe.used(*({*MODEL_FIELDS} - {*fields})):
+    for option in recipe.used(*({*MODEL_FIELDS} - {*fields}), "compile"):
         raise RecipeError(f"{option} is for Transformers only: leave it out, or leave out architecture: recurrent.")
     preset = recipe.model.preset or "base"
     if preset not in RECURRENT_SIZES:

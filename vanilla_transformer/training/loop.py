@@ -4,8 +4,8 @@ import math
 import signal
 import sys
 import time
-from collections.abc import Iterable, Iterator
-from contextlib import nullcontext
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -34,7 +34,14 @@ from vanilla_transformer.training.checkpoints import (
 )
 from vanilla_transformer.training.finalize import finalize
 from vanilla_transformer.training.inputs import LocalStep, local_steps, make_plan, one_ahead, pinned
-from vanilla_transformer.training.model import build_model, has_tf32, make_optimizer, make_schedule, training_kernels
+from vanilla_transformer.training.model import (
+    build_model,
+    compile_layers,
+    has_tf32,
+    make_optimizer,
+    make_schedule,
+    training_kernels,
+)
 from vanilla_transformer.training.processes import (
     StopRequest,
     explain_lost_processes,
@@ -128,7 +135,8 @@ def _follow(context: RunContext, finish: bool) -> None:
         recipe = recipe.with_options(max_steps=step, max_minutes=None)
     if accelerator.is_main_process:
         run.write_recipe(recipe)
-    scores = finalize(replace(context, recipe=recipe), loop.plain_model, loop.progress)
+    with loop.uncompiled():
+        scores = finalize(replace(context, recipe=recipe), loop.plain_model, loop.progress)
     accelerator.log({f"{part}/{one.name}": one.value for part in scores for one in scores[part]}, step=step)
 
 
@@ -170,6 +178,11 @@ class TrainingLoop:
         if accelerator.device.type == "cpu":
             # On CPUs the backward pass of torch's fused attention is slower: half as many tokens per second.
             model.set_attn_implementation("eager")
+        self.uncompiled: Callable[[], AbstractContextManager[object]] = nullcontext
+        if recipe.optimization.compile:
+            compile_layers(model)
+            # Decoding and the loss on dev have other shapes and modes: each would wait for code of its own.
+            self.uncompiled = partial(torch.compiler.set_stance, "force_eager")
         learned = [weight for weight in model.parameters() if weight.requires_grad]
         if recipe.optimization.precision == "float16":
             # accelerate scales losses by it, steps and saves it, as in its own mixed precision.
@@ -396,10 +409,12 @@ class TrainingLoop:
         """Measures the loss on `dev`, without label smoothing or dropout."""
         if self.dev is None:
             return
-        loss, progress = self._dev_loss(self.dev), self.progress
-        # After 1, 2, 4, 8, ... evaluations.
-        if self.accelerator.is_main_process and (progress.step // self.eval_steps).bit_count() == 1:
-            self._show_samples()
+        progress = self.progress
+        with self.uncompiled():
+            loss = self._dev_loss(self.dev)
+            # After 1, 2, 4, 8, ... evaluations.
+            if self.accelerator.is_main_process and (progress.step // self.eval_steps).bit_count() == 1:
+                self._show_samples()
         if not math.isfinite(loss):
             raise self._divergence("The loss on dev is")
         if progress.best_dev_loss is None or loss < progress.best_dev_loss:

@@ -139,6 +139,13 @@ def make_schedule(
     return LambdaLR(optimizer, lambda steps_done: paper_learning_rate(steps_done + 1, d_model, warmup_steps, scale))
 
 
+def compile_layers(model: PreTrainedModel) -> None:
+    """Compiles each class of layer at its first step, for all its layers and for batches of any size."""
+    for layer in model.modules():
+        if type(layer).__name__ in (model._no_split_modules or ()):
+            layer.compile(dynamic=True)
+
+
 def has_tf32(device: torch.device) -> bool:
     """Tells whether the device can round the factors of float32 products to TF32."""
     return device.type == "cuda" and torch.version.hip is None and torch.cuda.get_device_capability(device) >= (8, 0)
