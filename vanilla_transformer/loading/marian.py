@@ -1,15 +1,12 @@
 """Marian (OPUS-MT) models as models of this package, and ours as theirs: position dimensions stand in another order.
 
-Every change is exact up to the rounding of a product: _reordered dimensions, units that are always zero, factors that
-cancel.
+Every change is exact up to the rounding of a product: reordered dimensions, factors that cancel.
 """
 
-from collections.abc import Mapping
 from typing import Any
 
 import torch
 from transformers import GenerationConfig, MarianConfig, MarianMTModel, PreTrainedConfig
-from transformers.activations import ACT2FN
 
 from vanilla_transformer.errors import ModelError
 from vanilla_transformer.model.configuration_vanilla_transformer import VanillaTransformerConfig
@@ -84,7 +81,7 @@ def from_marian(marian: MarianMTModel) -> VanillaTransformerForConditionalGenera
     bias = torch.cat((marian.final_logits_bias.flatten(), torch.full((vocab_size - len(output),), -1e4)))
     config = _config(theirs, vocab_size, tie_word_embeddings=tied, output_bias=bool(bias.any()))
     model = VanillaTransformerForConditionalGeneration(config)
-    weights = _layer_weights(list(model.state_dict()), state, config.d_ff)
+    weights = {name: state[_their_name(name)] for name in model.state_dict() if ".layers." in name}
     weights["model.shared.weight"] = _with_zeros(source * factor, vocab_size)
     weights["lm_head.weight"] = _with_zeros(output, vocab_size)
     if not tied:
@@ -115,39 +112,20 @@ def fresh(settings: dict[str, object]) -> GenerationConfig:
 
 def _config(theirs: PreTrainedConfig, vocab_size: int, **settings: Any) -> VanillaTransformerConfig:
     """Returns our configuration of a Marian model; refuses two values of a setting that ours has only once."""
-    heads = theirs.encoder_attention_heads
-    if heads != theirs.decoder_attention_heads:
-        raise ModelError(
-            f"The encoder has {heads} attention heads but the decoder {theirs.decoder_attention_heads}: "
-            "num_heads must be the same for both."
-        )
-    narrow, d_ff = sorted((theirs.encoder_ffn_dim, theirs.decoder_ffn_dim))
-    if narrow != d_ff and ACT2FN[theirs.activation_function](torch.zeros(1)).item() != 0:
-        raise ModelError(
-            f"The feed-forward layers are {narrow} and {d_ff} wide, and {theirs.activation_function} of zero is not "
-            "zero: d_ff must be the same for both."
-        )
+    for name in ("attention_heads", "ffn_dim"):
+        one, other = (getattr(theirs, f"{stack}_{name}") for stack in ("encoder", "decoder"))
+        if one != other:
+            raise ModelError(f"encoder_{name} is {one} and decoder_{name} {other}: both must be the same.")
     return VanillaTransformerConfig(
         **{name: getattr(theirs, name) for name in _SAME_FIELDS},
         vocab_size=vocab_size,
-        d_ff=d_ff,
-        num_heads=heads,
+        d_ff=theirs.encoder_ffn_dim,
+        num_heads=theirs.encoder_attention_heads,
         label_smoothing=0.0,
         layer_norm_eps=LAYER_NORM_EPS,
         attention_bias=True,
         **settings,
     )
-
-
-def _layer_weights(names: list[str], theirs: Mapping[str, torch.Tensor], d_ff: int) -> Weights:
-    """Returns the layers' weights under our names; narrower feed-forward layers get units that are always zero."""
-    weights = {name: theirs[_their_name(name)].clone() for name in names if ".layers." in name}
-    for name, weight in weights.items():
-        if ".w_1." in name:
-            weights[name] = _with_zeros(weight, d_ff)
-        elif name.endswith(".w_2.weight"):
-            weights[name] = _with_zeros(weight.T, d_ff).T.contiguous()
-    return weights
 
 
 def _with_zeros(weight: torch.Tensor, rows: int) -> torch.Tensor:

@@ -18,7 +18,6 @@ from vanilla_transformer.loading.models import load_model, move
 from vanilla_transformer.model.generation_vanilla_transformer import PaperGenerationMixin
 from vanilla_transformer.model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
 from vanilla_transformer.model.tokenization_vanilla_transformer import VanillaTransformerTokenizer, plain_text
-from vanilla_transformer.translation.searches import Search, Tokens
 
 logger = logging.getLogger(__name__)
 
@@ -45,7 +44,13 @@ class LibraryTokenizer:
 
 
 class GenerateSearch:
-    """A model's own `generate`, with the weights that it has at each call."""
+    """A model's own `generate`, with the weights that it has at each call.
+
+    Attributes:
+        device: `cpu` or `accelerator`.
+        max_positions: Tokens that a source may have; None if that is unlimited.
+        side_by_side: Number of calls that are best made at a time.
+    """
 
     side_by_side = 1
 
@@ -57,11 +62,14 @@ class GenerateSearch:
         self.device = "cpu" if model.device.type == "cpu" else "accelerator"
         one = 1 if settings.get("do_sample") else own.num_beams or 1
         self.num_beams: int = settings.get("num_beams") or one
-        dtype = computing_dtype(model.dtype, model.device)
-        self.precision = str(dtype).removeprefix("torch.")
-        if dtype != model.dtype:
-            self.precision = f"{str(model.dtype).removeprefix('torch.')} multiplied in {self.precision}"
         self.num_return_sequences: int = settings.get("num_return_sequences") or own.num_return_sequences or 1
+
+    @property
+    def precision(self) -> str:
+        """The type in which it computes."""
+        stored, computed = self.model.dtype, computing_dtype(self.model.dtype, self.model.device)
+        names = dict.fromkeys(str(dtype).removeprefix("torch.") for dtype in (stored, computed))
+        return " multiplied in ".join(names)
 
     def search(self, rows: Sequence[Sequence[int]]) -> list[list[Found]]:
         """Returns the hypotheses of each row, with scores where there is a beam; without dropout."""
@@ -93,7 +101,7 @@ def live_search(
     *,
     logged: bool = False,
     **settings: Any,
-) -> tuple[Search, Tokens]:
+) -> tuple[Session | GenerateSearch, LibraryTokenizer]:
     """Returns the fastest search of a loaded model, which is moved to the device, if there is one, and its tokens.
 
     The graph takes the weights that the model has now; what it does not know is decoded with live weights, and the
@@ -132,7 +140,7 @@ def _session(model: Any, precision: str, settings: dict[str, Any]) -> Session:
 
 def load_search(
     models: Sequence[str], *, precision: str, device: str | None, logged: bool, **settings: Any
-) -> tuple[Search, Tokens]:
+) -> tuple[Session | GenerateSearch, LibraryTokenizer]:
     """Loads a model, or an ensemble of several that share a vocabulary, with the fastest search and its tokens."""
     dtype = torch.bfloat16 if precision == "bfloat16" else torch.float32
     found = [load_model(name, device=device, dtype=dtype) for name in models]
@@ -146,7 +154,6 @@ def load_search(
     if precision == "auto" and isinstance(search, GenerateSearch):
         widths = [getattr(member.config, "d_model", 0) for member, _ in found]
         model.to(fastest_dtype(min(widths), model.device))
-        search = GenerateSearch(model, tokenizer, **search.settings)
     return search, tokens
 
 

@@ -13,13 +13,16 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 
 from vanilla_transformer.errors import ModelError, check_number, refuse_one_text
 from vanilla_transformer.graph.known import check_search
-from vanilla_transformer.graph.session import open_session
+from vanilla_transformer.graph.session import Session, open_session
 from vanilla_transformer.machine import has_accelerator
-from vanilla_transformer.translation.searches import Search, Tokens
 from vanilla_transformer.translation.tokenizer_file import TokenizerFile, source_tokens
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+    from vanilla_transformer.translation.live_models import GenerateSearch, LibraryTokenizer
+
+    Found = tuple[Session | GenerateSearch, TokenizerFile | LibraryTokenizer]
 
 logger = logging.getLogger(__name__)
 
@@ -129,6 +132,7 @@ class Translator:
         check_number("batch_tokens", batch_tokens, 1)
         check_number("max_source_length", max_source_length, 1)
         check_search(**settings)
+        found: Found
         if tokenizer is not None:
             from vanilla_transformer.translation.live_models import live_search
 
@@ -272,9 +276,7 @@ def chunks(lines: Iterable[str | None], size: int) -> Iterator[list[str]]:
         yield chunk
 
 
-def _open_search(
-    models: Sequence[str], *, precision: str, device: str | None, **settings: Any
-) -> tuple[Search, Tokens]:
+def _open_search(models: Sequence[str], *, precision: str, device: str | None, **settings: Any) -> "Found":
     """Loads a model, or an ensemble of several, with what decodes it fastest, and its tokenizer.
 
     Args:
