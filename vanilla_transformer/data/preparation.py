@@ -98,6 +98,7 @@ class StoredCorpus(PreparedCorpus):
     """The rows that `prepare_corpus` kept in `directory`."""
 
     def __init__(self, directory: Path) -> None:
+        self.directory = directory
         try:
             record = json.loads((directory / REPORT_FILE).read_text(encoding="utf-8"))
             report, self.fingerprint = PreparationReport(**record["report"]), str(record["fingerprint"])
