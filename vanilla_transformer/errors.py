@@ -49,15 +49,10 @@ class PushError(OSError):
     """A model that cannot be pushed to the Hub."""
 
 
-def closest(name: str, known: Iterable[str]) -> str | None:
-    """Returns the known name most similar to `name`, or None if none is similar."""
-    return next(iter(difflib.get_close_matches(name, list(known), n=1, cutoff=0.4)), None)
-
-
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """Returns the end of an error message about an unknown name: `, did you mean 'x'?`, or nothing."""
-    suggestion = closest(name, known)
-    return f", did you mean {suggestion!r}?" if suggestion else ""
+    similar = difflib.get_close_matches(name, list(known), n=1, cutoff=0.4)
+    return f", did you mean {similar[0]!r}?" if similar else ""
 
 
 def check_number(name: str, value: object, minimum: float, maximum: float = math.inf, *, whole: bool = True) -> None:

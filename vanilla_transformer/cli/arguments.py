@@ -74,6 +74,7 @@ class Computing:
         """
         import torch
 
+        from vanilla_transformer.engine.cpu import fastest_dtype, precision_of
         from vanilla_transformer.loading.models import load_model
         from vanilla_transformer.machine import keep_freed_memory
 
@@ -83,21 +84,11 @@ class Computing:
         dtype = torch.bfloat16 if self.precision == "bfloat16" else torch.float32
         loaded, tokenizer = load_model(model, device=self.device, dtype=dtype, translates=translates)
         if self.precision == "auto":
-            from vanilla_transformer.engine.cpu import fastest_dtype
-
             loaded = cast(Any, loaded).to(fastest_dtype(loaded.config.d_model, loaded.device))
-        precision = self.precision_of(loaded)
+        precision = precision_of(loaded)
         if precision not in (self.precision, "float32"):
             print(f"Precision: {precision}.", file=sys.stderr)
         return loaded, tokenizer
-
-    def precision_of(self, model: "PreTrainedModel") -> str:
-        """Returns the precision in which a loaded model computes on this processor, as scores name it."""
-        from vanilla_transformer.engine.cpu import computing_dtype
-
-        if computing_dtype(model.dtype, model.device) != model.dtype:
-            return "bfloat16 multiplied in float32"
-        return str(model.dtype).removeprefix("torch.")
 
 
 @dataclass(frozen=True)

@@ -67,11 +67,13 @@ class Evaluate:
         corpus = read_corpus(with_columns_of_model(spec, self.model, form), form=form)
         with progress_bar(unit, total=count_texts(corpus, form)) as bar:
             if task:
-                settings = self.decoding.search | {"batch_tokens": self.decoding.batch_tokens}
-                given = {name: value for name, value in settings.items() if value is not None}
+                from vanilla_transformer.engine.cpu import precision_of
+
+                given, batch_tokens = self.decoding.search, self.decoding.batch_tokens
+                given |= {} if batch_tokens is None else {"batch_tokens": batch_tokens}
                 model, tokenizer = self.decoding.load(self.model)
                 evaluation = task.evaluate(model, tokenizer, corpus, metrics, progress=bar.update, **given)
-                precision = self.decoding.precision_of(model)
+                precision = precision_of(model)
             else:
                 translator, mbr = self.decoding.translator((self.model, *self.models)), self.decoding.mbr
                 evaluation = evaluate_translation(translator, corpus, metrics, progress=bar.update, mbr=mbr)
@@ -91,12 +93,11 @@ class Evaluate:
         task = task_of_model(self.model)
         if scores_translations(task):
             return None
-        for option, is_given in (
-            ("--mbr and ensembles are", self.decoding.mbr or self.models),
-            ("--precision int8 is", self.decoding.precision == "int8"),
-        ):
-            if is_given:
-                raise RecipeError(f"{option} for models that translate by the task translation, not {task.name}.")
+        if self.decoding.mbr or self.models or self.decoding.precision == "int8":
+            raise RecipeError(
+                "--mbr and ensembles are for models that translate by the task translation, as is --precision int8: "
+                f"{self.model} is for {task.name}."
+            )
         return task
 
     def _check_card(self) -> None:

@@ -7,6 +7,7 @@ import platform
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 
@@ -31,6 +32,12 @@ def computing_dtype(dtype: torch.dtype, device: torch.device) -> torch.dtype:
     if device.type != "cpu" or dtype not in (torch.bfloat16, torch.float16):
         return dtype
     return dtype if dtype == torch.bfloat16 and has_bfloat16_products() else torch.float32
+
+
+def precision_of(model: Any) -> str:
+    """Returns the precision in which a model computes on this processor, as scores name it."""
+    own, products = (str(one)[len("torch.") :] for one in (model.dtype, computing_dtype(model.dtype, model.device)))
+    return own if products == own else f"{own} multiplied in {products}"
 
 
 def has_bfloat16_products() -> bool:

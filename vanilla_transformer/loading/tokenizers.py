@@ -29,8 +29,8 @@ def load_tokenizer(path: str | Path) -> PreTrainedTokenizerBase:
     directory = directory_of(path, "tokenizer_config.json", *_TOKENIZER_PATTERNS)
     if directory == Path(path).expanduser() and not any((directory / name).is_file() for name in VOCABULARIES):
         raise ModelError(
-            f"{path} has no vocabulary, none of {', '.join(VOCABULARIES)}: save its tokenizer there with "
-            "`save_pretrained`. A tokenizer that needs none, such as ByT5's, is not supported in a directory."
+            f"{path} has no vocabulary, none of {', '.join(VOCABULARIES)}: save its tokenizer there. A tokenizer that "
+            "needs none, such as ByT5's, is not supported in a directory."
         )
     with readable(path, blame="its tokenizer"):
         tokenizer = AutoTokenizer.from_pretrained(directory, trust_remote_code=False)

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from transformers import PreTrainedTokenizerBase
 
-from vanilla_transformer.engine.cpu import computing_dtype, fastest_dtype
+from vanilla_transformer.engine.cpu import fastest_dtype, precision_of
 from vanilla_transformer.engine.known import unknown_to_export
 from vanilla_transformer.errors import ModelError
 from vanilla_transformer.graph.known import ACTIVATIONS, Settings, shapes
@@ -67,9 +67,7 @@ class GenerateSearch:
     @property
     def precision(self) -> str:
         """The type in which it computes."""
-        stored, computed = self.model.dtype, computing_dtype(self.model.dtype, self.model.device)
-        names = dict.fromkeys(str(dtype).removeprefix("torch.") for dtype in (stored, computed))
-        return " multiplied in ".join(names)
+        return precision_of(self.model)
 
     def search(self, rows: Sequence[Sequence[int]]) -> list[list[Found]]:
         """Returns the hypotheses of each row, with scores where there is a beam; without dropout."""

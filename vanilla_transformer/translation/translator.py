@@ -277,18 +277,7 @@ def chunks(lines: Iterable[str | None], size: int) -> Iterator[list[str]]:
 
 
 def _open_search(models: Sequence[str], *, precision: str, device: str | None, **settings: Any) -> "Found":
-    """Loads a model, or an ensemble of several, with what decodes it fastest, and its tokenizer.
-
-    Args:
-        models: Directories or Hub ids.
-        precision: `auto`, `float32`, `bfloat16` or `int8`.
-        device: As torch names it; None for an accelerator if there is one.
-        settings: Of the search, as arguments of `generate`.
-
-    Raises:
-        ModelError: There is no such model, or it does not translate.
-        ValueError: It cannot be had in this precision.
-    """
+    """Loads a model, or an ensemble of several, with what decodes it fastest, and its tokenizer; see `Translator`."""
     # Whether there is an accelerator that torch can use is asked of torch.
     on_cpu = device == "cpu" or (device is None and not has_accelerator())
     logged = False
