@@ -4,7 +4,7 @@ A type is `tyro`'s: it reads words, recognises values, and describes itself in t
 """
 
 import os.path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, TypeVar, get_args
 
 from tyro.conf import arg
 from tyro.constructors import PrimitiveConstructorSpec
@@ -12,6 +12,7 @@ from tyro.constructors import PrimitiveConstructorSpec
 # Python counts no further than a machine word, and no run comes as far as this.
 MAX = 10**15
 Spec = PrimitiveConstructorSpec[Any]
+Named = TypeVar("Named")
 
 
 def _known_default(default: str) -> str:
@@ -20,11 +21,6 @@ def _known_default(default: str) -> str:
 
 
 HINT = arg(help_behavior_hint=_known_default)
-
-
-def one_of(*names: str) -> object:
-    """Returns the look of a choice that is made later where it is not given."""
-    return arg(metavar=f"{{{','.join(names)}}}", help_behavior_hint=_known_default)
 
 
 def number(kind: type[int] | type[float], minimum: float, below: float = MAX, *, above: bool = False) -> Spec:
@@ -82,5 +78,13 @@ if TYPE_CHECKING:
     ChosenCount = int
     ChosenNumber = float
     ChosenTexts = tuple[str, ...]
+    Choice: TypeAlias = Named | None
 else:
     ChosenCount, ChosenNumber, ChosenTexts = OptionalCount, OptionalNumber, OptionalTexts
+
+    class Choice:
+        """One of some names, which is chosen later where it is not given."""
+
+        def __class_getitem__(cls, names: Any) -> Any:
+            look = arg(metavar=f"{{{','.join(get_args(names))}}}", help_behavior_hint=_known_default)
+            return Annotated[names | None, look]

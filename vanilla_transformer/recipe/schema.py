@@ -20,6 +20,7 @@ from vanilla_transformer.data.sources import COLUMN_SETTINGS, Corpora, CorpusSpe
 from vanilla_transformer.errors import CorpusError, RecipeError, did_you_mean
 from vanilla_transformer.options import (
     HINT,
+    Choice,
     ChosenCount,
     ChosenNumber,
     ChosenTexts,
@@ -35,7 +36,6 @@ from vanilla_transformer.options import (
     Share,
     Texts,
     number,
-    one_of,
 )
 
 # `resolve` chooses a value that is not given.
@@ -145,12 +145,9 @@ class Tokenizer(Block):
     tokenizer: OptionalPlace = None
     #: Sub-word algorithm; by default byte-pair encoding (section 5.1). presplit expects text already segmented with
     #: `@@ `.
-    tokenizer_algorithm: Annotated[
-        Literal["bpe", "wordpiece", "character", "presplit"] | None,
-        one_of("bpe", "wordpiece", "character", "presplit"),
-    ] = None
+    tokenizer_algorithm: Choice[Literal["bpe", "wordpiece", "character", "presplit"]] = None
     #: Sides of `train` on which the tokenizer is trained; both by default.
-    tokenizer_sides: Annotated[Literal["both", "source", "target"] | None, one_of("both", "source", "target")] = None
+    tokenizer_sides: Choice[Literal["both", "source", "target"]] = None
     #: Lower-case what the model reads, so that Hello is read as hello; what a translation model writes keeps its case.
     #: By default decoding restores any text exactly.
     tokenizer_lowercase: bool = False
@@ -199,7 +196,7 @@ class Model(Block):
     #: Label smoothing (section 5.4); by default the preset's.
     label_smoothing: OptionalShare = None
     #: Positional encoding: sinusoidal (section 3.5) or learned (Table 3, row E); by default the preset's.
-    positional_encoding: Annotated[Literal["sinusoidal", "learned"] | None, one_of("sinusoidal", "learned")] = None
+    positional_encoding: Choice[Literal["sinusoidal", "learned"]] = None
 
 
 @dataclass(frozen=True)
@@ -207,12 +204,9 @@ class Recurrent(Block):
     """Settings of recurrent models only."""
 
     #: Cells of a recurrent model; lstm by default.
-    cell: Annotated[Literal["lstm", "gru"] | None, one_of("lstm", "gru")] = None
+    cell: Choice[Literal["lstm", "gru"]] = None
     #: Attention of a recurrent model over the source; luong-general by default.
-    attention: Annotated[
-        Literal["none", "bahdanau", "luong-dot", "luong-general", "luong-concat"] | None,
-        one_of("none", "bahdanau", "luong-dot", "luong-general", "luong-concat"),
-    ] = None
+    attention: Choice[Literal["none", "bahdanau", "luong-dot", "luong-general", "luong-concat"]] = None
     #: Window of Luong's local attention: positions on each side of the predicted one; by default all positions.
     attention_window: OptionalCount = None
 
@@ -224,7 +218,7 @@ class Classification(Block):
     #: Labels in the order of their ids; by default those in `train`, sorted.
     labels: OptionalTexts = None
     #: Input of a text classifier: the mean over all tokens (the default), or the first token, `<s>`.
-    classifier_pooling: Annotated[Literal["mean", "first"] | None, one_of("mean", "first")] = None
+    classifier_pooling: Choice[Literal["mean", "first"]] = None
 
 
 @dataclass(frozen=True)
@@ -293,7 +287,7 @@ class Decoding(Block):
     length_penalty: Annotated[float | None, number(float, 0, 10), HINT] = None
     #: Formula of the length penalty: google (the default) divides by ((5 + length) / 6)^penalty (section 6.1),
     #: huggingface by length^penalty.
-    length_penalty_type: Annotated[Literal["google", "huggingface"] | None, one_of("google", "huggingface")] = None
+    length_penalty_type: Choice[Literal["google", "huggingface"]] = None
     #: Maximum tokens an output may have beyond its source; by default 50 (section 6.1; 300 for trees, section 6.3).
     max_length_beyond_source: Annotated[int | None, number(int, 0, 1_000_001), HINT] = None
 
