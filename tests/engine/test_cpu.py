@@ -11,7 +11,7 @@ import torch
 from searches import INPUTS, sharp
 
 from vanilla_transformer.engine import cpu, stacks
-from vanilla_transformer.engine.stacks import Decoder
+from vanilla_transformer.engine.stacks import SearchDecoder
 
 TESTS = Path(__file__).parents[1]
 # What makes each library do as on a processor with AVX2 alone. ONNX Runtime has no such variable.
@@ -82,7 +82,7 @@ def test_a_call_has_the_threads_that_it_can_use_and_gives_them_back(monkeypatch,
         raise ZeroDivisionError
 
     monkeypatch.setattr(cpu, "MAX_WORK_OF_ONE_THREAD", small)
-    monkeypatch.setattr(Decoder, "start", start)
+    monkeypatch.setattr(SearchDecoder, "start", start)
     before = torch.get_num_threads()
     torch.set_num_threads(2)
     try:

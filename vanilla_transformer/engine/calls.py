@@ -40,7 +40,7 @@ from .search import (
     greedy_search,
     penalty,
 )
-from .stacks import Decoder
+from .stacks import SearchDecoder
 
 logger = logging.get_logger(__name__)
 
@@ -61,12 +61,9 @@ _UNSUPPORTED = (
     *("output_scores", "output_logits", "output_attentions", "output_hidden_states", "low_memory", "is_assistant"),
     "compile_config",
 )
-# Arguments that `generate` passes to a search: any other is unsupported unless it is None. `Seq2SeqTrainer` passes on
-# labels, which change nothing.
-_ARGUMENTS = words(
-    "attention_mask encoder_outputs labels logits_to_keep output_attentions output_hidden_states past_key_values "
-    "position_ids streamer synced_gpus use_cache"
-)
+# Arguments that `generate` passes to a search: any other is unsupported unless it is None or False. `Seq2SeqTrainer`
+# passes on labels, which change nothing.
+_ARGUMENTS = words("attention_mask encoder_outputs labels logits_to_keep past_key_values position_ids use_cache")
 # Processors that rule out the same tokens in all rows, with the lengths at which these change; the last one where its
 # words have a single token.
 _SUPPRESSING: dict[type, Callable[[Any], Collection[int]]] = {
@@ -146,9 +143,9 @@ def _start(call: Call, width: int) -> DecoderState:
         return start_decoding(model, once, mask_NS)
 
 
-def _decoder(model: PreTrainedModel) -> Decoder:
+def _decoder(model: PreTrainedModel) -> SearchDecoder:
     """Returns the decoder for one call, in the type in which the library's search would compute."""
-    return Decoder(model, computing_dtype(model.dtype, model.device))
+    return SearchDecoder(model, computing_dtype(model.dtype, model.device))
 
 
 def _limits(call: Call, prompts_NP: torch.Tensor) -> Limits:
@@ -293,10 +290,7 @@ def _of_arguments(call: Call) -> Iterator[str]:
         # Attention to nothing depends on the implementation.
         yield "a source of padding alone"
     for name, value in call.kwargs.items():
-        if name not in _ARGUMENTS and value is not None:
-            yield name
-    for name in ("synced_gpus", "streamer", "output_attentions", "output_hidden_states"):
-        if call.kwargs.get(name):
+        if name not in _ARGUMENTS and value is not None and value is not False:
             yield name
     cache = call.kwargs.get("past_key_values")
     made_here = EncoderDecoderCache if call.model.config.is_encoder_decoder else DynamicCache

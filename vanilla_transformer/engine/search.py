@@ -49,12 +49,6 @@ class Candidates(NamedTuple):
     tokens: torch.Tensor
 
 
-def log_probabilities(logits_RV: torch.Tensor) -> torch.Tensor:
-    """Returns the log-softmax in float32; overwrites float32 logits, which saves a copy."""
-    logits_RV = logits_RV.float()
-    return torch.log_softmax(logits_RV, -1, out=logits_RV)
-
-
 def best_continuations(log_p_NWV: torch.Tensor, scores_NW: torch.Tensor, count: int) -> Candidates:
     """Returns the `count` best of all tokens after all hypotheses of a sentence; `count` is at most W·V.
 
@@ -220,7 +214,8 @@ class BeamSearch:
     def _step(self) -> None:
         """Adds one token to each hypothesis."""
         sentences, width = self.tokens_NW.shape
-        log_p_RV = log_probabilities(self.state.step(self.tokens_NW))
+        log_p_RV = self.state.step(self.tokens_NW).float()
+        torch.log_softmax(log_p_RV, -1, out=log_p_RV)  # In place, which saves a copy.
         if self.process is not None:
             log_p_RV = self.process(self._rows(), log_p_RV)
         self.length += 1

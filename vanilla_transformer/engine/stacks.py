@@ -43,7 +43,7 @@ class Layer:
         self.feed_norm = norm(layer.feed_forward_norm, dtype)
 
 
-class Decoder:
+class SearchDecoder:
     """The decoder in a search, with or without a source, in the type in which products are computed."""
 
     def __init__(self, model: PreTrainedModel, dtype: torch.dtype) -> None:
@@ -166,7 +166,7 @@ class DecoderCache:
     """
 
     def __init__(
-        self, decoder: Decoder, sentences: int, device: torch.device, reads: dict[str, torch.Tensor | None]
+        self, decoder: SearchDecoder, sentences: int, device: torch.device, reads: dict[str, torch.Tensor | None]
     ) -> None:
         self.decoder, self.sentences, self.device, self._reads = decoder, sentences, device, reads
         self.sources: list[tuple[torch.Tensor, torch.Tensor]] = []

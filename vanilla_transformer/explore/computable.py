@@ -17,7 +17,7 @@ from vanilla_transformer.recurrent.modeling_recurrent_encoder_decoder import (
     RecurrentEncoderDecoderForConditionalGeneration,
 )
 
-FAMILIES: dict[type, str] = {
+_PAGE_FAMILIES: dict[type, str] = {
     VanillaTransformerForConditionalGeneration: "encoder-decoder",
     VanillaTransformerDecoderForCausalLM: "language-model",
     VanillaTransformerEncoderForMaskedLM: "masked-language-model",
@@ -38,9 +38,9 @@ _MAX_PARAMETERS = 40_000_000
 
 def family(model: PreTrainedModel) -> str:
     """Returns the model's family among those of the page."""
-    found = FAMILIES.get(type(model))
+    found = _PAGE_FAMILIES.get(type(model))
     if found is None:
-        known = ", ".join(kind.__name__ for kind in FAMILIES)
+        known = ", ".join(kind.__name__ for kind in _PAGE_FAMILIES)
         raise ModelError(f"The page cannot compute a {type(model).__name__}, only {known}.")
     config: PreTrainedConfig = model.config
     if found == "classifier" and (config.problem_type == "regression" or config.num_labels == 1):

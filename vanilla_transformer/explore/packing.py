@@ -1,6 +1,5 @@
 """A model's weights as a browser reads them: float32 in one file, and earlier checkpoints in 8 bits."""
 
-import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NamedTuple
@@ -58,12 +57,6 @@ def pack_8_bits(weights: Weights, places: Mapping[str, Tensor]) -> bytes:
         exact.append(scales)
         rounded.append(np.rint(weight / np.where(scales == 0, 1, scales)[:, None]).astype("i1"))
     return b"".join([*(one.astype("<f4").tobytes() for one in exact), *(one.tobytes() for one in rounded)])
-
-
-def size_in_8_bits(places: Mapping[str, Tensor]) -> int:
-    """Returns the size of `pack_8_bits` in bytes."""
-    shapes = [places[name].shape for name in distinct(places)]
-    return sum(4 * shape[0] + (math.prod(shape) if len(shape) > 1 else 0) for shape in shapes)
 
 
 def distinct(places: Mapping[str, Tensor]) -> list[str]:

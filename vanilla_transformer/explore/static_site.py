@@ -21,7 +21,6 @@ from vanilla_transformer.explore.packing import (
     learning_curve,
     pack,
     pack_8_bits,
-    size_in_8_bits,
     weights_of,
 )
 from vanilla_transformer.graph.known import limit_of_new_tokens, not_followed, words
@@ -107,7 +106,7 @@ def write_page(
             "examples": examples,
             "documentation": documentation,
             "check": check,
-            "training": _training(places, len(weights), run, folder, report) if run is not None else None,
+            "training": _training(model, places, len(weights), run, folder, report) if run is not None else None,
         }
         (folder / "model.json").write_text(json.dumps(about, ensure_ascii=False), encoding="utf-8")
         head = {"title": name, "emoji": "🔎", "sdk": "static", "app_file": "index.html"}
@@ -183,11 +182,16 @@ def _check(model: Any, tokenizer: PreTrainedTokenizerBase, text: str) -> dict[st
 
 
 def _training(
-    places: Mapping[str, Tensor], weights: int, run: Path, folder: Path, report: Callable[[str], None]
+    model: PreTrainedModel,
+    places: Mapping[str, Tensor],
+    weights: int,
+    run: Path,
+    folder: Path,
+    report: Callable[[str], None],
 ) -> dict[str, Any] | None:
     """Writes the weights of checkpoints that fit, and returns their steps and the run's learning curve."""
-    steps = []
-    for checkpoint in checkpoints_that_fit(run, size_in_8_bits(places), MAX_BYTES - weights, report):
+    steps, size = [], len(pack_8_bits(model.state_dict(), places))
+    for checkpoint in checkpoints_that_fit(run, size, MAX_BYTES - weights, report):
         found = weights_of(checkpoint, places)
         if found is None:
             report(f"Step {checkpoint.step} of the training is left out: its weights do not fit this model.")

@@ -9,13 +9,13 @@ from vanilla_transformer.loading.files import directory_of, from_hub, readable
 from vanilla_transformer.model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
 
 # Vocabulary files: that of our tokenizer, and those of the tokenizer classes of converted models.
-VOCABULARIES = (
+VOCABULARY_FILES = (
     *("tokenizer.json", "vocab.json", "vocab-src.json", "vocab.txt"),
     *("sentencepiece.bpe.model", "spiece.model", "tokenizer.model"),
 )
 # Files that a tokenizer is loaded from, including those beside the vocabulary, as patterns.
 TOKENIZER_FILES = (
-    *VOCABULARIES,
+    *VOCABULARY_FILES,
     *("tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"),
     *("source.spm", "target.spm", "target_vocab.json", "vocab-tgt.json", "merges.txt"),
     *("chat_template.jinja", "additional_chat_templates/*.jinja"),
@@ -27,9 +27,9 @@ _TOKENIZER_PATTERNS = ("*.json", "*.jinja", "*.model", "*.spm", "*.txt")
 def load_tokenizer(path: str | Path) -> PreTrainedTokenizerBase:
     """Loads the tokenizer of a model, or one on its own, from a directory or the Hub."""
     directory = directory_of(path, "tokenizer_config.json", *_TOKENIZER_PATTERNS)
-    if directory == Path(path).expanduser() and not any((directory / name).is_file() for name in VOCABULARIES):
+    if directory == Path(path).expanduser() and not any((directory / name).is_file() for name in VOCABULARY_FILES):
         raise ModelError(
-            f"{path} has no vocabulary, none of {', '.join(VOCABULARIES)}: save its tokenizer there. A tokenizer that "
+            f"{path} has no vocabulary, none of {', '.join(VOCABULARY_FILES)}: save its tokenizer there. One that "
             "needs none, such as ByT5's, is not supported in a directory."
         )
     with readable(path, blame="its tokenizer"):

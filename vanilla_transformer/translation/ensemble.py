@@ -3,14 +3,12 @@
 import copy
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, NoReturn
 
 import torch
 from torch import nn
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
-from transformers.modeling_outputs import Seq2SeqLMOutput
-from transformers.utils import ModelOutput
+from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput
 
 from vanilla_transformer import engine
 from vanilla_transformer.engine.search import DecoderState
@@ -18,13 +16,6 @@ from vanilla_transformer.model.generation_vanilla_transformer import PaperGenera
 
 # What models must share to choose each next token together.
 _SHARED = ("vocab_size", "pad_token_id", "eos_token_id", "decoder_start_token_id")
-
-
-@dataclass
-class _Sources(ModelOutput):
-    """A stand-in for an encoder's output: each member encodes the sources itself."""
-
-    input_ids: torch.Tensor | None = None
 
 
 class EnsembleForConditionalGeneration(PaperGenerationMixin, PreTrainedModel):
@@ -87,15 +78,11 @@ class EnsembleForConditionalGeneration(PaperGenerationMixin, PreTrainedModel):
         """Refuses to save, because an ensemble is nothing but its members."""
         raise ValueError("An ensemble cannot be saved: save its members, and name them all to use it again.")
 
-    def start_decoding(self, sources: _Sources, mask_NS: torch.Tensor | None) -> DecoderState:
+    def start_decoding(self, sources: BaseModelOutput, mask_NS: torch.Tensor | None) -> DecoderState:
         """Returns the state before the first token of sources that each member encodes itself."""
-        assert sources.input_ids is not None
-        states = []
-        for member in self.members:
-            assert isinstance(member, PreTrainedModel)
-            given = {"input_ids": sources.input_ids, "attention_mask": mask_NS}
-            states.append(engine.start_decoding(member, member.get_encoder()(**given), mask_NS))
-        return _Together(states)
+        given = {"input_ids": sources[0], "attention_mask": mask_NS}
+        members: Any = self.members
+        return _Together([engine.start_decoding(member, member.get_encoder()(**given), mask_NS) for member in members])
 
     def _maybe_prepare_encoder_kwargs_for_generation(
         self,
@@ -108,7 +95,8 @@ class EnsembleForConditionalGeneration(PaperGenerationMixin, PreTrainedModel):
             raise ValueError(
                 "An ensemble takes input_ids only: embeddings and encoder outputs belong to a single model."
             )
-        return {**model_kwargs, "encoder_outputs": _Sources(inputs_tensor)}
+        # Each member encodes the sources itself: here they stand for their states.
+        return {**model_kwargs, "encoder_outputs": BaseModelOutput(inputs_tensor)}
 
     def _by_engine(self, *asked: Any) -> Any:
         reason = engine.declined(engine.Call(self, *asked))
@@ -166,8 +154,6 @@ def as_ensemble(
 
 def _check(members: Sequence[PreTrainedModel]) -> None:
     """Raises ValueError if models cannot decode together."""
-    if not members:
-        raise ValueError("An ensemble needs at least one model.")
     for member in members:
         if isinstance(member, EnsembleForConditionalGeneration) or not isinstance(member, PaperGenerationMixin):
             raise ValueError(
