@@ -6,7 +6,6 @@ import hashlib
 import json
 import os
 import re
-import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
 from itertools import islice, zip_longest
@@ -19,7 +18,7 @@ import pyarrow.compute as pc
 from datasets import ClassLabel, Dataset, Features, Value
 from datasets.info import SupervisedKeysData
 
-from vanilla_transformer.atomic_files import atomic_directory
+from vanilla_transformer.atomic_files import atomic_replace
 from vanilla_transformer.data.cmudict import dictionary_path, read_cmudict
 from vanilla_transformer.data.sources import (
     FILE_SUFFIXES,
@@ -118,9 +117,8 @@ def _open(corpus: CorpusSpec, wanted: Wanted, form: TextForm) -> tuple[Wanted, N
     if built_in:
         return ("en", None), enumerate(read_cmudict(path.partition(":")[2]), start=1)
     if is_lines:
-        rows = (
-            _aligned_lines(*paths) if len(paths) == 2 else zip(read_pieces(path) if form.packed else read_lines(path))
-        )
+        single = read_pieces if form.packed else read_lines
+        rows = _aligned_lines(*paths) if len(paths) == 2 else zip(single(path))
         suffixes = (Path(without_suffix(path).removesuffix(".txt")).suffix[1:] for path in paths)
         return tuple(suffixes), enumerate(rows, start=1)
     if form.tagged:
@@ -137,18 +135,16 @@ def _open(corpus: CorpusSpec, wanted: Wanted, form: TextForm) -> tuple[Wanted, N
 def _written(rows: NumberedRows, corpus: CorpusSpec, wanted: Wanted, form: TextForm, directory: Path) -> Dataset:
     """Returns the rows of files from the directory, where they are written unless the same are already there."""
     features = Features({LINE: Value("int64"), **{name: Value("string") for name in form.names}})
-    choice = [list(map(os.path.abspath, corpus.parts)), wanted, [*form.names, form.packed]]
     files = [dictionary_path()] if corpus.is_built_in else corpus.parts
-    place = directory / fingerprint_settings(choice)
-    made = fingerprint_settings([choice, *map(_stamp, files)])
-    file = place / f"{made}.arrow"
+    place = [list(map(os.path.abspath, corpus.parts)), *map(_stamp, files)]
+    made = fingerprint_settings([place, wanted, form.names, form.packed])
+    file = directory / f"{made}.arrow"
     # A pipe can be read only once, and its status does not depend on its contents.
     if not file.is_file() or not all(map(os.path.isfile, files)):
-        shutil.rmtree(place, ignore_errors=True)
-        place.mkdir(parents=True)
+        directory.mkdir(parents=True, exist_ok=True)
         with (
-            atomic_directory(place, "text") as temporary,
-            pa.OSFile(str(temporary / file.name), "wb") as sink,
+            atomic_replace(file) as temporary,
+            pa.OSFile(str(temporary), "wb") as sink,
             pa.ipc.new_stream(sink, features.arrow_schema) as writer,
         ):
             while batch := list(islice(rows, ROWS_PER_TABLE)):

@@ -30,7 +30,6 @@ class Encoder:
             `form`. If the form is `in_blocks`, a row of text may give several rows of ids. If it is `packed`, it gives
             one, which is cut into blocks together with its neighbours; an empty row begins a text.
         settings: Settings that the ids depend on, besides the text and the tokenizer.
-        ids: Returns the number of ids: all are below it.
     """
 
     name: str
@@ -38,7 +37,6 @@ class Encoder:
     columns: tuple[str, ...]
     encode: Encode
     settings: tuple[object, ...] = ()
-    ids: Callable[[PreTrainedTokenizerBase], int] = len
 
 
 def token_ids(

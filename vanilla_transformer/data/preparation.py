@@ -26,7 +26,7 @@ from vanilla_transformer.errors import CorpusError
 from vanilla_transformer.model.tokenization_vanilla_transformer import plain_text
 
 # Version of the stored format; a new number makes all tokens again.
-LAYOUT = 4
+LAYOUT = 5
 TOKENS_FILE = "tokens.arrow"
 REPORT_FILE = "tokens.json"
 # Times that the pairs of a mixture are repeated on average: an epoch is planned in memory.
@@ -215,8 +215,7 @@ def prepare_corpus(
             return there
     name, form = corpus.info.description or "the dataset", encoder.form
     corpus = as_text(corpus, form, form.names, name)
-    kind = Value("uint16" if encoder.ids(tokenizer) <= 1 << 16 else "uint32")
-    features = Features({column: ListOf(kind) for column in encoder.columns})
+    features = Features({column: ListOf(Value("uint32")) for column in encoder.columns})
     batches = _Batches(tokenizer, encoder, features.arrow_schema, max_length, len(corpus))
     (directory / REPORT_FILE).unlink(missing_ok=True)  # It would not be that of the next tokens.
     with atomic_directory(directory, "tokens", last=REPORT_FILE) as temporary:

@@ -166,10 +166,7 @@ class LabelTask(EncoderTask):
             found = [[numbers[label] for label in self.labels_in(text)] for text in texts[of_labels]]
             return {of_text: self.text_ids(texts, tokenizer), of_labels: found}
 
-        def size(tokenizer: PreTrainedTokenizerBase) -> int:
-            return max(2 * len(tokenizer), len(labels))  # The ids of words to be tagged are doubled.
-
-        return Encoder(self.name, self.form, self.columns, encode, settings=(labels,), ids=size)
+        return Encoder(self.name, self.form, self.columns, encode, settings=(labels,))
 
     def head(self, recipe: Recipe) -> dict[str, object]:
         """Returns the labels; none until they are known, which leaves two placeholders."""

@@ -114,17 +114,15 @@ class ModelingOfTexts(EncoderTask):
 
     Attributes:
         min_length: Tokens of the shortest block in which something is predicted.
-        content: Their names.
     """
 
     form = TEXTS_IN_BLOCKS
     columns: tuple[str, ...] = ("text",)
     min_length: int
-    content: str
 
     def config(self, recipe: Recipe) -> Any:
         if recipe.data.max_length < self.min_length:
-            raise RecipeError(f"max_length must be {self.min_length} or more for {self.name}: {self.content}.")
+            raise RecipeError(f"max_length must be {self.min_length} or more for {self.name}.")
         config = super().config(recipe)
         config.max_position_embeddings = recipe.data.max_length
         return config
@@ -149,7 +147,7 @@ class LanguageModeling(ModelingOfTexts):
     model_class = VanillaTransformerDecoderForCausalLM
     predictor_class = NextTokenScorer
     metrics = LANGUAGE_MODEL_METRICS
-    min_length, content = 2, "a block needs its first token and at least one more"
+    min_length = 2  # Its first token and one to predict.
 
     def encoder(self, recipe: Recipe) -> Encoder:
         def encode(texts: Texts, tokenizer: PreTrainedTokenizerBase) -> dict[str, list[list[int]]]:

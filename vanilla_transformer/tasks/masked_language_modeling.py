@@ -78,7 +78,7 @@ class MaskedLanguageModeling(ModelingOfTexts):
     model_class = VanillaTransformerEncoderForMaskedLM
     predictor_class = MaskedScorer
     metrics = MASKED_METRICS
-    min_length, content = 3, "<s>, </s> and a token between them"
+    min_length = 3  # `<s>`, `</s>` and a token between them.
 
     def encoder(self, recipe: Recipe) -> Encoder:
         def encode(texts: Texts, tokenizer: PreTrainedTokenizerBase) -> dict[str, list[list[int]]]:
