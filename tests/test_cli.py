@@ -293,5 +293,5 @@ def test_a_recipe_cut_to_its_warm_up_leaves_the_warm_up_to_be_chosen(words, expe
 def test_own_text_and_tokenizer_replace_those_of_the_recipe():
     words = ["--train", "a.en", "a.de", "--dev", "a.en", "a.de", "--test", "--tokenizer", "model"]
     recipe = program.parse(["train", "wmt14-en-de-base", *words]).settled()
-    assert recipe.data.corpora("train")[0].source_column is None and recipe.tokenizer.vocab_size is None
+    assert not recipe.data.corpora("train")[0].columns and recipe.tokenizer.vocab_size is None
     assert recipe.model.dropout == 0.1 and recipe.data.test == ()

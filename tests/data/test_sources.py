@@ -10,7 +10,7 @@ def test_plus_separates_corpora_and_settings_belong_to_their_own():
     corpora = parse_corpora(words.split())
     assert corpora == (
         CorpusSpec(("news.en", "news.de"), weight=0.7),
-        CorpusSpec(("org/name:train",), weight=0.3, source_column="en", target_column="de"),
+        CorpusSpec(("org/name:train",), weight=0.3, columns={"source_column": "en", "target_column": "de"}),
     )
     assert parse_corpora(to_words(corpora)) == corpora
     assert [source.weight for source in parse_corpora(["a.tsv", "+", "b.tsv"])] == [None, None]

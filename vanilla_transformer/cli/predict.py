@@ -76,6 +76,9 @@ class Predict:
 
         if self.input is None or not has_columns(str(self.input), form):
             return None
-        corpus = CorpusSpec((str(self.input),), text_column=self.text_column, text_pair_column=self.text_pair_column)
+        columns = {"text_column": self.text_column, "text_pair_column": self.text_pair_column}
+        corpus = CorpusSpec(
+            (str(self.input),), columns={name: one for name, one in columns.items() if one is not None}
+        )
         form = form.without_labels()
         return read_corpus(with_columns_of_model(corpus, self.model, form), form=form).select_columns(list(form.names))

@@ -3,9 +3,9 @@
 import math
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -106,20 +106,11 @@ class CorpusSpec:
 
     parts: tuple[str, ...]
     weight: float | None = None
-    source_column: str | None = None
-    target_column: str | None = None
-    text_column: str | None = None
-    text_pair_column: str | None = None
-    label_column: str | None = None
+    columns: Mapping[str, str] = field(default_factory=dict)
+    """Names of columns, by setting."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "parts", tuple(map(os.path.expanduser, self.parts)))
-
-    @property
-    def columns(self) -> dict[str, str]:
-        """The names that it gives to columns, by setting."""
-        named = {setting: getattr(self, setting) for setting in COLUMN_SETTINGS}
-        return {setting: name for setting, name in named.items() if name is not None}
 
     @property
     def is_built_in(self) -> bool:
@@ -177,9 +168,8 @@ def to_words(corpora: Corpora) -> list[str]:
     """Returns the words that `parse_corpora` reads as these corpora."""
     words: list[str] = []
     for corpus in corpora:
-        settings = {name: getattr(corpus, name) for name in SETTINGS}
-        given = [f"{name}={value}" for name, value in settings.items() if value is not None]
-        words += [BETWEEN_CORPORA, *corpus.parts, *given]
+        weight = [] if corpus.weight is None else [f"weight={corpus.weight}"]
+        words += [BETWEEN_CORPORA, *corpus.parts, *weight, *map("=".join, corpus.columns.items())]
     return words[1:]
 
 
@@ -202,7 +192,7 @@ def _parse_one(words: list[str]) -> CorpusSpec:
             weight = float(given)
         if weight is None or not 0 < weight < math.inf:
             raise CorpusError(f"{' and '.join(parts)}: a weight must be a number greater than 0, not {given!r}")
-    return CorpusSpec(tuple(parts), weight, **settings)
+    return CorpusSpec(tuple(parts), weight, settings)
 
 
 def split_off(source: str) -> tuple[str, list[str]]:

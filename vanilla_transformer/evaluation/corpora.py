@@ -41,8 +41,9 @@ def with_columns_of_model(corpus: CorpusSpec, model: str, form: TextForm) -> Cor
         return corpus
     data = load_recipe(recipe, lenient=True).data
     corpora = (one for part in ("train", "dev", "test") for one in data.corpora(part))
-    known = next((one for one in corpora if one.columns), corpus)
-    return dataclasses.replace(corpus, **{column.setting: getattr(known, column.setting) for column in form.columns})
+    known = next((one.columns for one in corpora if one.columns), {})
+    settings = [column.setting for column in form.columns]
+    return dataclasses.replace(corpus, columns={name: known[name] for name in settings if name in known})
 
 
 def count_texts(corpus: "Dataset", form: TextForm) -> int:

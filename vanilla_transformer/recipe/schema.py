@@ -128,11 +128,11 @@ class Data(Block):
 
     def corpora(self, name: str) -> Corpora:
         """Returns the corpora of `train`, `dev` or `test`; columns named for all apply to tables that name none."""
-        named = {column: getattr(self, column) for column in COLUMN_SETTINGS}
+        named = {setting: column for setting in COLUMN_SETTINGS if (column := getattr(self, setting)) is not None}
         return tuple(
             corpus
             if corpus.columns or corpus.is_built_in or len(corpus.parts) > 1
-            else dataclasses.replace(corpus, **named)
+            else dataclasses.replace(corpus, columns=named)
             for corpus in getattr(self, name)
         )
 

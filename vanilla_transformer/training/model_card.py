@@ -266,7 +266,7 @@ def _names(parts: tuple[str, ...]) -> tuple[str, ...]:
 
 def _name(corpus: CorpusSpec) -> str:
     """Returns a readable name for a corpus, with its columns and, in a mixture, its weight."""
-    pair = corpus.source_column, corpus.target_column
+    pair = corpus.columns.get("source_column"), corpus.columns.get("target_column")
     beside = [
         " to ".join(name or "..." for name in pair) if any(pair) else " and ".join(corpus.columns.values()),
         "" if corpus.weight is None else f"weight {corpus.weight:g}",
