@@ -58,7 +58,7 @@ class Summary:
             f"{self.seconds / 60:.1f} minutes on {self.device} in {self.precision}: "
             f"{self.target_tokens / self.seconds:,.0f} {items}/s; {flops}{memory}.",
         ]
-        if self.best_dev_loss is not None:
+        if None not in (self.best_dev_loss, self.last_dev_loss):
             found.append(
                 f"Loss on dev: {self.last_dev_loss:.4f} nats per {items.removesuffix('s')} at the end, "
                 f"{self.best_dev_loss:.4f} at best (step {self.best_dev_step:,}), before averaging."
