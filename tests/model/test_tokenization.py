@@ -276,3 +276,7 @@ def test_a_target_that_one_thread_reads_leaves_the_sources_of_others_alone():
         thread.join()
     tokenizer.add_tokens(["PHONE"])
     assert tokenizer.convert_tokens_to_ids("PHONE") in tokenizer(text_target="HH PHONE")["input_ids"]
+    # Nor does a reader of plain text leave its own reading behind, for another thread to meet.
+    found = tokenizer("a</s>")["input_ids"]
+    assert plain_text(tokenizer)("a</s>")["input_ids"] != found
+    assert tokenizer.backend_tokenizer.encode("a</s>").ids == found

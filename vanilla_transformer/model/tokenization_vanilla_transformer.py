@@ -127,12 +127,11 @@ def plain_text(tokenizer: AnyTokenizer) -> AnyTokenizer:
     own = {*map(str, tokenizer.special_tokens_map.values())} - {tokenizer.mask_token}
     added = tokenizer.added_tokens_decoder
     written = [token for token in added.values() if token.special and token.content not in own]
-    if written:
-        # In plain text the backend does not find tokens that it considers special.
-        for token in written:
-            token.special = False
-        reader._tokenizer = with_same_pieces(tokenizer.backend_tokenizer, added)
-        reader._extra_special_tokens = [token.content for token in written]
+    for token in written:
+        token.special = False  # In plain text the backend does not find tokens that it considers special.
+    # The library tells a backend at each call what special tokens are, so that threads must not share it.
+    reader._tokenizer = with_same_pieces(tokenizer.backend_tokenizer, added)
+    reader._extra_special_tokens = [token.content for token in written]
     return reader
 
 
