@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import count
-from pathlib import Path
 
 import numpy as np
 from datasets import Dataset
@@ -31,11 +30,9 @@ _ROWS_AT_ONCE = 10_000
 class Inputs:
     """Corpora as text and as tokens, None where there is none, and the two languages if known.
 
-    `recipe` is the given one, completed by values that come from the text itself. A copy for another process, which
-    pickle makes, opens the tokens by their names in the output directory, and has no text.
+    `recipe` is the given one, completed by values that come from the text itself.
     """
 
-    path: Path
     recipe: Recipe
     tokenizer: PreTrainedTokenizerBase
     train: PreparedCorpus
@@ -48,9 +45,6 @@ class Inputs:
     def items(self) -> int:
         """The number of loss items of an epoch."""
         return int(task_for(self.recipe).items(*self.train.lengths.values()).sum(dtype=np.int64))
-
-    def __reduce__(self) -> tuple[Callable[..., "Inputs"], tuple[Path, Recipe]]:
-        return _open_inputs, (self.path, self.recipe)
 
 
 def gather_inputs(recipe: Recipe, run: RunDirectory, report: Callable[[str], None]) -> Inputs:
@@ -88,7 +82,6 @@ def gather_inputs(recipe: Recipe, run: RunDirectory, report: Callable[[str], Non
                 f"each {'once' if rows == len(part) else f'{rows / len(part):.4g} times'}."
             )
     return Inputs(
-        run.path,
         recipe,
         tokenizer,
         learned,
@@ -99,17 +92,16 @@ def gather_inputs(recipe: Recipe, run: RunDirectory, report: Callable[[str], Non
     )
 
 
-def _open_inputs(path: Path, recipe: Recipe) -> Inputs:
-    """Opens what the main process has gathered, without the text."""
-    run = RunDirectory(path)
-    if not (path / RECIPE).is_file():
+def open_inputs(recipe: Recipe, run: RunDirectory) -> Inputs:
+    """Opens what the main process has gathered by its recipe, without the text."""
+    if not (run.path / RECIPE).is_file():
         raise RunError(
-            f"{path.absolute()} on {socket.gethostname()} is not the output directory of the main process: all "
+            f"{run.path.absolute()} on {socket.gethostname()} is not the output directory of the main process: all "
             "processes need one on a disk that they share, and the same command."
         )
     learned = _together(recipe, [StoredCorpus(run.prepared / place) for place in _places(recipe)])
     dev = StoredCorpus(run.prepared / "dev") if recipe.data.dev else None
-    return Inputs(path, recipe, load_own_tokenizer(path), learned, dev, None, None, (None, None))
+    return Inputs(recipe, load_own_tokenizer(run.path), learned, dev, None, None, (None, None))
 
 
 def _places(recipe: Recipe) -> list[str]:

@@ -4,7 +4,6 @@ import ctypes
 import logging
 import math
 import os
-import pickle
 import re
 import signal
 import subprocess
@@ -45,8 +44,8 @@ MIN_STEPS = 1_000
 # Bytes of main memory for two processes: in each, Python with its libraries takes half a gigabyte, a small model and
 # its batch as much.
 MIN_MEMORY = 4 << 30
-# How long processes wait for one that has not started, and for one that prepares the text or scores the model.
-JOINING_LIMIT, PREPARATION_LIMIT = timedelta(minutes=10), timedelta(days=7)
+# How long processes wait for one that prepares the text or scores the model.
+PREPARATION_LIMIT = timedelta(days=7)
 # The exit code of a process that has lost contact with the others: the launcher knows why.
 _LOST = 75
 # A worker takes the code from where its launcher has it, wherever it was started, and ends silently on Ctrl-C.
@@ -186,43 +185,16 @@ def explain_lost_processes() -> Iterator[None]:
         ) from error
 
 
-def find_store() -> "torch.distributed.Store | None":
-    """Returns the small store by which a launcher lets the processes of a run find each other; None for one alone."""
-    if int(os.environ.get("WORLD_SIZE", "1")) == 1:
-        return None
-    store = next(torch.distributed.rendezvous("env://", timeout=JOINING_LIMIT))[0]
-    # A launcher keeps its store when it starts the processes again: they must not find what the dead ones wrote.
-    return torch.distributed.PrefixStore(f"start {os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
-
-
-def main_process_first(store: "torch.distributed.Store | None", work: Callable[[], Result]) -> Result:
-    """Returns the result of `work`, which the main process does, on each; the others wait, and have a pickled copy.
-
-    They are no group yet: text is prepared before, so that its errors are the launcher's to report.
-    """
-    if store is None:
-        return work()
-    if is_main_process():
-        result = work()
-        store.set("prepared", pickle.dumps(result))  # type: ignore[arg-type]
-        store.wait([f"prepared {rank}" for rank in range(1, int(os.environ["WORLD_SIZE"]))], PREPARATION_LIMIT)
-        return result
-    store.wait(["prepared"], PREPARATION_LIMIT)
-    copy: Result = pickle.loads(store.get("prepared"))
-    store.set(f"prepared {os.environ['RANK']}", "")
-    return copy
-
-
-def form_groups(store: "torch.distributed.Store | None", settings: Run) -> Processes:
+def form_groups(settings: Run) -> Processes:
     """Forms the group of the processes, which wait for each other for a limited time, and one that exchanges objects.
 
-    In that one they wait as long as it takes to write and score a model, unless one of them dies.
+    In that one they wait as long as it takes to prepare the text, or to write and score a model, unless one of them
+    dies.
     """
-    if store is None:
+    size = int(os.environ.get("WORLD_SIZE", "1"))
+    if size == 1:
         return ALONE
-    rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    limit = timedelta(seconds=settings.process_timeout)
-    torch.distributed.init_process_group(store=store, rank=rank, world_size=size, timeout=limit)
+    torch.distributed.init_process_group(timeout=timedelta(seconds=settings.process_timeout))
     patient = torch.distributed.new_group(backend="gloo", timeout=PREPARATION_LIMIT)
     # When gloo's group ends, it waits for its threads while holding Python's lock, and one of them may wait for that
     # lock, so that it would never finish.
@@ -234,7 +206,7 @@ def form_groups(store: "torch.distributed.Store | None", settings: Run) -> Proce
         torch.distributed.all_gather_object(every, one, group=patient)
         return every
 
-    return Processes(rank, size, gather)
+    return Processes(int(os.environ["RANK"]), size, gather)
 
 
 def start_accelerator(settings: Run) -> Accelerator:

@@ -17,15 +17,13 @@ from vanilla_transformer.recipe.defaults import CorpusFacts, check_sizes, counte
 from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.tasks import task_for
 from vanilla_transformer.training.checkpoints import Checkpoint, latest_checkpoint
-from vanilla_transformer.training.inputs import Inputs, gather_inputs
+from vanilla_transformer.training.inputs import Inputs, gather_inputs, open_inputs
 from vanilla_transformer.training.model import recipe_of_start
 from vanilla_transformer.training.processes import (
     check_launch,
-    find_store,
     form_groups,
     from_main_process,
     is_main_process,
-    main_process_first,
     start_accelerator,
 )
 from vanilla_transformer.training.run_directory import AlreadyFinished, RunDirectory, RunLogger, output_path
@@ -72,11 +70,12 @@ def start_run(recipe: Recipe, begun: float | None = None) -> Iterator[RunContext
     logger = RunLogger(run.metrics, run.log, enabled=is_main_process())
     accelerator, together = None, True
     try:
-        store = find_store()
-        inputs = main_process_first(store, partial(_open_and_prepare, recipe, run, logger))
-        if isinstance(inputs, AlreadyFinished):
-            raise inputs
-        processes = form_groups(store, recipe.run)
+        processes = form_groups(recipe.run)
+        gathered = _open_and_prepare(recipe, run, logger) if is_main_process() else None
+        completed = processes.gather(gathered.recipe if isinstance(gathered, Inputs) else gathered)[0]
+        if isinstance(completed, AlreadyFinished):
+            raise completed
+        inputs = gathered if isinstance(gathered, Inputs) else open_inputs(completed, run)
         accelerator = start_accelerator(recipe.run)
         texts = [corpus.tokens for corpus in (inputs.train, inputs.dev) if corpus is not None]
         if texts != from_main_process(lambda: texts):
