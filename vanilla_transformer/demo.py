@@ -76,7 +76,7 @@ def _checked(
     positions = getattr(model.config, "max_position_embeddings", None) or sys.maxsize
     longest = min(tokenizer.model_max_length, positions)
 
-    def reply(text: str, *values: float) -> Any:
+    def reply(text: str, *values: float) -> object:
         if not text.strip():
             return None
         try:
@@ -120,7 +120,7 @@ def _kind(
     else:
         predictor = known.predictor(model, tokenizer)
 
-    def fill(text: str) -> list[list[Any]]:
+    def fill(text: str) -> list[list[object]]:
         mask = pipe.tokenizer.mask_token
         if mask not in text:
             raise ValueError(f"Put {mask} where the model should fill in a word.")

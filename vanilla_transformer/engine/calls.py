@@ -18,7 +18,6 @@ from transformers import (
     MinLengthLogitsProcessor,
     MinNewTokensLengthLogitsProcessor,
     NoBadWordsLogitsProcessor,
-    PreTrainedModel,
     StoppingCriteriaList,
     SuppressTokensAtBeginLogitsProcessor,
     SuppressTokensLogitsProcessor,
@@ -28,7 +27,7 @@ from transformers.utils import ModelOutput, logging
 
 from vanilla_transformer.graph.known import MAX_LENGTH_PENALTY, words
 
-from .cpu import computing_dtype, fitting_threads
+from .cpu import fitting_threads
 from .known import unknown
 from .search import (
     IMPOSSIBLE,
@@ -91,7 +90,8 @@ class Call(NamedTuple):
 
 def declined(call: Call) -> str | None:
     """Returns the first thing that the engine does not know in a model or a call, or None: the engine runs it."""
-    found = chain(_of_model(call), _of_settings(call), _of_parts(call), _of_arguments(call), _of_positions(call))
+    of_models = map(unknown, getattr(call.model, "members", (call.model,)))
+    found = chain(of_models, _of_settings(call), _of_parts(call), _of_arguments(call), _of_positions(call))
     return next((reason for reason in found if reason), None)
 
 
@@ -111,15 +111,15 @@ def decode(call: Call) -> torch.Tensor | ModelOutput | None:
     padding = call.settings.pad_token_id
     padding = _ends(call.settings)[0] if padding is None else padding  # As the library does.
     # Without torch's bookkeeping for gradients, small operations take three quarters of the time.
-    with torch.inference_mode(), fitting_threads(call.model, len(prompts_NP)):
+    device = call.model.device.type
+    with torch.inference_mode(), fitting_threads(call.model, len(prompts_NP)), torch.autocast(device, enabled=False):
         state = _start(call, width)
-        with torch.autocast(call.model.device.type, enabled=False):
-            if width > 1:
-                hypotheses = BeamSearch(state, prompts_NP, width, limits, process).run()
-                if (hypotheses.scores[:, 0] <= IMPOSSIBLE).any():  # The library returns some that have not ended.
-                    return None
-            else:
-                tokens = greedy_search(state, prompts_NP, limits, padding, process, sample=bool(sample))
+        if width > 1:
+            hypotheses = BeamSearch(state, prompts_NP, width, limits, process).run()
+            if (hypotheses.scores[:, 0] <= IMPOSSIBLE).any():  # The library returns some that have not ended.
+                return None
+        else:
+            tokens = greedy_search(state, prompts_NP, limits, padding, process, sample=bool(sample))
     return _beam_output(call, prompts_NP, hypotheses, padding) if width > 1 else tokens.clone()
 
 
@@ -128,24 +128,17 @@ def start_decoding(model: Any, encoder_outputs: Any, mask_NS: torch.Tensor | Non
     if hasattr(model, "start_decoding"):  # A model of another family, or an ensemble.
         state: DecoderState = model.start_decoding(encoder_outputs, mask_NS)
         return state
-    return _decoder(model).start(encoder_outputs[0], mask_NS)
+    return SearchDecoder(model).start(encoder_outputs[0], mask_NS)
 
 
 def _start(call: Call, width: int) -> DecoderState:
     """Returns the state before a call's first token; the library has repeated each source and prompt `width` times."""
     model, sources, mask = call.model, call.kwargs.get("encoder_outputs"), call.kwargs.get("attention_mask")
     mask_NS = None if mask is None else mask[::width]
-    if sources is not None:
-        once = type(sources)(**{name: part[::width] for name, part in sources.items()})
-    with torch.autocast(model.device.type, enabled=False):
-        if sources is None:
-            return _decoder(model).start_without_source(len(call.prompts) // width, mask_NS)
-        return start_decoding(model, once, mask_NS)
-
-
-def _decoder(model: PreTrainedModel) -> SearchDecoder:
-    """Returns the decoder for one call, in the type in which the library's search would compute."""
-    return SearchDecoder(model, computing_dtype(model.dtype, model.device))
+    if sources is None:
+        return SearchDecoder(model).start_without_source(len(call.prompts) // width, mask_NS)
+    once = type(sources)(**{name: part[::width] for name, part in sources.items()})
+    return start_decoding(model, once, mask_NS)
 
 
 def _limits(call: Call, prompts_NP: torch.Tensor) -> Limits:
@@ -240,12 +233,6 @@ def _beam_output(call: Call, prompts_NP: torch.Tensor, found: Hypotheses, paddin
     return output(sequences=sequences, sequences_scores=best.scores, beam_indices=parents)
 
 
-def _of_model(call: Call) -> Iterator[str | None]:
-    """Asks each model that decodes."""
-    for model in getattr(call.model, "members", (call.model,)):
-        yield unknown(model)
-
-
 def _of_settings(call: Call) -> Iterator[str]:
     settings: Any = call.settings
     if settings.do_sample and settings.num_beams > 1:
@@ -301,7 +288,7 @@ def _of_arguments(call: Call) -> Iterator[str]:
 def _of_positions(call: Call) -> Iterator[str]:
     """Refuses explicit positions, except those of a decoder-only model that count its tokens."""
     positions, prompts, mask = call.kwargs.get("position_ids"), call.prompts, call.kwargs.get("attention_mask")
-    expected: Any = None
+    expected: torch.Tensor | None = None
     if not call.model.config.is_encoder_decoder:
         mask = torch.ones_like(prompts) if mask is None else mask.to(prompts.device).long()
         if not prompts.shape[1]:

@@ -7,9 +7,9 @@ import platform
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import torch
+from transformers import PreTrainedModel
 
 # Speed in bfloat16 relative to float32, in tokens per second, where the processor multiplies bfloat16: 1.05 to 1.10
 # with layers of width 128, 1.16 to 1.28 with 256, 1.33 to 1.55 with 512. Elsewhere bfloat16 is multiplied in float32,
@@ -34,7 +34,7 @@ def computing_dtype(dtype: torch.dtype, device: torch.device) -> torch.dtype:
     return dtype if dtype == torch.bfloat16 and has_bfloat16_products() else torch.float32
 
 
-def precision_of(model: Any) -> str:
+def precision_of(model: PreTrainedModel) -> str:
     """Returns the precision in which a model computes on this processor, as scores name it."""
     own, products = (str(one)[len("torch.") :] for one in (model.dtype, computing_dtype(model.dtype, model.device)))
     return own if products == own else f"{own} multiplied in {products}"

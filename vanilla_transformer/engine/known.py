@@ -56,7 +56,7 @@ _DECORATORS = (
 )
 _WRITTEN_IN = (*_DECORATORS, f"{Path(__file__).parents[1]}/")
 # The last models that were built to compare others with; they have no weights.
-_BUILT: dict[Any, nn.Module] = {}
+_BUILT: dict[object, nn.Module] = {}
 _KEPT = 8
 
 
@@ -179,5 +179,5 @@ def _patched(kind: type) -> Iterator[str]:
                 yield f"{base.__name__}.{name}"
 
 
-def _is_written_in(function: Any, places: tuple[str, ...]) -> bool:
+def _is_written_in(function: object, places: tuple[str, ...]) -> bool:
     return inspect.isfunction(function) and function.__code__.co_filename.startswith(places)

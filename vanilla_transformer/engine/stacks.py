@@ -15,6 +15,7 @@ import torch
 from torch.nn import functional as F
 from transformers import PreTrainedModel
 
+from .cpu import computing_dtype
 from .linear import linear, norm, projections, residual_linear
 
 # Positions by which the cache grows: a small number frees slots without descendants sooner, a large one copies less. A
@@ -46,10 +47,10 @@ class Layer:
 class SearchDecoder:
     """The decoder in a search, with or without a source, in the type in which products are computed."""
 
-    def __init__(self, model: PreTrainedModel, dtype: torch.dtype) -> None:
+    def __init__(self, model: PreTrainedModel) -> None:
         self.stack = stack = getattr(model.model, "decoder", model.model)  # A decoder-only model is one.
         attention = stack.layers[0].self_attention
-        self.dtype = dtype
+        self.dtype = dtype = computing_dtype(model.dtype, model.device)
         # Processors multiply small float32 matrices as fast as bfloat16 ones, and the softmax then needs no
         # conversion.
         on_cpu = model.lm_head.weight.device.type == "cpu"

@@ -147,7 +147,7 @@ def _pieces(tokenizer: PreTrainedTokenizerBase, count: int) -> list[str]:
     return pieces
 
 
-def _search(model: Any, settings: Mapping[str, Any]) -> dict[str, Any]:
+def _search(model: Any, settings: Mapping[str, Any]) -> dict[str, object]:
     """Returns the model's own search settings, with which the page begins."""
     google = settings.get("length_penalty_type", "huggingface") == "google"
     return {
@@ -188,7 +188,7 @@ def _training(
     run: Path,
     folder: Path,
     report: Callable[[str], None],
-) -> dict[str, Any] | None:
+) -> dict[str, object] | None:
     """Writes the weights of checkpoints that fit, and returns their steps and the run's learning curve."""
     steps, size = [], len(pack_8_bits(model.state_dict(), places))
     for checkpoint in checkpoints_that_fit(run, size, MAX_BYTES - weights, report):

@@ -45,7 +45,7 @@ ACTIVATIONS: dict[str, tuple[str, str, dict[str, object]]] = {
     "tanh": ("Tanh", "", {}),
 }
 # Values of settings of `generate`, beside None and what the model's configuration has, that change nothing.
-_NEUTRAL: dict[str, Any] = {
+_NEUTRAL: dict[str, object] = {
     "begin_suppress_tokens": [],
     "diversity_penalty": 0.0,
     "do_sample": False,

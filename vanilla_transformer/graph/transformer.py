@@ -54,7 +54,7 @@ class LayerGraph(Graph):
         self.home: LayerGraph = self if around is None or around.outermost is around else around.home
         self.heads: int = config["num_heads"]
         self.head_width: int = config["d_k"]
-        self._attention: dict[str, Any] = {
+        self._attention: dict[str, object] = {
             "num_heads": self.heads,
             "scale": float(config["d_k"] ** -0.5),
             "mask_filter_value": LOWEST,

@@ -167,7 +167,7 @@ def _check(members: Sequence[PreTrainedModel]) -> None:
                 raise ValueError(f"Models 1 and {number} cannot decode together: {name} is {one} and {other}.")
 
 
-def _segmentation(tokenizer: PreTrainedTokenizerBase) -> Any:
+def _segmentation(tokenizer: PreTrainedTokenizerBase) -> object:
     """Returns the parts of a tokenizer that turn text into pieces, and pieces into text."""
     backend = getattr(tokenizer, "backend_tokenizer", None)
     if backend is None:

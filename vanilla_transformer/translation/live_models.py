@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 from torch import nn
-from transformers import PreTrainedTokenizerBase
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from vanilla_transformer.engine.cpu import fastest_dtype, precision_of
 from vanilla_transformer.engine.known import unknown_to_export
@@ -124,7 +124,7 @@ def live_search(
     return GenerateSearch(model, tokenizer, **given), LibraryTokenizer(tokenizer)
 
 
-def _session(model: Any, precision: str, settings: dict[str, Any]) -> Session:
+def _session(model: PreTrainedModel, precision: str, settings: dict[str, Any]) -> Session:
     reason = unknown_to_export(model, ACTIVATIONS)
     if reason is not None or not isinstance(model, VanillaTransformerForConditionalGeneration):
         raise ModelError(reason or f"a {type(model).__name__}")
