@@ -32,7 +32,6 @@ def write_graph(
     weights: Mapping[str, Stored],
     settings: Settings,
     *,
-    fixed: bool = False,
     header: tuple[str, np.ndarray] | None = None,
 ) -> bytes:
     """Writes the graph of a model and its search; returns it as a file's contents.
@@ -41,22 +40,21 @@ def write_graph(
         config: The configuration of the model, as in its `config.json`.
         weights: The places of its weights by their names.
         settings: The settings of the search.
-        fixed: Whether beam, number of results, penalty and limits are always these; otherwise they are inputs with
-            these defaults.
-        header: The file of the weights and its first bytes; where they are others, no hypothesis is found.
+        header: For a graph in a file of its own, the file of weights and its first bytes; where they are others, no
+            hypothesis is found. Beam, number of results, penalty and limits are then inputs with these defaults.
     """
-    graph = TransformerGraph(config, weights, settings, fixed=fixed)
+    graph = TransformerGraph(config, weights, settings, fixed=header is None)
     tokens_NS = graph.input("input_ids", ["sentences", "length"], "INT64")
     mask_NS = graph.input("attention_mask", ["mask_sentences", "mask_length"], "INT64", [[1]])
     graph.width = graph.setting("num_beams", settings.num_beams)
     graph.best = graph.setting("num_return_sequences", settings.num_return_sequences)
     graph.exponent = graph.setting("length_penalty", settings.length_penalty)
     beyond = graph.setting("max_length_beyond_source", settings.max_length_beyond_source)
-    most = graph.setting("max_new_tokens", settings.max_new_tokens or 0)
+    max_new_tokens = graph.setting("max_new_tokens", settings.max_new_tokens or 0)
     mask_NS = graph.cast(graph.node("Expand", mask_NS, graph.node("Shape", tokens_NS)), "INT32")
-    lengths_N1 = graph.limits(mask_NS, beyond, most)
+    lengths_N1 = graph.limits(mask_NS, beyond, max_new_tokens)
     sources = graph.read(tokens_NS, mask_NS)
-    search = GreedySearch(graph) if fixed and settings.num_beams == 1 else BeamSearch(graph)
+    search = GreedySearch(graph) if graph.fixed and settings.num_beams == 1 else BeamSearch(graph)
     scores, tokens, lengths = search.run(lengths_N1, mask_NS, sources)
     if header is not None:
         there = graph.unchanged(*header)

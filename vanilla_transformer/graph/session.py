@@ -60,7 +60,7 @@ class Session:
         in_8_bits = precision == "int8" or (precision == "auto" and config["d_model"] >= INT8_FROM_WIDTH)
         arrays = dict(rounded(config, weights) if in_8_bits else weights)
         stored = {name: Stored(a.shape, _KINDS[a.dtype], "memory", 0, a.nbytes) for name, a in arrays.items()}
-        graph = write_graph(config, stored, settings, fixed=True)
+        graph = write_graph(config, stored, settings)
         is_small = sum(array.size for array in arrays.values()) <= MAX_PARAMETERS_OF_ONE_THREAD
         self.precision, self.vocab_size = "int8" if in_8_bits else "float32", int(config["vocab_size"])
         self.padding, self.side_by_side = settings.padding, own_threads() if is_small else 1

@@ -189,8 +189,7 @@ class TransformerGraph(LayerGraph):
 
     Args:
         settings: The settings of the search.
-        fixed: Whether beam, number of results, penalty and limits are always these; otherwise they are inputs with
-            these defaults.
+        fixed: Whether these are all of them; otherwise some are inputs with these defaults.
 
     Attributes:
         width, best, exponent: The beam, the number of results, and the exponent of the length penalty.
@@ -202,7 +201,7 @@ class TransformerGraph(LayerGraph):
         weights: Mapping[str, Stored],
         settings: Settings,
         *,
-        fixed: bool = False,
+        fixed: bool,
     ) -> None:
         super().__init__(config, weights)
         self.settings, self.fixed = settings, fixed
@@ -218,11 +217,11 @@ class TransformerGraph(LayerGraph):
         # Where scores never rise, the returned hypotheses can be certain before all W are finished.
         self.certain = settings.early_stopping == "never" and settings.forced_end is None
 
-    def limits(self, mask_NS: str, beyond: str, most: str) -> str:
+    def limits(self, mask_NS: str, beyond: str, max_new_tokens: str) -> str:
         """Returns the tokens that a hypothesis of each sentence may have, (N, 1)."""
         source_N1 = self.cast(self.node("ReduceSum", mask_NS, self.number(1), keepdims=1), "INT64")
-        has_most = self.node("Greater", most, self.number(0))
-        lengths_N1 = self.node("Where", has_most, most, self.node("Add", source_N1, beyond))
+        is_given = self.node("Greater", max_new_tokens, self.number(0))
+        lengths_N1 = self.node("Where", is_given, max_new_tokens, self.node("Add", source_N1, beyond))
         lengths_N1 = self.node("Min", lengths_N1, self.number(self.settings.max_positions or _ENDLESS))
         return self.node("Max", lengths_N1, self.number(1))
 
