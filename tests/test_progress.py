@@ -42,7 +42,7 @@ class Terminal(io.StringIO):
 
 def test_a_terminal_gets_a_bar():
     terminal = Terminal()
-    settings = {"total": lambda: 40, "done": 10}
+    settings = {"total": 40, "done": 10}
     with standard_streams(stderr=terminal), progress_bar("lines", **settings) as bar:
         bar.update(30)
     last = terminal.getvalue().split("\r")[-1]

@@ -6,7 +6,6 @@ import stat
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
-from functools import partial
 from io import TextIOWrapper
 from itertools import chain, islice
 from pathlib import Path
@@ -165,7 +164,7 @@ def answer_lines(
             from vanilla_transformer.progress import progress_bar
 
             unit = "lines" if rows is None else "rows"
-            total = partial(count_lines, input) if input is not None and rereadable and rows is None else None
+            total = count_lines(input) if input is not None and rereadable and rows is None else None
             bar = opened.enter_context(progress_bar(unit, total=total, done=number))
         for chunk in left:
             for answer in work(chunk, (lambda count: None) if bar is None else bar.update):

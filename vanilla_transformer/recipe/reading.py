@@ -1,10 +1,8 @@
 """Recipes by name or from YAML files."""
 
-import importlib.resources
 import math
 import re
 from collections.abc import Mapping
-from importlib.resources.abc import Traversable
 from pathlib import Path
 
 import yaml
@@ -20,7 +18,7 @@ def load_recipe(name_or_path: str | Path, *, lenient: bool = False) -> Recipe:
         lenient: Whether to leave out fields that there are not, as beside a model that another version saved.
     """
     shipped = shipped_recipes()
-    file: Traversable = shipped.get(str(name_or_path), Path(name_or_path).expanduser())
+    file = shipped.get(str(name_or_path), Path(name_or_path).expanduser())
     if not file.is_file():
         hint = did_you_mean(str(name_or_path), shipped) or "."
         raise RecipeError(
@@ -59,10 +57,10 @@ def named_recipe(name_or_path: str | Path, options: Mapping[str, object]) -> Rec
     return recipe.with_options(**replaced, output=output)
 
 
-def shipped_recipes() -> dict[str, Traversable]:
+def shipped_recipes() -> dict[str, Path]:
     """Returns the recipes that come with the package, by name."""
-    folder = importlib.resources.files("vanilla_transformer") / "recipes"
-    return {file.name.removesuffix(".yaml"): file for file in folder.iterdir() if file.name.endswith(".yaml")}
+    folder = Path(__file__).parents[1] / "recipes"
+    return {file.stem: file for file in folder.glob("*.yaml")}
 
 
 def _settings(values: Mapping[str, object]) -> dict[str, object]:
@@ -98,7 +96,7 @@ _RecipeLoader.add_implicit_resolver("tag:yaml.org,2002:null", re.compile(r"(~|nu
 _RecipeLoader.add_implicit_resolver("tag:yaml.org,2002:bool", re.compile(r"(true|false)\Z"), ["t", "f"])
 
 
-def _read_yaml(file: Traversable) -> dict[str, object]:
+def _read_yaml(file: Path) -> dict[str, object]:
     try:
         values = yaml.load(file.read_text(encoding="utf-8"), _RecipeLoader)
     except (yaml.YAMLError, ValueError, RecursionError, TypeError) as error:
