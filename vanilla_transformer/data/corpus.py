@@ -105,11 +105,9 @@ def _open(corpus: CorpusSpec, wanted: Wanted, form: TextForm) -> tuple[Wanted, N
     """Returns the names or languages of the columns of files, if known, and their rows; None for a dataset."""
     paths, path = corpus.parts, corpus.parts[0]
     suffix, built_in, is_lines = table_suffix(path), corpus.is_built_in and form.parallel, corpus.is_lines(form)
-    if len(paths) > 1 + form.parallel:
-        files = "two line-aligned files or " if form.parallel else ""
+    if len(paths) > 1 + form.parallel or (len(paths) == 2 and any(map(table_suffix, paths))):
+        files = "two line-aligned text files or " if form.parallel else ""
         raise CorpusError(f"{corpus}: {form.unit} come from {files}one source; separate several corpora with +")
-    if len(paths) == 2 and any(map(table_suffix, paths)):
-        raise CorpusError(f"{corpus} are not two line-aligned text files: give one table at a time")
     if form.packed and not is_lines:
         raise CorpusError(f"{corpus}: only plain text files can be packed: leave documents out, or give its text")
     if (built_in or is_lines) and corpus.columns:

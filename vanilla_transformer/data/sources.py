@@ -115,7 +115,7 @@ class CorpusSpec:
     @property
     def is_built_in(self) -> bool:
         """Whether the package brings it."""
-        return self.parts[0].partition(":")[0] == CMUDICT
+        return len(self.parts) == 1 and self.parts[0].partition(":")[0] == CMUDICT
 
     def is_lines(self, form: TextForm) -> bool:
         """Tells whether it is plain text, whose lines are rows of the form, rather than a table or a dataset."""

@@ -17,7 +17,7 @@ from tyro.constructors import (
 )
 
 from vanilla_transformer.data.sources import COLUMN_SETTINGS, Corpora, CorpusSpec, one_corpus, parse_corpora, to_words
-from vanilla_transformer.errors import CorpusError, RecipeError, did_you_mean
+from vanilla_transformer.errors import RecipeError, did_you_mean
 from vanilla_transformer.options import (
     HINT,
     Choice,
@@ -77,10 +77,8 @@ def _converted(name: str, value: object, hint: object) -> Any:
         if spec.choices is None or {*given} <= {*spec.choices}:
             try:
                 return spec.instance_from_str(given)
-            except CorpusError as error:
-                raise RecipeError(f"{name}: {error}.") from None
             except ValueError as error:
-                raise RecipeError(f"{name} {error}.") from None
+                raise RecipeError(f"{name}: {error}.") from None
     raise RecipeError(f"{name} must be {spec.metavar}, not {value!r}.")
 
 

@@ -169,14 +169,13 @@ class LanguageModeling(ModelingOfTexts):
 
     def answers(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, texts: Sequence[str]) -> list[str]:
         """Continues each text by greedy search."""
-        continued, tokenizer = [], plain_text(tokenizer)
-        for text in texts:
-            inputs = tokenizer(text, return_tensors="pt").to(model.device)
-            settings = {"max_new_tokens": _CONTINUATION, "do_sample": False, "return_dict_in_generate": False}
-            with evaluating(model):
-                ids: Any = model.generate(**inputs, **settings)  # type: ignore[operator]
-            continued.append(str(tokenizer.decode(ids[0], skip_special_tokens=True)))
-        return continued
+        from transformers import pipeline
+
+        reader: Any = plain_text(tokenizer)
+        generate: Any = pipeline("text-generation", model=model, tokenizer=reader)
+        settings = {"max_new_tokens": _CONTINUATION, "do_sample": False, "return_dict_in_generate": False}
+        with evaluating(model):
+            return [generate(text, **settings)[0]["generated_text"] for text in texts]
 
 
 class PackedLanguageModeling(LanguageModeling):
