@@ -24,7 +24,7 @@ from vanilla_transformer.cli import program
 from vanilla_transformer.cli.info import Info
 from vanilla_transformer.cli.program import COMMANDS
 from vanilla_transformer.data import text_lines
-from vanilla_transformer.evaluation import Evaluation, Metric, score
+from vanilla_transformer.evaluation import EvaluationResult, Metric, score
 from vanilla_transformer.loading.models import load_model
 from vanilla_transformer.tasks import evaluate
 from vanilla_transformer.tasks.registry import _TASKS
@@ -208,7 +208,7 @@ def test_evaluate_scores_a_model_as_its_task_does(run, model, corpus, tmp_path, 
 
         def evaluate(self, model, tokenizer, corpus, metrics, *, progress, **settings):
             scores = score(metrics, corpus["source"], [[text] for text in corpus["target"]], self.metrics)
-            return Evaluation({one.name: one for one in scores}, [], [], {})
+            return EvaluationResult({one.name: one for one in scores}, [], [], {})
 
     monkeypatch.setitem(_TASKS, "lengths", Lengths())
     trained = shutil.copytree(model, tmp_path / "trained")

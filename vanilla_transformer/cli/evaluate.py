@@ -14,7 +14,7 @@ from vanilla_transformer.data.sources import PAIRS, one_corpus, split_off
 from vanilla_transformer.errors import RecipeError
 
 if TYPE_CHECKING:
-    from vanilla_transformer.evaluation.scoring import Evaluation
+    from vanilla_transformer.evaluation.scoring import EvaluationResult
     from vanilla_transformer.tasks import Task
 
 
@@ -110,7 +110,7 @@ class Evaluate:
 
         check_card(Path(self.model))
 
-    def _report(self, evaluation: "Evaluation", settings: dict[str, object]) -> None:
+    def _report(self, evaluation: "EvaluationResult", settings: dict[str, object]) -> None:
         """Prints the scores, and writes the predictions to a file if one is named."""
         result = {
             "model": [self.model, *self.models] if self.models else self.model,

@@ -34,7 +34,7 @@ ALONE = Processes()
 
 
 @dataclass(frozen=True)
-class Evaluation:
+class EvaluationResult:
     """A model's results on a corpus.
 
     Attributes:
@@ -57,7 +57,7 @@ def evaluate_translation(
     progress: Callable[[int], object] = lambda count: None,
     mbr: Utility | None = None,
     processes: Processes = ALONE,
-) -> Evaluation:
+) -> EvaluationResult:
     """Translates each distinct `source` of the corpus once and scores the translations against the `target`s.
 
     BLEU, chrF and TER count every line of the corpus. For word and phoneme error rates, lines with the same source
@@ -86,7 +86,7 @@ def evaluate_translation(
     seconds = time.perf_counter() - start
     translated = {source: translation.text for source, translation in zip(distinct, translations, strict=True)}
     tokens = sum(len(translation.hypotheses[0].ids) for translation in translations)
-    return Evaluation(
+    return EvaluationResult(
         score_translations(metrics, translated, sources, references, language=corpus_languages(corpus)[1]),
         [translated[source] for source in sources],
         references,

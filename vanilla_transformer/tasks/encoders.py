@@ -12,7 +12,7 @@ from vanilla_transformer.data.encoding import Encoder, Texts
 from vanilla_transformer.data.sources import Row, row_place
 from vanilla_transformer.errors import CorpusError, RecipeError, did_you_mean
 from vanilla_transformer.evaluation.metrics import score
-from vanilla_transformer.evaluation.scoring import ALONE, Evaluation, Processes, in_chunks
+from vanilla_transformer.evaluation.scoring import ALONE, EvaluationResult, Processes, in_chunks
 from vanilla_transformer.model.configuration_vanilla_transformer import VanillaTransformerEncoderConfig
 from vanilla_transformer.recipe.defaults import MODEL_FIELDS
 from vanilla_transformer.recipe.schema import Recipe
@@ -77,7 +77,7 @@ class EncoderTask(Task):
         batch_tokens: int | None = None,
         processes: Processes = ALONE,
         **settings: Any,
-    ) -> Evaluation:
+    ) -> EvaluationResult:
         if not len(corpus):
             raise CorpusError("The corpus to evaluate on is empty.")
         for name in settings:
@@ -90,7 +90,7 @@ class EncoderTask(Task):
         scores = score(metrics, [one.label for one in predictions], [[one] for one in references], self.metrics)
         unit = "texts" if self.form.packed else self.form.unit
         count, unit_of_speed = self.size(predictions)
-        return Evaluation(
+        return EvaluationResult(
             {one.name: one for one in scores},
             [str(one.label) for one in predictions],
             references,

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from vanilla_transformer.data.sources import CorpusSpec, Word, one_corpus
-from vanilla_transformer.evaluation import Evaluation
+from vanilla_transformer.evaluation import EvaluationResult
 from vanilla_transformer.evaluation.corpora import choose_metrics, count_empty_rows, with_columns_of_model
 from vanilla_transformer.loading.models import load_model
 from vanilla_transformer.tasks.registry import task_of_model
@@ -20,7 +20,7 @@ def evaluate(
     metrics: Sequence[str] | None = None,
     device: str | torch.device | None = None,
     **settings: Any,
-) -> Evaluation:
+) -> EvaluationResult:
     """Scores a model on a corpus in float32, as the command `evaluate` does.
 
     `evaluate("my-model", ("test.en", "test.de")).scores` is what `vanilla-transformer evaluate my-model --data test.en

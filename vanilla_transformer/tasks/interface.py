@@ -14,7 +14,7 @@ from vanilla_transformer.data.batching import Indices, Lengths, TokenIds, pad
 from vanilla_transformer.data.encoding import Encoder, Rows
 from vanilla_transformer.data.sources import Row, TextForm
 from vanilla_transformer.errors import ModelError, RecipeError, check_number
-from vanilla_transformer.evaluation import ALONE, Evaluation, Metric, Processes
+from vanilla_transformer.evaluation import ALONE, EvaluationResult, Metric, Processes
 from vanilla_transformer.recipe.defaults import SIZES_FOR_LABELS, SizePreset
 from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.translation.live_models import evaluating
@@ -225,7 +225,7 @@ class Task(ABC):
         progress: Callable[[int], object],
         processes: Processes = ALONE,
         **settings: Any,
-    ) -> Evaluation:
+    ) -> EvaluationResult:
         """Scores a model on a corpus of the task's form; `settings` control the prediction.
 
         `progress` receives the number of texts done since its last call. Of several `processes`, which all have model

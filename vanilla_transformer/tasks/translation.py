@@ -9,7 +9,8 @@ from vanilla_transformer.data.batching import LABEL_PADDING, Lengths, pad
 from vanilla_transformer.data.encoding import Encoder, Rows, Texts, token_ids
 from vanilla_transformer.data.sources import PAIRS
 from vanilla_transformer.errors import RecipeError
-from vanilla_transformer.evaluation import ALONE, METRICS, Evaluation, Processes, check_names, evaluate_translation
+from vanilla_transformer.evaluation import METRICS, check_names
+from vanilla_transformer.evaluation.scoring import ALONE, EvaluationResult, Processes, evaluate_translation
 from vanilla_transformer.model.configuration_vanilla_transformer import VanillaTransformerConfig
 from vanilla_transformer.model.generation_vanilla_transformer import MAX_LENGTH_BEYOND_SOURCE, paper_generation_config
 from vanilla_transformer.recipe.defaults import MODEL_FIELDS, SIZES_FOR_PAIRS
@@ -84,7 +85,7 @@ class Translation(Task):
         mbr: Utility | None = None,
         processes: Processes = ALONE,
         **settings: Any,
-    ) -> Evaluation:
+    ) -> EvaluationResult:
         check_names(metrics)
         translator = Translator(model, tokenizer, **{"precision": "float32"} | settings)
         return evaluate_translation(translator, corpus, metrics, progress=progress, mbr=mbr, processes=processes)
