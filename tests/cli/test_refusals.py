@@ -31,7 +31,7 @@ REFUSED = [
     ("evaluate model --data", "give one corpus"),
     ("evaluate model --data pairs.tsv + pairs.tsv", "one corpus"),
     ("evaluate lm --data in --mbr chrf", "--mbr and ensembles are for models that translate"),
-    ("evaluate model model --data in in --card", "--card is for a single model"),
+    ("evaluate model model --data in in --card", "the directory of a single model"),
     ("predict lm in --text-column text", "are for tables"),
     ("predict model in", "give the model to `translate`"),
     *((words, "to `evaluate`") for words in ("translate mlm in", "predict mlm in", "generate mlm")),

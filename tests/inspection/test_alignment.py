@@ -21,7 +21,7 @@ from vanilla_transformer.inspection import (
     choose_alignment_heads,
     save_alignment_heads,
 )
-from vanilla_transformer.inspection.alignment import Aligner, every_head, sides
+from vanilla_transformer.inspection.alignment import Aligner, every_head
 from vanilla_transformer.inspection.alignment_heads import _agreement, prediction_difference
 from vanilla_transformer.tokenizer import train_tokenizer
 
@@ -67,8 +67,9 @@ def test_every_word_of_a_target_is_linked_whatever_the_tokenizer(train):
 
 
 def test_prediction_difference_is_the_loss_from_masking_a_source_token(model, tokenizer):
-    (pair,) = sides(model, tokenizer, SOURCES[1:2], TARGETS[1:2])
-    found = prediction_difference(Aligner(model, tokenizer), *pair)
+    aligner = Aligner(model, tokenizer)
+    (pair,) = aligner.pairs(SOURCES[1:2], TARGETS[1:2])
+    found = prediction_difference(aligner, *pair)
     inputs = tokenizer(SOURCES[1], return_tensors="pt")
     labels = tokenizer(text_target=TARGETS[1], return_tensors="pt")["input_ids"]
 
@@ -89,7 +90,8 @@ def test_chosen_heads_beat_each_alone_and_are_saved_with_the_model(model_directo
         alignments(model, tokenizer, SOURCES, TARGETS)
     choice = choose_alignment_heads(model, tokenizer, SOURCES, TARGETS)
     assert choice == choose_alignment_heads(model, tokenizer, SOURCES, TARGETS) and choice.pairs == 3
-    aligner, pairs = Aligner(model, tokenizer), sides(model, tokenizer, SOURCES, TARGETS)
+    aligner = Aligner(model, tokenizer)
+    pairs = aligner.pairs(SOURCES, TARGETS)
     differences = [prediction_difference(aligner, *pair) for pair in pairs]
     for step in ("input", "output"):
         for head in every_head(model):

@@ -101,7 +101,7 @@ def test_evaluate_puts_its_scores_into_the_card(directory: Path, capsys: pytest.
     assert names == {"test.jsonl (en to de)", "test.jsonl (en to fr)"}
     assert "No scores are given here" not in card.text and is_unmodified((directory / "README.md").read_text())
     assert main(["evaluate", "org/name", "--data", str(corpus), "--card"]) == 2
-    assert "--card requires a local model directory" in capsys.readouterr().err
+    assert "--card is for the directory of a single model" in capsys.readouterr().err
     (directory / "README.md").write_text("---\ntags: [\n---\n")
     assert main(["evaluate", str(directory), "--card", "--data", "none.tsv"]) == 1  # Before anything is read.
     assert "The metadata of the card" in capsys.readouterr().err

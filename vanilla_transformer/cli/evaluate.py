@@ -102,10 +102,8 @@ class Evaluate:
 
     def _check_card(self) -> None:
         """Finds out whether scores can be added to the model card, before they are computed."""
-        if self.models or self.decoding.mbr:
-            raise RecipeError("--card is for a single model and its own search, without --mbr.")
-        if not Path(self.model).is_dir():
-            raise RecipeError(f"--card requires a local model directory, which {self.model} is not.")
+        if self.models or self.decoding.mbr or not Path(self.model).is_dir():
+            raise RecipeError("--card is for the directory of a single model and its own search, without --mbr.")
         from vanilla_transformer.training.model_card import check_card
 
         check_card(Path(self.model))

@@ -103,23 +103,8 @@ def alignments(
         ModelError: The model has no cross-attention, the numbers of sources and targets differ, or a target cannot be
             written with the tokenizer.
     """
-    return Aligner(model, tokenizer).align(sides(model, tokenizer, sources, targets), heads)
-
-
-def sides(
-    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, sources: Sequence[str], targets: Sequence[str]
-) -> list[tuple[Side, Side]]:
-    """Returns sources and targets with their tokens; raises as `alignments` does."""
-    refuse_one_text("sources", sources)
-    refuse_one_text("targets", targets)
-    if len(sources) != len(targets):
-        raise ModelError(f"There are {len(sources)} sources and {len(targets)} targets: they must match.")
-
-    def side(text: str, name: Literal["source", "target"]) -> Side:
-        ids = encode(model, tokenizer, text, name)["input_ids"][0].tolist() if text.strip() else ()
-        return Side(text, tuple(ids))
-
-    return [(side(s, "source"), side(t, "target")) for s, t in zip(sources, targets, strict=True)]
+    aligner = Aligner(model, tokenizer)
+    return aligner.align(aligner.pairs(sources, targets), heads)
 
 
 class Aligner:
@@ -130,6 +115,18 @@ class Aligner:
         self._special = set(tokenizer.all_special_ids)
         # An unknown token stands for a word of the source, but for nothing that is written in a target.
         self._not_source = self._special - {tokenizer.unk_token_id}
+
+    def pairs(self, sources: Sequence[str], targets: Sequence[str]) -> list[tuple[Side, Side]]:
+        """Returns sources and targets with their tokens; raises as `alignments` does."""
+        refuse_one_text("sources", sources)
+        refuse_one_text("targets", targets)
+        if len(sources) != len(targets):
+            raise ModelError(f"There are {len(sources)} sources and {len(targets)} targets: they must match.")
+        return [(self._side(s, "source"), self._side(t, "target")) for s, t in zip(sources, targets, strict=True)]
+
+    def _side(self, text: str, name: Literal["source", "target"]) -> Side:
+        inputs = encode(self.model, self.tokenizer, text, name) if text.strip() else {}
+        return Side(text, tuple(inputs["input_ids"][0].tolist()) if inputs else ())
 
     def align(self, pairs: Sequence[tuple[Side, Side]], heads: AlignmentHeads | None = None) -> list[Alignment]:
         """Returns the alignment of each pair: a word is linked with each word that a piece of it attends to most."""

@@ -16,14 +16,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from vanilla_transformer.atomic_files import atomic_write_text
 from vanilla_transformer.errors import ModelError
-from vanilla_transformer.inspection.alignment import (
-    STEPS,
-    Aligner,
-    AlignmentHeads,
-    Side,
-    every_head,
-    sides,
-)
+from vanilla_transformer.inspection.alignment import STEPS, Aligner, AlignmentHeads, Side, every_head
 from vanilla_transformer.inspection.recording import eager_attention
 
 # The agreement that one more head must add: the pairs are few, and gains by chance are smaller than this.
@@ -58,7 +51,7 @@ def choose_alignment_heads(
         ModelError: The model has no attention over the source, or no pair has anything to align by.
     """
     aligner = Aligner(model, tokenizer)
-    pairs = sides(model, tokenizer, sources, targets)
+    pairs = aligner.pairs(sources, targets)
     pairs = [pair for pair in pairs if len(aligner.columns(pair[0])) > 1 and len(aligner.rows(pair[1])) > 1]
     if not pairs:
         raise ModelError("Heads are chosen on pairs of at least two tokens on each side, but there are none.")
