@@ -37,7 +37,6 @@ from .search import (
     Limits,
     Processor,
     greedy_search,
-    penalty,
 )
 from .stacks import SearchDecoder
 
@@ -167,7 +166,9 @@ def _limits(call: Call, prompts_NP: torch.Tensor) -> Limits:
         end_tokens=torch.cat(end_tokens),
         candidates=_candidates(settings),
         lengths=lengths,
-        last_penalty=penalty(horizon.float(), exponent),
+        last_penalty=torch.tensor(
+            [float(n) ** exponent for n in horizon.tolist()], dtype=torch.float32, device=device
+        ),
         counted=settings.num_return_sequences if certain else settings.num_beams,
         length_penalty=exponent,
         early_stopping=settings.early_stopping,

@@ -4,11 +4,10 @@ Shapes in names: N sentences · W beam width · C candidates of a sentence · V 
 """
 
 from collections.abc import Callable
-from typing import NamedTuple, Protocol, TypeVar
+from typing import NamedTuple, Protocol
 
 import torch
 
-Length = TypeVar("Length", float, torch.Tensor)
 # Changes scores (rows, vocabulary), given the tokens before them, (rows, length).
 Processor = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 # On an accelerator the host asks only every so many steps which sentences are finished: each answer makes it wait.
@@ -92,15 +91,6 @@ class Hypotheses(NamedTuple):
         return Hypotheses(*(part[sentences] for part in self))
 
 
-def penalty(length: Length, exponent: float) -> Length:
-    """Returns ((offset + length) / divisor)^exponent of one or several lengths, which divides a log-probability.
-
-    Attributes of the exponent give offset and divisor (Google's: 5 and 6); without them it is length^exponent.
-    """
-    offset, divisor = getattr(exponent, "offset", 0.0), getattr(exponent, "divisor", 1.0)
-    return ((offset + length) / divisor) ** float(exponent)
-
-
 class Limits(NamedTuple):
     """Limits that end hypotheses, and the search of a sentence.
 
@@ -111,7 +101,7 @@ class Limits(NamedTuple):
         last_penalty: Penalty of the longest length, by which running hypotheses are compared with ended ones, (N,).
         counted: Hypotheses of a sentence that must have ended, and that no running one may overtake, before its search
             stops.
-        length_penalty: Exponent of the penalty.
+        length_penalty: Exponent of the penalty, a power of the length; of Google's, this power has another meaning.
         early_stopping: As in `GenerationConfig`.
     """
 
@@ -141,7 +131,7 @@ def update_finished(
 
     `ending` may end, (N, W), and continue running hypotheses, whose `paths` these are; `ended` marks those that do.
     """
-    scores = (ending.scores / penalty(float(length), limits.length_penalty)).masked_fill(~ended, IMPOSSIBLE)
+    scores = (ending.scores / float(length) ** limits.length_penalty).masked_fill(~ended, IMPOSSIBLE)
     scores, chosen = torch.cat((finished.scores, scores), 1).topk(finished.scores.shape[1])
     paths = torch.cat((finished.paths, _extended(paths, ending, length)), 1)
     lengths = torch.cat((finished.lengths, length * ended), 1)
@@ -163,7 +153,7 @@ def may_improve(scores_NW: torch.Tensor, finished: Hypotheses, length: int, limi
     if limits.early_stopping is True:
         return goes_on & (last <= IMPOSSIBLE)
     is_exact = limits.early_stopping == "never" and limits.length_penalty > 0
-    divisor = limits.last_penalty if is_exact else penalty(float(length), limits.length_penalty)
+    divisor = limits.last_penalty if is_exact else float(length) ** limits.length_penalty
     return goes_on & (best / divisor > last)
 
 

@@ -45,10 +45,8 @@ class GoogleLengthPenalty(float):
     finishing and stopping all follow it.
     """
 
-    offset, divisor = 5.0, 6.0
-
     def __rpow__(self, length: float, modulo: None = None) -> float:
-        return ((self.offset + length) / self.divisor) ** float(self)
+        return ((5.0 + length) / 6.0) ** float(self)
 
 
 class SourceLengthLimit(StoppingCriteria):
