@@ -4,7 +4,7 @@ A type is `tyro`'s: it reads words, recognises values, and describes itself in t
 """
 
 import os.path
-from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, TypeVar, get_args
+from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 from tyro.conf import arg
 from tyro.constructors import PrimitiveConstructorSpec
@@ -12,7 +12,6 @@ from tyro.constructors import PrimitiveConstructorSpec
 # Python counts no further than a machine word, and no run comes as far as this.
 MAX = 10**15
 Spec = PrimitiveConstructorSpec[Any]
-Named = TypeVar("Named")
 
 
 def _known_default(default: str) -> str:
@@ -78,7 +77,7 @@ if TYPE_CHECKING:
     ChosenCount = int
     ChosenNumber = float
     ChosenTexts = tuple[str, ...]
-    Choice: TypeAlias = Named | None
+    from typing import Optional as Choice
 else:
     ChosenCount, ChosenNumber, ChosenTexts = OptionalCount, OptionalNumber, OptionalTexts
 

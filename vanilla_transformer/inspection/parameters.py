@@ -5,9 +5,7 @@ import re
 import torch
 
 from vanilla_transformer.model.configuration_vanilla_transformer import VanillaTransformerBaseConfig
-from vanilla_transformer.recurrent.configuration_recurrent_encoder_decoder import (
-    RecurrentEncoderDecoderConfig,
-)
+from vanilla_transformer.recurrent.configuration_recurrent_encoder_decoder import RecurrentEncoderDecoderConfig
 from vanilla_transformer.registration import model_class
 
 OwnConfig = VanillaTransformerBaseConfig | RecurrentEncoderDecoderConfig

@@ -556,6 +556,8 @@ def number_of_items(labels: torch.Tensor, num_items_in_batch: torch.Tensor | int
 class Head(HubModel):
     """What a model's last states become: outputs, and the loss of section 5.4, which may be replaced."""
 
+    own_loss: Any
+
     @property
     def loss_function(self) -> Callable[..., torch.Tensor]:
         """Section 5.4, or the loss set in its place."""
@@ -565,10 +567,6 @@ class Head(HubModel):
     @loss_function.setter
     def loss_function(self, value: Callable[..., torch.Tensor]) -> None:
         self._loss_function = value
-
-    def own_loss(self, logits: torch.Tensor, labels: torch.Tensor, **kwargs: Any) -> torch.Tensor:
-        """Returns the loss of section 5.4."""
-        raise NotImplementedError
 
     def _label_smoothing(self) -> float:
         return float(self.config.label_smoothing) if self.training else 0.0

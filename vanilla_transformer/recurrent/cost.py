@@ -2,9 +2,7 @@
 
 import numpy as np
 
-from vanilla_transformer.recurrent.configuration_recurrent_encoder_decoder import (
-    RecurrentEncoderDecoderConfig,
-)
+from vanilla_transformer.recurrent.configuration_recurrent_encoder_decoder import RecurrentEncoderDecoderConfig
 
 
 def training_flops(config: RecurrentEncoderDecoderConfig, *lengths: np.ndarray) -> float:

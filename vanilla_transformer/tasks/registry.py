@@ -49,8 +49,7 @@ def task_for(recipe: Recipe) -> Task:
 
 def scores_translations(task: Task) -> bool:
     """Tells whether a task scores its models as `evaluate_translation` does, and no other way."""
-    own = Translation
-    return type(task).evaluate is own.evaluate and (task.form, task.metrics) == (own.form, own.metrics)
+    return all(getattr(type(task), name) is getattr(Translation, name) for name in ("evaluate", "form", "metrics"))
 
 
 def task_of_model(path: str | Path) -> Task:

@@ -30,8 +30,7 @@ class LibraryTokenizer:
 
     def encode(self, texts: list[str]) -> list[list[int]]:
         """Returns the tokens of each text, with its end."""
-        found: list[list[int]] = self._reader(texts)["input_ids"]
-        return found
+        return list(self._reader(texts)["input_ids"])
 
     def decode(self, sequences: list[list[int]]) -> list[str]:
         """Returns the texts of tokens."""
