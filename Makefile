@@ -11,7 +11,8 @@ quickstart: $(VENV)/.installed
 	@if [ -f models/cmudict-quickstart/summary.json ]; then \
 		echo 'models/cmudict-quickstart is there already: delete it to train it again.'; \
 	else \
-		$(BIN)/vanilla-transformer train cmudict --max-steps 5500 --output models/cmudict-quickstart; \
+		$(BIN)/vanilla-transformer train cmudict$(if $(MINUTES), --max-minutes $(MINUTES),-quick) \
+			--output models/cmudict-quickstart; \
 	fi
 
 # The card at the top is the quickstart's own, with its picture where the documentation has it.

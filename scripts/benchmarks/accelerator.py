@@ -2,7 +2,7 @@
 
     python -m scripts.benchmarks.accelerator
 
-It runs the tests of devices, trains the quickstart's model for 500 steps, measures training and decoding of a base
+It runs the tests of devices, trains `cmudict` for 500 steps, measures training and decoding of a base
 model beside what a user would use instead, on made-up text, and trains in two processes where there are two devices.
 Each part is a process of its own; one that fails is reported, and the others go on. Prints a record.
 """
@@ -77,7 +77,7 @@ def tests(directory: Path) -> list[list[str]]:
 
 
 def quickstart(directory: Path) -> list[list[str]]:
-    """Returns the commands that train the quickstart's model for 500 steps, and give its figures."""
+    """Returns the commands that train `cmudict` for 500 steps, and give its figures."""
     train = [sys.executable, "-m", "vanilla_transformer", "train", "cmudict", "--max-steps", "500"]
     return [[*train, "--output", "{directory}/quickstart"], ["cat", "{directory}/quickstart/summary.json"]]
 
