@@ -10,6 +10,7 @@ import contextlib
 import copy
 import functools
 import inspect
+import os
 from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
@@ -25,16 +26,10 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from vanilla_transformer.graph.known import FIELDS, words
 
 _OURS = "vanilla_transformer."
-_CLASSES = frozenset(
-    f"vanilla_transformer.{module}.{kind}"
-    for module, kinds in {
-        "model.modeling_vanilla_transformer": "VanillaTransformerForConditionalGeneration",
-        "model.modeling_vanilla_transformer_encoder": "VanillaTransformerEncoderForMaskedLM "
-        "VanillaTransformerEncoderForSequenceClassification VanillaTransformerEncoderForTokenClassification",
-        "model.modeling_vanilla_transformer_decoder": "VanillaTransformerDecoderForCausalLM",
-        "recurrent.modeling_recurrent_encoder_decoder": "RecurrentEncoderDecoderForConditionalGeneration",
-    }.items()
-    for kind in words(kinds)
+_CLASSES = words(
+    "VanillaTransformerForConditionalGeneration VanillaTransformerEncoderForMaskedLM "
+    "VanillaTransformerEncoderForSequenceClassification VanillaTransformerEncoderForTokenClassification "
+    "VanillaTransformerDecoderForCausalLM RecurrentEncoderDecoderForConditionalGeneration"
 )
 # Attributes of modules that change nothing without dropout.
 _WITHOUT_EFFECT = words(
@@ -43,18 +38,16 @@ _WITHOUT_EFFECT = words(
 )
 # Implementations of the same attention.
 _ATTENTIONS = ("eager", "sdpa", "flash_attention_2", "flash_attention_3", "flex_attention", None)
-
-
 # Methods involved in calling a module, besides those of its own class.
 _CALLS = ("__call__", "_wrapped_call_impl", "_call_impl", "forward", "__getattr__")
 # Hooks that transformers leaves on a model once attentions were requested; they act only when requested again.
 _CAPTURING = "transformers.utils.output_capturing"
 # Where decorators that may stand around a method are written, and methods themselves.
 _DECORATORS = (
-    *(f"{Path(package.__file__ or '').parent}/" for package in (torch, transformers)),
+    *(f"{Path(package.__file__ or '').parent}{os.sep}" for package in (torch, transformers)),
     *(str(module.__file__) for module in (contextlib, functools)),
 )
-_WRITTEN_IN = (*_DECORATORS, f"{Path(__file__).parents[1]}/")
+_WRITTEN_IN = (*_DECORATORS, f"{Path(__file__).parents[1]}{os.sep}")
 # The last models that were built to compare others with; they have no weights.
 _BUILT: dict[object, nn.Module] = {}
 _KEPT = 8
@@ -78,7 +71,7 @@ def unknown(model: PreTrainedModel, may_train: bool = False) -> str | None:
     if torch_module._global_forward_hooks or torch_module._global_forward_pre_hooks:
         return "a global forward hook"
     kind = type(model)
-    if f"{kind.__module__}.{kind.__qualname__}" not in _CLASSES:
+    if not kind.__module__.startswith(_OURS) or kind.__qualname__ not in _CLASSES:
         return f"the model, which is a {kind.__name__}"
     reason = _unknown_field(model.config)
     if reason is not None:
