@@ -1,7 +1,6 @@
 """Progress on standard error, with the time left: a bar in a terminal; in a log one a minute."""
 
 import sys
-from typing import Any
 
 from tqdm import tqdm
 
@@ -13,6 +12,6 @@ def progress_bar(unit: str, *, total: int | None = None, done: int = 0) -> tqdm:
         unit: Name of the items counted, in the plural.
         done: Number of items done before.
     """
-    rare: dict[str, Any] = {} if sys.stderr.isatty() else {"delay": 60, "mininterval": 60, "maxinterval": 60}
+    rare = {} if sys.stderr.isatty() else {"delay": 60, "mininterval": 60, "maxinterval": 60}
     # Rate and time left come from the mean since the start.
     return tqdm(total=total, unit=f" {unit}", initial=done, smoothing=0, dynamic_ncols=True, **rare)

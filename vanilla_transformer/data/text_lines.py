@@ -10,7 +10,7 @@ import sys
 import zlib
 from collections.abc import Iterator
 from pathlib import PurePath
-from typing import IO, Any, cast
+from typing import IO, Any
 
 from vanilla_transformer.errors import CorpusError
 
@@ -87,7 +87,8 @@ def open_bytes(path: str | os.PathLike[str], mode: str = "rb") -> IO[bytes]:
 
         plain = pa.OSFile(os.fspath(path), mode)
         if mode == "wb":
-            return cast(IO[bytes], io.BufferedWriter(cast(Any, pa.CompressedOutputStream(plain, "zstd"))))
-        return cast(IO[bytes], io.BufferedReader(cast(Any, pa.CompressedInputStream(plain, "zstd"))))
-    opened: Any = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}.get(suffix, open)
-    return cast(IO[bytes], opened(path, mode))
+            return io.BufferedWriter(pa.CompressedOutputStream(plain, "zstd"))
+        return io.BufferedReader(pa.CompressedInputStream(plain, "zstd"))
+    opener: Any = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}.get(suffix, open)
+    file: IO[bytes] = opener(path, mode)
+    return file

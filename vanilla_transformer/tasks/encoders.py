@@ -13,7 +13,10 @@ from vanilla_transformer.data.sources import Row, row_place
 from vanilla_transformer.errors import CorpusError, RecipeError, did_you_mean
 from vanilla_transformer.evaluation.metrics import score
 from vanilla_transformer.evaluation.scoring import ALONE, EvaluationResult, Processes, in_chunks
-from vanilla_transformer.model.configuration_vanilla_transformer import VanillaTransformerEncoderConfig
+from vanilla_transformer.model.configuration_vanilla_transformer import (
+    VanillaTransformerBaseConfig,
+    VanillaTransformerEncoderConfig,
+)
 from vanilla_transformer.recipe.defaults import MODEL_FIELDS
 from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.tasks.interface import Prediction, Predictor, Task, refuse_options
@@ -36,7 +39,7 @@ class EncoderTask(Task):
 
     foreign: tuple[str, ...] = ("documents", "classification")
     columns: tuple[str, ...]
-    config_class: type[Any] = VanillaTransformerEncoderConfig
+    config_class: type[VanillaTransformerBaseConfig] = VanillaTransformerEncoderConfig
     model_class: type[PreTrainedModel]
     predictor_class: type[Predictor]
 
