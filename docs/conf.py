@@ -76,7 +76,7 @@ def _displayed_math(translator, node):
     raise SkipNode
 
 
-# What the page that computes shows to whoever comes from a chapter; the quickstart's model has three layers a stack.
+# What the page that computes shows to whoever comes from a chapter; the quickstart's model has two layers a stack.
 LIVE_STATES = {
     "lecture/2-attention": "at=encoder-1-self_attention",
     "lecture/3-heads": "at=encoder-2-self_attention",
@@ -94,7 +94,7 @@ LIVE_STATES = {
     "paper/6.1-translation": "at=search",
     "paper/6.2-variations": "at=what-if",
     "paper/one-sentence": "text=transformer&token=1",
-    "paper/what-heads-attend-to": "at=decoder-3-cross_attention",
+    "paper/what-heads-attend-to": "at=decoder-2-cross_attention",
 }
 
 

@@ -22,12 +22,12 @@ from pathlib import Path
 from typing import Any
 
 from vanilla_transformer import Translator
-from vanilla_transformer.translation import Translation
+from vanilla_transformer.translation import TranslationResult
 
 LENGTH_RATIO, COPIED_WORDS = 3, 0.5
 
 
-def fault(line: str, translation: Translation) -> str | None:
+def fault(line: str, translation: TranslationResult) -> str | None:
     """Returns why a pair teaches nothing; None if it may teach something."""
     tokens = sorted((len(translation.source_ids), len(translation.hypotheses[0].ids)))
     if not translation.text.strip():

@@ -20,12 +20,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from vanilla_transformer import Translator
-from vanilla_transformer.translation import Translation
+from vanilla_transformer.translation import TranslationResult
 
 LENGTH_RATIO = 3
 
 
-def fault(translation: Translation) -> str | None:
+def fault(translation: TranslationResult) -> str | None:
     """Returns why a student should not learn from a translation; None if it should."""
     tokens = sorted((len(translation.source_ids), len(translation.hypotheses[0].ids)))
     if not translation.text.strip():

@@ -75,7 +75,7 @@ if find_spec("vanilla_transformer.recurrent"):
 
     shipped.append(modeling_recurrent_encoder_decoder)
 for module in shipped:
-    for family, models in module.FAMILIES.items():
+    for family, models in module.AUTO_MODELS.items():
         register_family(family, {getattr(transformers, name): model for name, model in models.items()})
 for family in FAMILIES:
     family.custom_pipelines = _PipelineOfThePackage()  # type: ignore[attr-defined]

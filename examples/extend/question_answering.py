@@ -22,7 +22,7 @@ from vanilla_transformer import (
     train,
 )
 from vanilla_transformer.data.batching import LABEL_PADDING, Lengths, pad
-from vanilla_transformer.data.preparation import Encoder, Rows, Texts
+from vanilla_transformer.data.preparation import RowEncoder, Rows, Texts
 from vanilla_transformer.data.sources import Column, Row, TextForm
 from vanilla_transformer.errors import CorpusError
 from vanilla_transformer.evaluation.metrics import Metric
@@ -115,9 +115,9 @@ class QuestionAnswering(EncoderTask):
         """Returns the two outputs: the beginning and the end."""
         return {"num_labels": 2}
 
-    def encoder(self, recipe: Recipe) -> Encoder:
+    def encoder(self, recipe: Recipe) -> RowEncoder:
         """Returns the encoder of question and context, and the places of the answer's first and last token."""
-        return Encoder(self.name, self.form, self.columns, self._encode)
+        return RowEncoder(self.name, self.form, self.columns, self._encode)
 
     def _encode(self, texts: Texts, tokenizer: PreTrainedTokenizerFast) -> dict[str, list[list[int]]]:
         encoded = plain_text(tokenizer)(list(texts["question"]), list(texts["context"]))

@@ -6,7 +6,7 @@ import pytest
 
 from vanilla_transformer.cli.files import answer_lines
 from vanilla_transformer.errors import CorpusError
-from vanilla_transformer.translation import Hypothesis, Translation
+from vanilla_transformer.translation import Hypothesis, TranslationResult
 
 CHUNK = 3
 LINES = [f"line {number} ä" for number in range(8)]
@@ -19,7 +19,7 @@ def answer(text: Path, output: Path, *, resume: bool = True) -> list[str]:
     def work(lines, progress):
         answered.extend(lines)
         progress(len(lines))
-        return [Translation((Hypothesis(f"{line} of {len(lines)} from {lines[0]}", None),)) for line in lines]
+        return [TranslationResult((Hypothesis(f"{line} of {len(lines)} from {lines[0]}", None),)) for line in lines]
 
     def render(number, translation):
         return f"{number}: {translation.text}\n{number}: once more"

@@ -5,7 +5,7 @@ import math
 import pytest
 from sacrebleu.metrics import BLEU, CHRF
 
-from vanilla_transformer.translation import Hypothesis, Translation
+from vanilla_transformer.translation import Hypothesis, TranslationResult
 from vanilla_transformer.translation.minimum_bayes_risk import by_minimum_bayes_risk
 
 METRICS = {"chrf": CHRF(), "bleu": BLEU(effective_order=True)}
@@ -14,7 +14,7 @@ METRICS = {"chrf": CHRF(), "bleu": BLEU(effective_order=True)}
 def chosen(utility, *texts, scores=None):
     scores = scores or [0.0] * len(texts)
     hypotheses = tuple(Hypothesis(*pair) for pair in zip(texts, scores, strict=True))
-    return by_minimum_bayes_risk(Translation(hypotheses), utility).hypotheses
+    return by_minimum_bayes_risk(TranslationResult(hypotheses), utility).hypotheses
 
 
 @pytest.mark.parametrize("utility", METRICS)

@@ -100,7 +100,7 @@ class BatchedComputing(Computing):
 
 
 @dataclass(frozen=True)
-class Decoding(BatchedComputing):
+class DecodingOptions(BatchedComputing):
     """Search, device and precision."""
 
     #: Beam size; 1 for greedy search (default: the model's; section 6.1: 4).

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from tyro.conf import Positional, arg
 
-from vanilla_transformer.cli.arguments import Decoding, Flag, Model, OptionalPath, loading_libraries
+from vanilla_transformer.cli.arguments import DecodingOptions, Flag, Model, OptionalPath, loading_libraries
 from vanilla_transformer.cli.files import check_output, write_whole
 from vanilla_transformer.data.sources import PAIRS, one_corpus, split_off
 from vanilla_transformer.errors import RecipeError
@@ -42,7 +42,7 @@ class Evaluate:
     #: Print the result as one JSON object.
     json: Flag = False
     #: The search. The default precision is float32, because scores are compared across machines.
-    decoding: Decoding = Decoding(precision="float32")
+    decoding: DecodingOptions = DecodingOptions(precision="float32")
 
     def run(self) -> None:
         """Predicts the corpus and prints the scores."""

@@ -17,9 +17,9 @@ from vanilla_transformer.errors import RecipeError
 
 if TYPE_CHECKING:
     from vanilla_transformer.tasks import Prediction
-    from vanilla_transformer.translation import Translation
+    from vanilla_transformer.translation import TranslationResult
 
-Answer = TypeVar("Answer", "Translation", "Prediction")
+Answer = TypeVar("Answer", "TranslationResult", "Prediction")
 # Seconds without a new line after which the lines so far are answered, because somebody may be waiting.
 PATIENCE = 0.05
 

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Annotated
 
 from tyro.conf import Positional, arg
 
-from vanilla_transformer.cli.arguments import Decoding, Flag, Model, OptionalPath, Resume, loading_libraries
+from vanilla_transformer.cli.arguments import DecodingOptions, Flag, Model, OptionalPath, Resume, loading_libraries
 from vanilla_transformer.cli.files import answer_lines, check_files
 from vanilla_transformer.errors import RecipeError
 from vanilla_transformer.options import OptionalCount
 
 if TYPE_CHECKING:
-    from vanilla_transformer.translation import Translation
+    from vanilla_transformer.translation import TranslationResult
 
-    Work = Callable[[list[str], Callable[[int], object]], list[Translation]]
+    Work = Callable[[list[str], Callable[[int], object]], list[TranslationResult]]
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Translate:
     #: Add the source words that each translated word comes from, as `translation ||| 0-0 1-2`: source-target, counted
     #: from 0 (with --nbest, before the score). `align --choose-heads` chooses the heads to read them from, once.
     alignment: Flag = False
-    decoding: Decoding = Decoding()
+    decoding: DecodingOptions = DecodingOptions()
 
     def run(self) -> None:
         """Translates from the input to the output, and warns of each line that was too long."""
@@ -99,7 +99,7 @@ class Translate:
         work = translator.translate
         return lambda lines, progress: aligned(aligner, heads, lines, work(lines, progress)), translator.chunk_lines
 
-    def format(self, number: int, translation: "Translation") -> str:
+    def format(self, number: int, translation: "TranslationResult") -> str:
         """Returns the lines of output for a translation."""
         lines = []
         for hypothesis in translation.hypotheses[: self.nbest or 1]:

@@ -21,7 +21,7 @@ Rows = Mapping[str, Sequence[Ids]]
 
 
 @dataclass(frozen=True)
-class Encoder:
+class RowEncoder:
     """Turns text into ids: the part of a task that preparation needs.
 
     Attributes:

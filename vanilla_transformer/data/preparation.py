@@ -21,7 +21,7 @@ from transformers import PreTrainedTokenizerBase
 from vanilla_transformer.atomic_files import atomic_directory
 from vanilla_transformer.data.batching import Lengths
 from vanilla_transformer.data.corpus import as_text, fingerprint_settings
-from vanilla_transformer.data.encoding import Encoder, Ids, Rows as Rows, Texts as Texts, reading_backend
+from vanilla_transformer.data.encoding import Ids, RowEncoder, Rows as Rows, Texts as Texts, reading_backend
 from vanilla_transformer.errors import CorpusError
 from vanilla_transformer.model.tokenization_vanilla_transformer import plain_text
 
@@ -189,7 +189,7 @@ def _repeated(size: int, share: int, random: np.random.Generator) -> NDArray[np.
 def prepare_corpus(
     corpus: Dataset,
     tokenizer: PreTrainedTokenizerBase,
-    encoder: Encoder,
+    encoder: RowEncoder,
     *,
     max_length: int,
     directory: Path,
@@ -237,7 +237,7 @@ def prepare_corpus(
     return StoredCorpus(directory)
 
 
-def settings_fingerprint(tokenizer: PreTrainedTokenizerBase, encoder: Encoder, max_length: int) -> str:
+def settings_fingerprint(tokenizer: PreTrainedTokenizerBase, encoder: RowEncoder, max_length: int) -> str:
     """Hashes everything that the tokens depend on, except the text."""
     reader: Any = plain_text(tokenizer)
     if reader.is_fast:
@@ -253,7 +253,7 @@ class _Batches:
     """Encodes batches of text without the rows that are empty or too long, and counts these."""
 
     def __init__(
-        self, tokenizer: PreTrainedTokenizerBase, encoder: Encoder, schema: pa.Schema, max_length: int, rows: int
+        self, tokenizer: PreTrainedTokenizerBase, encoder: RowEncoder, schema: pa.Schema, max_length: int, rows: int
     ) -> None:
         self._tokenizer, self._encoder, self._schema = tokenizer, encoder, schema
         self._max_length, self._rows = max_length, rows

@@ -16,7 +16,7 @@ from vanilla_transformer.errors import ModelError, refuse_one_text
 from vanilla_transformer.inspection.pieces import decoded_beginnings, word_of_each
 from vanilla_transformer.inspection.recording import eager_attention, encode
 from vanilla_transformer.recurrent.configuration_recurrent_encoder_decoder import RecurrentEncoderDecoderConfig
-from vanilla_transformer.translation import Translation
+from vanilla_transformer.translation import TranslationResult
 
 Step = Literal["input", "output"]
 STEPS: tuple[Step, ...] = get_args(Step)
@@ -203,8 +203,8 @@ class Aligner:
 
 
 def aligned(
-    aligner: Aligner, heads: AlignmentHeads, lines: Sequence[str], translations: Sequence[Translation]
-) -> list[Translation]:
+    aligner: Aligner, heads: AlignmentHeads, lines: Sequence[str], translations: Sequence[TranslationResult]
+) -> list[TranslationResult]:
     """Returns translations of lines, each hypothesis with its `alignment`."""
     pairs = [
         (Side(line, translation.source_ids), Side(hypothesis.text, hypothesis.ids))

@@ -4,7 +4,7 @@ import textwrap
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from vanilla_transformer.inspection.paper_tables import VOCABULARIES
+from vanilla_transformer.inspection.paper_tables import VOCABULARY_SIZES
 
 
 def info_page(report: dict[str, Any]) -> Iterator[str]:
@@ -14,7 +14,7 @@ def info_page(report: dict[str, Any]) -> Iterator[str]:
     yield from _table("PARAMETERS", report["parameters"], of_total=True)
     if report["table_3_millions"] is not None:
         yield f"  {'the paper, Table 3':<28}{report['table_3_millions']:>13} million"
-        low, high = VOCABULARIES
+        low, high = VOCABULARY_SIZES
         yield from _text(
             "Why they differ: the paper does not publish its vocabulary, only that it has about 37,000 entries. With "
             f"{low:,} to {high:,} all numbers of Table 3 but big's are ours."

@@ -34,7 +34,7 @@ from .configuration_vanilla_transformer import (
     VanillaTransformerEncoderConfig,
 )
 from .generation_vanilla_transformer import PaperGenerationMixin, paper_generation_config
-from .pipeline_vanilla_transformer import Families, HubModel, name_hub_classes
+from .pipeline_vanilla_transformer import AutoModels, HubModel, name_hub_classes
 
 try:  # A saved model does not copy what is imported in a `try`: there the loss holds all logits.
     from vanilla_transformer.engine.cross_entropy import summed_cross_entropy
@@ -815,10 +815,10 @@ class VanillaTransformerForConditionalGeneration(EncoderDecoderHead, PaperGenera
         self.generation_config = paper_generation_config(config)
 
 
-FAMILIES: Families = {
+AUTO_MODELS: AutoModels = {
     VanillaTransformerConfig: {
         "AutoModel": VanillaTransformerModel,
         "AutoModelForSeq2SeqLM": VanillaTransformerForConditionalGeneration,
     }
 }
-name_hub_classes(FAMILIES)
+name_hub_classes(AUTO_MODELS)

@@ -19,7 +19,7 @@ from .modeling_vanilla_transformer import (
     MultiHeadAttention,
     VanillaTransformerPreTrainedModel,
 )
-from .pipeline_vanilla_transformer import Families, name_hub_classes
+from .pipeline_vanilla_transformer import AutoModels, name_hub_classes
 
 
 class VanillaTransformerDecoderModel(Decoder):
@@ -107,13 +107,13 @@ class VanillaTransformerDecoderForCausalLM(
         return (outputs[:, :-1], labels[:, 1:]) if shift_labels is None else (outputs, shift_labels)
 
 
-FAMILIES: Families = {
+AUTO_MODELS: AutoModels = {
     VanillaTransformerDecoderConfig: {
         "AutoModel": VanillaTransformerDecoderModel,
         "AutoModelForCausalLM": VanillaTransformerDecoderForCausalLM,
     }
 }
-name_hub_classes(FAMILIES)
+name_hub_classes(AUTO_MODELS)
 # `Trainer` finds only in this table which models' labels it has to shift when it smooths them itself.
 MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.setdefault(
     VanillaTransformerDecoderConfig.model_type, VanillaTransformerDecoderForCausalLM.__name__

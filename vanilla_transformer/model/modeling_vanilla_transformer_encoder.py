@@ -21,7 +21,7 @@ from .modeling_vanilla_transformer import (
     label_smoothed_loss,
     number_of_items,
 )
-from .pipeline_vanilla_transformer import Families, name_hub_classes
+from .pipeline_vanilla_transformer import AutoModels, name_hub_classes
 
 
 class VanillaTransformerEncoderModel(Encoder):
@@ -189,7 +189,7 @@ class VanillaTransformerEncoderForTokenClassification(_Classifier):
     _output = TokenClassifierOutput
 
 
-FAMILIES: Families = {
+AUTO_MODELS: AutoModels = {
     VanillaTransformerEncoderConfig: {
         "AutoModel": VanillaTransformerEncoderModel,
         "AutoModelForMaskedLM": VanillaTransformerEncoderForMaskedLM,
@@ -197,4 +197,4 @@ FAMILIES: Families = {
         "AutoModelForTokenClassification": VanillaTransformerEncoderForTokenClassification,
     }
 }
-name_hub_classes(FAMILIES)
+name_hub_classes(AUTO_MODELS)

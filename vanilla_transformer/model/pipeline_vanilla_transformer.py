@@ -147,10 +147,10 @@ class HubModel(PreTrainedModel):
 
 
 # The configuration of each family, and its model for each Auto class.
-Families = dict[type[PreTrainedConfig], dict[str, type[HubModel]]]
+AutoModels = dict[type[PreTrainedConfig], dict[str, type[HubModel]]]
 
 
-def name_hub_classes(families: Families) -> None:
+def name_hub_classes(families: AutoModels) -> None:
     """Makes the models of each family name its classes for the Auto classes when they are saved."""
     for family, models in families.items():
         kinds = {"AutoConfig": family, **models}

@@ -17,7 +17,7 @@ from transformers.utils import can_return_tuple
 
 from vanilla_transformer.model.generation_vanilla_transformer import PaperGenerationMixin, paper_generation_config
 from vanilla_transformer.model.modeling_vanilla_transformer import EncoderDecoderHead, check_mask
-from vanilla_transformer.model.pipeline_vanilla_transformer import Families, HubModel, name_hub_classes
+from vanilla_transformer.model.pipeline_vanilla_transformer import AutoModels, HubModel, name_hub_classes
 
 from .configuration_recurrent_encoder_decoder import RecurrentEncoderDecoderConfig
 from .recurrent_equations import SourceAttention, gru_step, lstm_step, maxout
@@ -479,10 +479,10 @@ class RecurrentEncoderDecoderForConditionalGeneration(
         return False  # The first step makes a `RecurrentState`.
 
 
-FAMILIES: Families = {
+AUTO_MODELS: AutoModels = {
     RecurrentEncoderDecoderConfig: {
         "AutoModel": RecurrentEncoderDecoderModel,
         "AutoModelForSeq2SeqLM": RecurrentEncoderDecoderForConditionalGeneration,
     },
 }
-name_hub_classes(FAMILIES)
+name_hub_classes(AUTO_MODELS)

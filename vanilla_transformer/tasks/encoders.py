@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from vanilla_transformer.data.encoding import Encoder, Texts
+from vanilla_transformer.data.encoding import RowEncoder, Texts
 from vanilla_transformer.data.sources import Row, row_place
 from vanilla_transformer.errors import CorpusError, RecipeError, did_you_mean
 from vanilla_transformer.evaluation.metrics import score
@@ -160,7 +160,7 @@ class LabelTask(EncoderTask):
                     hint = did_you_mean(label, labels)
                     raise CorpusError(f"{row_place(corpus, row)}: there is no label {label!r}{hint}")
 
-    def encoder(self, recipe: Recipe) -> Encoder:
+    def encoder(self, recipe: Recipe) -> RowEncoder:
         labels = recipe["labels"] or ()
         of_labels, of_text = self.columns
         numbers = {label: number for number, label in enumerate(labels)}
@@ -169,7 +169,7 @@ class LabelTask(EncoderTask):
             found = [[numbers[label] for label in self.labels_in(text)] for text in texts[of_labels]]
             return {of_text: self.text_ids(texts, tokenizer), of_labels: found}
 
-        return Encoder(self.name, self.form, self.columns, encode, settings=(labels,))
+        return RowEncoder(self.name, self.form, self.columns, encode, settings=(labels,))
 
     def head(self, recipe: Recipe) -> dict[str, object]:
         """Returns the labels; none until they are known, which leaves two placeholders."""

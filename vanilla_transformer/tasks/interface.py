@@ -11,7 +11,7 @@ from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerB
 from transformers.pipelines import PIPELINE_REGISTRY
 
 from vanilla_transformer.data.batching import Indices, Lengths, TokenIds, pad
-from vanilla_transformer.data.encoding import Encoder, Rows
+from vanilla_transformer.data.encoding import RowEncoder, Rows
 from vanilla_transformer.data.sources import Row, TextForm
 from vanilla_transformer.errors import ModelError, RecipeError, check_number
 from vanilla_transformer.evaluation import ALONE, EvaluationResult, Metric, Processes
@@ -199,7 +199,7 @@ class Task(ABC):
         """
 
     @abstractmethod
-    def encoder(self, recipe: Recipe) -> Encoder:
+    def encoder(self, recipe: Recipe) -> RowEncoder:
         """Returns the encoding of text as ids for a complete recipe."""
 
     @abstractmethod

@@ -10,7 +10,7 @@ import torch
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from vanilla_transformer.data.batching import LABEL_PADDING, Lengths, TokenIds, pad
-from vanilla_transformer.data.encoding import Encoder, Rows, Texts, token_ids
+from vanilla_transformer.data.encoding import RowEncoder, Rows, Texts, token_ids
 from vanilla_transformer.data.sources import PACKED_TEXT, TEXTS_IN_BLOCKS, Row
 from vanilla_transformer.errors import RecipeError
 from vanilla_transformer.evaluation.metrics import LANGUAGE_MODEL_METRICS, TextCost
@@ -149,12 +149,12 @@ class LanguageModeling(ModelingOfTexts):
     metrics = LANGUAGE_MODEL_METRICS
     min_length = 2  # Its first token and one to predict.
 
-    def encoder(self, recipe: Recipe) -> Encoder:
+    def encoder(self, recipe: Recipe) -> RowEncoder:
         def encode(texts: Texts, tokenizer: PreTrainedTokenizerBase) -> dict[str, list[list[int]]]:
             rows = ([*ids, tokenizer.eos_token_id] for ids in token_ids(texts["text"], tokenizer))
             return {"text": [block for ids in rows for block in in_blocks(ids, recipe.data.max_length)]}
 
-        return Encoder(self.name, self.form, self.columns, encode)
+        return RowEncoder(self.name, self.form, self.columns, encode)
 
     def items(self, *lengths: Lengths) -> Lengths:
         """Counts all tokens but the first."""
@@ -183,14 +183,14 @@ class PackedLanguageModeling(LanguageModeling):
 
     form = PACKED_TEXT
 
-    def encoder(self, recipe: Recipe) -> Encoder:
+    def encoder(self, recipe: Recipe) -> RowEncoder:
         """Returns an encoder of pieces, which are cut into blocks afterwards; an empty piece begins a new text."""
 
         def encode(texts: Texts, tokenizer: PreTrainedTokenizerBase) -> dict[str, list[list[int]]]:
             rows = zip(texts["text"], token_ids(texts["text"], tokenizer), strict=True)
             return {"text": [ids[1:] if piece else ids for piece, ids in rows]}
 
-        return Encoder(self.name, self.form, self.columns, encode, settings=("packed",))
+        return RowEncoder(self.name, self.form, self.columns, encode, settings=("packed",))
 
     def config(self, recipe: Recipe) -> Any:
         """Also records that texts had no end."""

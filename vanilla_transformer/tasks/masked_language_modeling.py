@@ -8,7 +8,7 @@ from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerB
 
 from vanilla_transformer.cost import tokens_masked
 from vanilla_transformer.data.batching import LABEL_PADDING, Lengths, pad
-from vanilla_transformer.data.encoding import Encoder, Rows, Texts, token_ids
+from vanilla_transformer.data.encoding import RowEncoder, Rows, Texts, token_ids
 from vanilla_transformer.data.sources import Row
 from vanilla_transformer.errors import CorpusError
 from vanilla_transformer.evaluation.metrics import MASKED_METRICS
@@ -80,12 +80,12 @@ class MaskedLanguageModeling(ModelingOfTexts):
     metrics = MASKED_METRICS
     min_length = 3  # `<s>`, `</s>` and a token between them.
 
-    def encoder(self, recipe: Recipe) -> Encoder:
+    def encoder(self, recipe: Recipe) -> RowEncoder:
         def encode(texts: Texts, tokenizer: PreTrainedTokenizerBase) -> dict[str, list[list[int]]]:
             rows = blocks_of_texts(texts["text"], tokenizer, recipe.data.max_length)
             return {"text": [block for text in rows for block in text]}
 
-        return Encoder(self.name, self.form, self.columns, encode)
+        return RowEncoder(self.name, self.form, self.columns, encode)
 
     def items(self, *lengths: Lengths) -> Lengths:
         return tokens_masked(lengths[0])

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from vanilla_transformer.data.batching import LABEL_PADDING, Lengths, pad
-from vanilla_transformer.data.encoding import Encoder, Rows, Texts, token_ids
+from vanilla_transformer.data.encoding import RowEncoder, Rows, Texts, token_ids
 from vanilla_transformer.data.sources import PAIRS
 from vanilla_transformer.errors import RecipeError
 from vanilla_transformer.evaluation import METRICS, check_names
@@ -40,8 +40,8 @@ class Translation(Task):
     columns: tuple[str, ...] = ("source", "target")
     config_class: type[VanillaTransformerConfig] = VanillaTransformerConfig
 
-    def encoder(self, recipe: Recipe) -> Encoder:
-        return Encoder(self.name, self.form, self.columns, _encode)
+    def encoder(self, recipe: Recipe) -> RowEncoder:
+        return RowEncoder(self.name, self.form, self.columns, _encode)
 
     def config(self, recipe: Recipe) -> PreTrainedConfig:
         refuse_options(recipe, self.name, "documents", "classification")

@@ -4,12 +4,12 @@ import math
 from dataclasses import replace
 from typing import Any, Literal
 
-from vanilla_transformer.translation.translator import Translation
+from vanilla_transformer.translation.translator import TranslationResult
 
 Utility = Literal["chrf", "bleu"]
 
 
-def by_minimum_bayes_risk(translation: Translation, utility: Utility) -> Translation:
+def by_minimum_bayes_risk(translation: TranslationResult, utility: Utility) -> TranslationResult:
     """Returns a translation with its hypotheses by their mean sentence score against all as references, best first.
 
     The mean is weighted by the exponential of the hypotheses' own scores, and becomes their score. Ties keep their

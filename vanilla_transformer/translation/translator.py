@@ -59,7 +59,7 @@ class Hypothesis:
 
 
 @dataclass(frozen=True)
-class Translation:
+class TranslationResult:
     """The result for one line.
 
     Attributes:
@@ -149,10 +149,10 @@ class Translator:
         self.num_beams, self.precision = self.search.num_beams, self.search.precision
 
     @overload
-    def __call__(self, lines: str) -> "Translation": ...  # type: ignore[overload-overlap]
+    def __call__(self, lines: str) -> "TranslationResult": ...  # type: ignore[overload-overlap]
     @overload
-    def __call__(self, lines: Iterable[str | None]) -> Iterator["Translation"]: ...
-    def __call__(self, lines: str | Iterable[str | None]) -> "Translation | Iterator[Translation]":
+    def __call__(self, lines: Iterable[str | None]) -> Iterator["TranslationResult"]: ...
+    def __call__(self, lines: str | Iterable[str | None]) -> "TranslationResult | Iterator[TranslationResult]":
         """Translates a text, or each of several lines, in order and as they are asked for.
 
         Args:
@@ -169,13 +169,13 @@ class Translator:
 
     def translate(
         self, lines: list[str], progress: Callable[[int], object] = lambda count: None
-    ) -> list["Translation"]:
+    ) -> list["TranslationResult"]:
         """Returns the translations of lines, in batches of about equal length.
 
         `progress` receives the lines in proportion to the tokens of each batch: the longest lines come first, so their
         number would predict a much later end.
         """
-        nothing = Translation((Hypothesis("", None),) * self.search.num_return_sequences)  # Of white space.
+        nothing = TranslationResult((Hypothesis("", None),) * self.search.num_return_sequences)  # Of white space.
         translations = [nothing] * len(lines)
         "\n".join(lines).encode()  # Names half of a surrogate pair, which a tokenizer refuses without a word on it.
         full = [index for index, line in enumerate(lines) if line.strip()]
@@ -187,7 +187,7 @@ class Translator:
         for batch, found in zip(batches, self._found(rows), strict=True):
             for index, best_first in zip(batch, found, strict=True):
                 ids, is_cut = sources[index]
-                translations[index] = Translation(best_first, is_cut, tuple(ids))
+                translations[index] = TranslationResult(best_first, is_cut, tuple(ids))
                 tokens += len(ids)
             progress(len(lines) * tokens // all_tokens - reported)
             reported = len(lines) * tokens // all_tokens
