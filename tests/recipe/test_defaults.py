@@ -104,7 +104,8 @@ def test_a_translator_that_reads_few_tokens_is_shallow_unless_sizes_are_given():
 
     assert layers(50_000, max_minutes=10) == layers(50_000, GPU, max_steps=300) == (2, 2, 0.1)
     one_core = dataclasses.replace(LAPTOP, cores=1)
-    assert layers(20_000, one_core, max_minutes=30) == layers(100_000, one_core, max_minutes=90) == (2, 2, 0.1)
+    assert layers(20_000, one_core, max_minutes=10) == layers(100_000, one_core, max_minutes=90) == (2, 2, 0.1)
+    assert layers(20_000, one_core, max_minutes=30) == layers(5_000, one_core, max_minutes=10) == (2, 2, 0.2)
     assert layers(50_000) == layers(50_000, max_minutes=300) == layers(50_000, GPU) == (4, 4, 0.3)
     assert layers(3_000, GPU) == (2, 2, 0.3)  # A hundred epochs of little text: few tokens, many times.
     assert layers(50_000, max_minutes=10, dropout=0.2) == (2, 2, 0.2)
@@ -115,12 +116,15 @@ def test_a_translator_that_reads_few_tokens_is_shallow_unless_sizes_are_given():
 
 
 def test_few_minutes_of_a_core_have_small_steps_unless_their_size_is_given():
-    def step(pairs, minutes, device=LAPTOP, **given):
+    one_core = dataclasses.replace(LAPTOP, cores=1)
+
+    def step(pairs, minutes, device=one_core, **given):
         found = chosen(pairs, device, max_minutes=minutes, **given)[0].optimization
         return found.batch_tokens, found.batches_per_step
 
-    assert step(20_000, 5) == step(100_000, 10) == (1_024, 1)
-    several = dataclasses.replace(LAPTOP, cores=1, processes=2)
+    assert step(20_000, 5) == step(20_000, 30) == step(100_000, 30) == (1_024, 1)
+    assert chosen(20_000, one_core, max_minutes=30, max_steps=5_000)[0].optimization.warmup_steps == 600
+    several = dataclasses.replace(one_core, processes=2)
     assert (
         step(20_000, 60)
         == step(20_000, 5, several)
@@ -196,7 +200,7 @@ def test_a_warm_up_that_is_given_has_the_papers_rate_and_is_warned_of_if_the_run
     assert (recipe.optimization.warmup_steps, recipe.optimization.learning_rate_scale) == (warmup, 1.0)
     assert any("Warning" in one and "--warmup-steps" in one for one in sentences) == warned
     assert chosen(3_000, LAPTOP, max_steps=300, learning_rate_scale=2.0)[0].optimization.learning_rate_scale == 2.0
-    with refused(RecipeError, "learning_rate must be 0<"):  # Nor is a factor of 0 taken for one not given.
+    with refused(RecipeError, "learning_rate", "must be 0<"):  # Nor is a factor of 0 taken for one not given.
         chosen(3_000, LAPTOP, from_model="model", learning_rate_scale=0.0)
 
 

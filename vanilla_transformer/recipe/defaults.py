@@ -118,10 +118,10 @@ SIZES_FOR_LABELS = (
 # 2.9 with 4+4 layers of width 128. After 59, 100,000 pairs have a loss on dev of 1.57, with those 2.20.
 SHALLOW: dict[str, object] = {"preset": "small", "encoder_layers": 2, "decoder_layers": 2}
 MIN_TOKENS_FOR_DEPTH = 20_000_000
-# In fewer estimated passes over the text than these, dropout of 0.3 hinders more than it helps: 0.1 is enough. Small
-# steps take longer than estimated: 20,000 pairs pass 17 times in 30 minutes, 37 times by the estimate. They give 27.1
-# sacreBLEU with little dropout, and 25.0 with 0.3.
-MIN_PASSES_FOR_DROPOUT, LOW_DROPOUT = 40, 0.1
+# In fewer estimated passes over the text than these, less dropout than 0.3 is enough: 20,000 pairs give 25.0 sacreBLEU
+# with 0.3 in 17 passes, and 27.1 with 0.1; with 0.2, in 25 of small steps, 28.1. 5,000 pairs give 14.8 with 0.1 in 34
+# passes, and 15.6 with 0.2.
+DROPOUT_IN_PASSES = {20: 0.1, 40: 0.2}
 MAX_STEPS = 100_000  # Section 5.2, base.
 CPU_HOURS = 1.5
 CPU_FLOPS_PER_CORE = {"float32": 55e9, "bfloat16": 100e9}
@@ -138,10 +138,10 @@ ACCELERATOR_BYTES_KEPT, MAX_NUMBERS_IN_A_BATCH = 80, 1 << 22
 # Steps with sentences of a single length pull the weights back and forth. After 1,000 steps of 2,048 tokens in 2 and
 # in 4 batches the WER on CMUdict is 45.7 and 43.9, the perplexity on Multi30k 10.7 and 10.3; 8 batches are no better.
 MIN_BATCHES = 4
-# A translator that would otherwise take fewer steps than this in its minutes, as estimated, takes small ones of one
-# batch: more tokens fit into the time, and two to three times as many steps. In 5 minutes of a core 20,000 pairs of
-# Tatoeba give 18.5 sacreBLEU after 984 of them, and 13.4 after 351 steps of 2,048 tokens.
-FEW_STEPS, SMALL_STEP = 2_000, 1_024
+# A translator that will read fewer tokens than this in its minutes takes small steps of one batch: more of them fit into
+# the time. In 5 minutes of a core 20,000 pairs of Tatoeba give 18.5 sacreBLEU after 984 of them, and 13.4 after 351
+# steps of 2,048 tokens.
+MIN_TOKENS_FOR_LARGE_STEPS, SMALL_STEP, SMALL_STEP_WARMUP = 8_000_000, 1_024, 600
 MAX_TOKENS_IN_A_BATCH = {"cpu": 2_048, "accelerator": 8_192}
 # Shorter warm-ups raise the rate so high that small post-norm models stop learning; the paper's is the longest.
 MIN_WARMUP, MAX_WARMUP = 2_000, 4_000
@@ -281,8 +281,8 @@ def _for_few_tokens(recipe: Recipe, task: _Task, corpus: CorpusFacts, device: De
     if tokens >= MIN_TOKENS_FOR_DEPTH:
         return {}
     passes = tokens * corpus.passes_per_epoch / max(corpus.tokens)
-    hinders = recipe.model.dropout is None and passes < MIN_PASSES_FOR_DROPOUT
-    return SHALLOW | ({"dropout": LOW_DROPOUT} if hinders else {})
+    few = [dropout for limit, dropout in DROPOUT_IN_PASSES.items() if passes < limit and recipe.model.dropout is None]
+    return SHALLOW | ({"dropout": few[0]} if few else {})
 
 
 def _tokens_read(recipe: Recipe, task: _Task, corpus: CorpusFacts, device: DeviceFacts) -> float:
@@ -329,7 +329,7 @@ def _takes_small_steps(recipe: Recipe, task: _Task, corpus: CorpusFacts, device:
         return False  # Several would exchange their gradients more often.
     if recipe.used("batch_tokens", "batches_per_step") or not _for_few_tokens(recipe, task, corpus, device):
         return False
-    return _tokens_read(recipe, task, corpus, device) < FEW_STEPS * _batch_tokens(task, corpus)
+    return _tokens_read(recipe, task, corpus, device) < MIN_TOKENS_FOR_LARGE_STEPS
 
 
 def _choose_batches(
@@ -402,7 +402,8 @@ def _choose_warmup(recipe: Recipe, steps: int) -> tuple[int, float]:
     """Returns the warm-up of a run of `steps` steps, and the factor on Eq. 3 that limits its peak."""
     given = recipe.optimization
     short = max(1, steps // 3, min(2 * steps // 3, VERY_SHORT_WARMUP))
-    warmup = min(max(steps // 10, min(short, MIN_WARMUP)), MAX_WARMUP)
+    small = given.max_minutes is not None and given.batches_per_step == 1
+    warmup = min(max(steps // 10, min(short, SMALL_STEP_WARMUP if small else MIN_WARMUP)), MAX_WARMUP)
     # The peak of Eq. 3 grows with the root of 1 / warm-up.
     scale = min(1.0, float(f"{math.sqrt(warmup / MIN_WARMUP):.2g}"))
     if recipe.model.architecture == "recurrent" or recipe.start.from_model is not None:
