@@ -138,9 +138,9 @@ ACCELERATOR_BYTES_KEPT, MAX_NUMBERS_IN_A_BATCH = 80, 1 << 22
 # Steps with sentences of a single length pull the weights back and forth. After 1,000 steps of 2,048 tokens in 2 and
 # in 4 batches the WER on CMUdict is 45.7 and 43.9, the perplexity on Multi30k 10.7 and 10.3; 8 batches are no better.
 MIN_BATCHES = 4
-# A translator that will read fewer tokens than this in its minutes takes small steps of one batch: more of them fit into
-# the time. In 5 minutes of a core 20,000 pairs of Tatoeba give 18.5 sacreBLEU after 984 of them, and 13.4 after 351
-# steps of 2,048 tokens.
+# A translator that will read fewer tokens than this in its minutes takes small steps of one batch: more of them fit
+# into the time. In 5 minutes of a core 20,000 pairs of Tatoeba give 18.5 sacreBLEU after 984 of them, and 13.4 after
+# 351 steps of 2,048 tokens.
 MIN_TOKENS_FOR_LARGE_STEPS, SMALL_STEP, SMALL_STEP_WARMUP = 8_000_000, 1_024, 600
 MAX_TOKENS_IN_A_BATCH = {"cpu": 2_048, "accelerator": 8_192}
 # Shorter warm-ups raise the rate so high that small post-norm models stop learning; the paper's is the longest.
