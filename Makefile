@@ -1,4 +1,5 @@
-# `make quickstart` trains a spelling-to-phoneme model from scratch; `make test` checks everything.
+# `make quickstart` trains a spelling-to-phoneme model from scratch, with MINUTES=20 a larger one for as long; `make test`
+# checks everything.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
