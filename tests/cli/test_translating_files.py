@@ -74,7 +74,7 @@ def test_resume_after_an_interruption_completes_the_output(run, break_off, tmp_p
 
 
 def test_memory_that_a_cpu_does_not_have_is_said_as_that_of_other_devices(run):
-    with at_call(1, Session, "translate", lambda: torch.empty(1 << 50)):
+    with at_call(1, Session, "search", lambda: torch.empty(1 << 50)):
         code, err = run("in", "--output", "out")
     assert code == 1 and "Out of memory" in err and "reduce --batch-tokens" in err
 
