@@ -8,12 +8,13 @@ LIBRARY := build/transformers-source
 
 .PHONY: quickstart card test test-device test-library test-clients docs check format clean
 
+QUICKSTART := models/cmudict$(if $(MINUTES),,-quickstart)
+
 quickstart: $(VENV)/.installed
-	@if [ -f models/cmudict-quickstart/summary.json ]; then \
-		echo 'models/cmudict-quickstart is there already: delete it to train it again.'; \
+	@if [ -f $(QUICKSTART)/summary.json ]; then \
+		echo '$(QUICKSTART) is there already: delete it to train it again.'; \
 	else \
-		$(BIN)/vanilla-transformer train cmudict$(if $(MINUTES), --max-minutes $(MINUTES),-quick) \
-			--output models/cmudict-quickstart; \
+		$(BIN)/vanilla-transformer train cmudict$(if $(MINUTES), --max-minutes $(MINUTES),-quick) --output $(QUICKSTART); \
 	fi
 
 # The card at the top is the quickstart's own, with its picture where the documentation has it.
