@@ -194,7 +194,11 @@ def form_groups(settings: Run) -> Processes:
     size = int(os.environ.get("WORLD_SIZE", "1"))
     if size == 1:
         return ALONE
-    torch.distributed.init_process_group(timeout=timedelta(seconds=settings.process_timeout))
+    rank, limit = int(os.environ["RANK"]), timedelta(seconds=settings.process_timeout)
+    store: torch.distributed.Store = next(torch.distributed.rendezvous("env://", timeout=limit))[0]
+    # A launcher keeps its store when it starts the processes again: they must not find what the dead ones wrote.
+    store = torch.distributed.PrefixStore(f"start {os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
+    torch.distributed.init_process_group(store=store, rank=rank, world_size=size, timeout=limit)
     patient = torch.distributed.new_group(backend="gloo", timeout=PREPARATION_LIMIT)
     # When gloo's group ends, it waits for its threads while holding Python's lock, and one of them may wait for that
     # lock, so that it would never finish.
@@ -206,7 +210,7 @@ def form_groups(settings: Run) -> Processes:
         torch.distributed.all_gather_object(every, one, group=patient)
         return every
 
-    return Processes(int(os.environ["RANK"]), size, gather)
+    return Processes(rank, size, gather)
 
 
 def start_accelerator(settings: Run) -> Accelerator:
