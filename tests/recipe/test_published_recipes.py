@@ -4,6 +4,7 @@ import json
 import random
 import re
 import shlex
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -61,11 +62,10 @@ def test_every_recipe_can_be_followed_on_any_device(name):
     task = get_task(given.data.task)
     check_names(given.evaluation.metrics or (), task.metrics)
     for device in (*DEVICES, DeviceFacts("cpu", cores=2, memory=16 * 10**9, bfloat16=False)):
-        recipe = resolved(name, device)
+        recipe = resolved(name, replace(device, processes=given.run.processes or device.processes))
         assert recipe.optimization.max_steps is not None and recipe.optimization.batches_per_step is not None
         task.config(recipe)
         kept = {field: value for field, value in given.options.items() if value not in (None, "auto")}
-        kept.pop("processes", None)  # These are the device's: they have been started.
         assert {field: recipe[field] for field in kept} == kept
         assert recipe.run.average_checkpoints * recipe.run.save_steps <= recipe.optimization.max_steps
 
