@@ -39,9 +39,16 @@ def browser() -> Iterator[Any]:
         yield browser
 
 
+@pytest.fixture(scope="module", autouse=True)
+def seeded_models() -> None:
+    """Lets the models that a file's tests share be the same in every run, whichever worker makes them."""
+    torch.manual_seed(1)
+
+
 @pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """Restores one thread after each test, because other numbers of threads round sums differently."""
+def seeded_on_one_thread() -> Iterator[None]:
+    """Seeds each test, and restores one thread after it: other numbers of threads round sums differently."""
+    torch.manual_seed(2)
     yield
     torch.set_num_threads(1)
 
