@@ -30,23 +30,23 @@ class Gathering:
 
     def __init__(self, translate: Callable[[list[str]], list[str]], wait: float = 0.003, max_lines: int = 64) -> None:
         self._translate, self._wait, self._max_lines = translate, wait, max_lines
-        self._asked: queue.SimpleQueue[tuple[str, Future[str]]] = queue.SimpleQueue()
+        self._requests: queue.SimpleQueue[tuple[str, Future[str]]] = queue.SimpleQueue()
         threading.Thread(target=self._run, daemon=True).start()
 
     def __call__(self, lines: list[str]) -> list[str]:
         """Returns the translations once they are done; raises what their batch raised."""
         answers: list[Future[str]] = [Future() for _ in lines]
-        for asked in zip(lines, answers, strict=True):
-            self._asked.put(asked)
+        for request in zip(lines, answers, strict=True):
+            self._requests.put(request)
         return [answer.result() for answer in answers]
 
     def _run(self) -> None:
         while True:
-            batch = [self._asked.get()]
+            batch = [self._requests.get()]
             end = time.monotonic() + self._wait
             with suppress(queue.Empty):
                 while len(batch) < self._max_lines:
-                    batch.append(self._asked.get(timeout=max(0.0, end - time.monotonic())))
+                    batch.append(self._requests.get(timeout=max(0.0, end - time.monotonic())))
             try:
                 translations = self._translate([line for line, _ in batch])
                 for (_, answer), translation in zip(batch, translations, strict=True):

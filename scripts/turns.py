@@ -60,6 +60,6 @@ def cells(values: Sequence[object]) -> str:
     return f"| {' | '.join(map(str, values))} |"
 
 
-def say(sentence: str) -> None:
+def report(sentence: str) -> None:
     """Prints progress to standard error."""
     print(sentence, file=sys.stderr, flush=True)

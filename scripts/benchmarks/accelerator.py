@@ -67,8 +67,8 @@ def output_of(command: Sequence[str], directory: Path, seconds: float) -> str:
         if isinstance(reason, KeyboardInterrupt):
             raise
         (text, errors), end = run.communicate(), ", and was not done"
-    said = f"{text[-1500:]}{errors[-3000:]}" if end else text
-    return f"{said.strip()}\n\n({time.perf_counter() - start:.0f} seconds{end})"
+    output = f"{text[-1500:]}{errors[-3000:]}" if end else text
+    return f"{output.strip()}\n\n({time.perf_counter() - start:.0f} seconds{end})"
 
 
 def tests(directory: Path) -> list[list[str]]:

@@ -131,14 +131,14 @@ def train(workload: str, variables: dict[str, str], processes: int, folder: Path
     words += [word for name, value in options.items() for word in (f"--{name}", str(value))]
     with tempfile.TemporaryDirectory(dir=folder) as name:
         words += ["--output", f"{name}/model"]
-        with open(Path(name, "said"), "w") as said:
-            run = subprocess.Popen(words, stdout=said, stderr=said, env=variables)
+        with open(Path(name, "output"), "w") as output:
+            run = subprocess.Popen(words, stdout=output, stderr=output, env=variables)
         try:
             metrics = Path(name, "model", "metrics.jsonl")
             end = time.monotonic() + LONGEST_START
             while not records(metrics) and time.monotonic() < end:
                 if run.poll() is not None:
-                    raise SystemExit(Path(name, "said").read_text())
+                    raise SystemExit(Path(name, "output").read_text())
                 time.sleep(0.2)
             first = len(records(metrics))
             time.sleep(seconds)

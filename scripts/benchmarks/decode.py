@@ -22,7 +22,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from scripts.turns import Contest, cells, say, spread
+from scripts.turns import Contest, cells, report, spread
 from vanilla_transformer.data.text_lines import read_lines
 
 # The command line's default on a CPU, used for all.
@@ -124,7 +124,7 @@ def take_turns(contests: list[Contest], chosen: list[Case], repeats: int) -> dic
                 found = succeeded(contest, contest.ask(case))
                 if turn or not repeats:
                     turns[contest.name].append(found)
-            say(f"{case.name}: turn {turn} of {repeats}")
+            report(f"{case.name}: turn {turn} of {repeats}")
         measured[case.name] = turns
     return measured
 

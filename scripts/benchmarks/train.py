@@ -32,7 +32,7 @@ from scripts.benchmarks.training_contestants import (
     take_part,
 )
 from scripts.experiments.runs import command
-from scripts.turns import Contest, cells, say, spread
+from scripts.turns import Contest, cells, report, spread
 from vanilla_transformer.data.sources import parse_corpora
 from vanilla_transformer.recipe.defaults import device_facts
 from vanilla_transformer.recipe.schema import Recipe
@@ -68,11 +68,11 @@ def measure(names: Sequence[str], job: Job, *, steps: int, warmup_steps: int, re
                 turn = contest.ask(warmup_steps if number < 0 else steps) | ready
                 if "failed" in turn:
                     failures[contest.name], turns[contest.name] = turn["failed"], []
-                    say(f"{contest.name} failed: {turn['failed']}")
+                    report(f"{contest.name} failed: {turn['failed']}")
                 elif number >= 0:
                     turns[contest.name].append(turn)
                     if contest.name != PEAK:
-                        say(f"round {number + 1} of {repeats}, {contest.name}: {_rate(turn):,.0f} tokens/s")
+                        report(f"round {number + 1} of {repeats}, {contest.name}: {_rate(turn):,.0f} tokens/s")
     return Results(turns, failures)
 
 
@@ -130,7 +130,7 @@ def prepared(arguments: argparse.Namespace, directory: Path) -> Job:
         output=str(directory),
         **sizes,
     )
-    vocab_size = len(gather_inputs(recipe, run, say).tokenizer)
+    vocab_size = len(gather_inputs(recipe, run, report).tokenizer)
     precision = arguments.precision
     if precision == "auto":
         device = torch.accelerator.current_accelerator() or torch.device("cpu")

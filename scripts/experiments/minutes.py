@@ -20,7 +20,7 @@ from tyro.conf import OmitArgPrefixes, Positional, arg
 
 from scripts.benchmarks.busy import processor
 from scripts.experiments.runs import ExperimentError, command, write
-from scripts.turns import cells as row, say
+from scripts.turns import cells as row, report
 from vanilla_transformer.recipe.reading import load_recipe
 
 # All that a run measures by is the time that its process has computed, from its start.
@@ -54,7 +54,7 @@ def main(words: list[str]) -> None:
         name, given = waiting[0]
         result = train(result_of(options, name).parent, given, options.keep)
         write(result_of(options, name), json.dumps(result))
-        say(f"{name}: {', '.join(map(str, result.values()))}; {len(waiting) - 1} to go")
+        report(f"{name}: {', '.join(map(str, result.values()))}; {len(waiting) - 1} to go")
         write(options.output / "minutes.md", table(options))
 
 

@@ -20,7 +20,7 @@ from typing import Annotated, Any, Self
 import tyro
 from tyro.conf import OmitArgPrefixes, Positional, arg
 
-from scripts.turns import say
+from scripts.turns import report
 from vanilla_transformer.errors import DivergenceError
 from vanilla_transformer.recipe.reading import load_recipe
 from vanilla_transformer.recipe.schema import Recipe
@@ -194,7 +194,7 @@ class Experiment:
                 for run, process, start in ended:
                     self._end(run, process)
                     minutes, left = (time.monotonic() - start) / 60, len(waiting) + len(running)
-                    say(f"{run.name}: {minutes:.1f} min; {left} to go" if left else f"{run.name}: {minutes:.1f} min")
+                    report(f"{run.name}: {minutes:.1f} min{f'; {left} to go' if left else ''}")
                     done()
         finally:
             # They save their state, and resume from it the next time.

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 from scripts.experiments.runs import LOWER_IS_BETTER, Experiment, ExperimentError, Options, Run, Spread, command, write
-from scripts.turns import cells, say
+from scripts.turns import cells, report
 from vanilla_transformer.recipe.reading import load_recipe
 from vanilla_transformer.recipe.schema import Recipe
 
@@ -146,7 +146,7 @@ def _scaled(rows: Sequence[str], base: Recipe) -> dict[str, Recipe]:
                 raise ExperimentError(f"it is {twin} as well")
             recipes[row] = recipe
         except ValueError as error:
-            say(f"Row {row} is left out: {str(error).rstrip('.')}.")
+            report(f"Row {row} is left out: {str(error).rstrip('.')}.")
     return recipes
 
 
