@@ -74,7 +74,7 @@ def test_8_bits_are_of_7_and_the_model_stays_as_it_is(spelled_backwards: Path):
     spec.register_source_vocabulary([str(number) for number in range(model.config.vocab_size)])
     spec.register_target_vocabulary([str(number) for number in range(model.config.vocab_size)])
     spec.validate()
-    spec.optimize("int8")
+    to_ctranslate2.optimize(spec, "int8")
     assert all(torch.equal(before[name], weight) for name, weight in model.state_dict().items())
     variables = spec.variables()
     rounded = {name: variables[name] for name in variables if f"{name}_scale" in variables}

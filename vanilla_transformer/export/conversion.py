@@ -8,7 +8,7 @@ from transformers import MarianMTModel, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.activations import ACT2FN
 
 from vanilla_transformer.errors import ModelError
-from vanilla_transformer.export.refusals import exportable, refuse_other_widths
+from vanilla_transformer.export.refusals import exportable
 from vanilla_transformer.graph.known import limit_of_new_tokens
 from vanilla_transformer.loading.marian import MARIAN, fresh, to_marian
 from vanilla_transformer.loading.models import load_weights_and_config, saved_config
@@ -60,9 +60,6 @@ def as_marian(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> Con
     penalty with the same exponent, which differs by a constant and by five tokens, and one limit for all sentences.
     """
     model = exportable(model, ACT2FN)
-    if model.config.positional_encoding != "sinusoidal":
-        raise ModelError("Marian's positions are sinusoidal: a model with learned positions cannot become one.")
-    refuse_other_widths(model.config, "Marian")
     marian = to_marian(model)
     settings = model.generation_config.to_diff_dict()
     own = {name: settings.pop(name, None) for name in _OWN_SETTINGS}

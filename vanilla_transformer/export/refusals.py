@@ -8,18 +8,8 @@ from transformers import PreTrainedModel
 from vanilla_transformer.engine.known import unknown_to_export
 from vanilla_transformer.errors import ModelError
 from vanilla_transformer.graph.known import not_followed
-from vanilla_transformer.model.configuration_vanilla_transformer import VanillaTransformerConfig
 from vanilla_transformer.model.generation_vanilla_transformer import savable
 from vanilla_transformer.model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
-
-
-def refuse_other_widths(config: VanillaTransformerConfig, system: str) -> None:
-    """Raises ModelError if d_k or d_v is not d_model / h."""
-    if not config.d_k == config.d_v == config.d_model / config.num_heads:
-        raise ModelError(
-            f"{system} requires d_k = d_v = d_model / num_heads: this model has {config.num_heads} heads with d_k "
-            f"{config.d_k} and d_v {config.d_v}, and d_model {config.d_model}."
-        )
 
 
 def exportable(

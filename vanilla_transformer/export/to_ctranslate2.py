@@ -1,33 +1,19 @@
 """Export of our models to CTranslate2, a fast C++ decoder for CPUs and GPUs."""
 
 from pathlib import Path
-from typing import Any
 
 import torch
-from ctranslate2.converters.transformers import BartLoader
-from ctranslate2.specs import common_spec, model_spec, transformer_spec
+from ctranslate2.converters.transformers import _SUPPORTED_ACTIVATIONS, BartLoader
+from ctranslate2.specs import model_spec, transformer_spec
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from vanilla_transformer.errors import ModelError
-from vanilla_transformer.export.refusals import exportable, refuse_other_widths, refuse_settings
+from vanilla_transformer.export.refusals import exportable, refuse_settings
 from vanilla_transformer.graph.known import Settings, words
-from vanilla_transformer.model.configuration_vanilla_transformer import VanillaTransformerConfig
+from vanilla_transformer.loading.marian import to_marian
 from vanilla_transformer.model.generation_vanilla_transformer import savable
-from vanilla_transformer.model.modeling_vanilla_transformer import (
-    DecoderLayer,
-    EncoderLayer,
-    VanillaTransformerForConditionalGeneration,
-)
+from vanilla_transformer.model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
 from vanilla_transformer.model.tokenization_vanilla_transformer import plain_text
-
-_ACTIVATIONS = {
-    "relu": common_spec.Activation.RELU,
-    "gelu": common_spec.Activation.GELU,
-    "gelu_new": common_spec.Activation.GELUTanh,
-    "quick_gelu": common_spec.Activation.GELUSigmoid,
-    "silu": common_spec.Activation.SWISH,
-    "swish": common_spec.Activation.SWISH,
-}
 
 # CTranslate2 computes no positions, it stores them. Ours have no limit; this many suffice for the longest source that
 # `vanilla-transformer translate` takes, and for its translation.
@@ -84,29 +70,6 @@ results = translator.translate_batch([tokens], {options})
 print(tokenizer.convert_tokens_to_string(results[0].hypotheses[0]))"""
 
 
-class _Specification(transformer_spec.TransformerSpec):
-    """CTranslate2's specification, with weights of 7 bits instead of 8.
-
-    Without VNNI it adds pairs of products in 16 bits, which hold 2 · 255 · 64 but not 2 · 255 · 127.
-    """
-
-    def optimize(self, quantization: str | None = None) -> None:
-        """Shares equal weights and rounds them, without changing the model's own."""
-        weights = {}
-        for name, variable in self.variables().items():
-            if isinstance(variable, model_spec.PyTorchVariable):
-                weights[name] = variable.tensor
-                variable.tensor = variable.tensor.clone()  # CTranslate2 scales in place.
-        super().optimize(quantization)
-        rounded = self.variables()
-        for name, variable in rounded.items():
-            if f"{name}_scale" in rounded and getattr(variable, "dtype", None) == "int8":
-                weight = weights[name].detach().float()
-                scales = 64 / weight.abs().amax(1).clamp(min=1e-30)
-                variable.array = (weight * scales[:, None]).round().to(torch.int8).numpy()
-                rounded[f"{name}_scale"].array = scales.numpy()
-
-
 def export_ctranslate2(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, output: Path, quantization: str = "float32"
 ) -> None:
@@ -115,7 +78,7 @@ def export_ctranslate2(
     Args:
         quantization: A type of CTranslate2: float32, float16, bfloat16, int16, int8, int8_float32 and so on.
     """
-    model = exportable(model, _ACTIVATIONS, output)
+    model = exportable(model, _SUPPORTED_ACTIVATIONS, output)
     refuse_settings(model, _FOLLOWED)
     settings = Settings.of(model.config.to_dict(), model.generation_config.to_diff_dict())
     with torch.no_grad():
@@ -132,17 +95,14 @@ def export_ctranslate2(
     spec.config.eos_token = tokenizer.eos_token
     spec.config.unk_token = tokenizer.unk_token
     spec.config.decoder_start_token = target[settings.start]
-    spec.config.layer_norm_epsilon = model.config.layer_norm_eps
     spec.validate()
-    spec.optimize(quantization)
+    optimize(spec, quantization)
     output.mkdir(parents=True, exist_ok=True)
     spec.save(str(output))
     savable(model.generation_config).save_pretrained(output)
     tokenizer.save_pretrained(output)
     alone = (output / "tokenizer.json").is_file()
-    (output / "README.md").write_text(
-        _readme(model, settings, tokenizer, target, alone, quantization), encoding="utf-8"
-    )
+    (output / "README.md").write_text(_readme(settings, tokenizer, target, alone, quantization), encoding="utf-8")
 
 
 def _vocabularies(tokenizer: PreTrainedTokenizerBase, vocab_size: int) -> tuple[list[str], list[str]]:
@@ -151,19 +111,11 @@ def _vocabularies(tokenizer: PreTrainedTokenizerBase, vocab_size: int) -> tuple[
     target = dict(source)
     # A Marian tokenizer may have a target vocabulary of its own, under this name.
     target.update(getattr(tokenizer, "decoder", None) or {} if not tokenizer.is_fast else {})
-    return _by_id(source, vocab_size), _by_id(target, vocab_size)
-
-
-def _by_id(tokens: dict[int, str], vocab_size: int) -> list[str]:
-    if tokens and max(tokens) >= vocab_size:
-        raise ModelError(
-            f"The tokenizer has {max(tokens) + 1} vocabulary entries but the model {vocab_size}: they do not match."
-        )
-    return [tokens.get(index, f"<unused-{index}>") for index in range(vocab_size)]
+    in_order = [[side.get(index, f"<unused-{index}>") for index in range(vocab_size)] for side in (source, target)]
+    return in_order[0], in_order[1]
 
 
 def _readme(
-    model: VanillaTransformerForConditionalGeneration,
     settings: Settings,
     tokenizer: PreTrainedTokenizerBase,
     target: list[str],
@@ -173,10 +125,9 @@ def _readme(
     """Explains how to run the export, with the settings with which the model decodes."""
     options = f"beam_size={settings.num_beams}, length_penalty={settings.length_penalty:g}"
     # Without these limits CTranslate2 cuts sources after 1024 tokens and translations after 256.
-    positions = _positions(model.config)
-    limit = min(positions, settings.max_new_tokens or positions)
+    limit = min(_POSITIONS, settings.max_new_tokens or _POSITIONS)
     limit -= settings.forced_end is not None  # The last token is then the end.
-    options += f", max_input_length={positions}, max_decoding_length={limit}"
+    options += f", max_input_length={_POSITIONS}, max_decoding_length={limit}"
     if settings.suppressed:
         options += f", suppress_sequences={[[target[index]] for index in settings.suppressed]}"
     example = (_WITH_TOKENIZERS if alone else _WITH_TRANSFORMERS).format(
@@ -189,44 +140,39 @@ def _readme(
     return _README.format(
         packages="tokenizers" if alone else "transformers sentencepiece sacremoses",
         example=example,
-        positions=positions,
+        positions=_POSITIONS,
         processors=_IN_8_BITS if quantization.startswith("int8") else _NOT_IN_8_BITS,
     )
 
 
 def _specification(model: VanillaTransformerForConditionalGeneration) -> transformer_spec.TransformerSpec:
-    """Returns the model in CTranslate2's terms: post-norm, no other norm, stored positions."""
-    config = model.config
-    refuse_other_widths(config, "CTranslate2")
-    spec = _Specification.from_config(
-        (config.encoder_layers, config.decoder_layers),
-        config.num_heads,
-        pre_norm=False,
-        activation=_ACTIVATIONS[config.activation_function],
-    )
-    spec.encoder.embeddings[0].weight = model.model.encoder.embed_tokens.weight
-    spec.decoder.embeddings.weight = model.model.decoder.embed_tokens.weight
-    BartLoader().set_linear(spec.decoder.projection, model.lm_head)
-    for ours, theirs in ((model.model.encoder, spec.encoder), (model.model.decoder, spec.decoder)):
-        theirs.position_encodings.encodings = ours.positional_encoding(_positions(config))
-        theirs.scale_embeddings = True
-        for layer, layer_spec in zip(ours.layers, theirs.layer, strict=True):
-            _set_layer(layer_spec, layer)
+    """Returns the model in CTranslate2's terms, as those of a Marian model, with as many positions as are stored."""
+    marian = to_marian(model)
+    marian.config.normalize_before = marian.config.normalize_embedding = False
+    spec = BartLoader().get_model_spec(marian)
+    for stack in (spec.encoder, spec.decoder):
+        # Marian's order: first all sines, then all cosines.
+        stack.position_encodings.encodings = (
+            model.model.encoder.positional_encoding(_POSITIONS).unflatten(1, (-1, 2)).mT.flatten(1)
+        )
     return spec
 
 
-def _positions(config: VanillaTransformerConfig) -> int:
-    return config.max_position_embeddings if config.positional_encoding == "learned" else _POSITIONS
+def optimize(spec: transformer_spec.TransformerSpec, quantization: str) -> None:
+    """Shares equal weights and rounds them as CTranslate2 does, but to 7 bits instead of 8.
 
-
-def _set_layer(spec: Any, layer: EncoderLayer | DecoderLayer) -> None:
-    """Fills in a layer as CTranslate2 does for a library's model whose projections have the same names."""
-    loader = BartLoader()
-    loader.set_attention(spec.self_attention, layer.self_attention, self_attention=True)
-    loader.set_layer_norm(spec.self_attention.layer_norm, layer.self_attention_norm)
-    if isinstance(layer, DecoderLayer):
-        loader.set_attention(spec.attention, layer.cross_attention)
-        loader.set_layer_norm(spec.attention.layer_norm, layer.cross_attention_norm)
-    loader.set_linear(spec.ffn.linear_0, layer.feed_forward.w_1)
-    loader.set_linear(spec.ffn.linear_1, layer.feed_forward.w_2)
-    loader.set_layer_norm(spec.ffn.layer_norm, layer.feed_forward_norm)
+    Without VNNI it adds pairs of products in 16 bits, which hold 2 · 255 · 64 but not 2 · 255 · 127.
+    """
+    weights = {
+        name: variable.tensor.detach().clone()  # CTranslate2 scales in place.
+        for name, variable in spec.variables().items()
+        if isinstance(variable, model_spec.PyTorchVariable)
+    }
+    spec.optimize(quantization)
+    rounded = spec.variables()
+    for name, variable in rounded.items():
+        if f"{name}_scale" in rounded and getattr(variable, "dtype", None) == "int8":
+            weight = weights[name].float()
+            scales = 64 / weight.abs().amax(1).clamp(min=1e-30)
+            variable.array = (weight * scales[:, None]).round().to(torch.int8).numpy()
+            rounded[f"{name}_scale"].array = scales.numpy()

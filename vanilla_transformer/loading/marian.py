@@ -136,8 +136,18 @@ def _with_zeros(weight: torch.Tensor, rows: int) -> torch.Tensor:
 
 @torch.no_grad()
 def to_marian(model: VanillaTransformerForConditionalGeneration) -> MarianMTModel:
-    """Converts our model to a Marian model with the same logits."""
+    """Converts our model to a Marian model with the same logits.
+
+    Raises:
+        ModelError: The model has what Marian's cannot express.
+    """
     config = model.config
+    if config.positional_encoding != "sinusoidal" or not config.d_k == config.d_v == config.d_model / config.num_heads:
+        raise ModelError(
+            "Marian models, as which a model is exported for CTranslate2 too, have sinusoidal positions and d_k = d_v "
+            f"= d_model / num_heads: this one has {config.positional_encoding} positions and {config.num_heads} heads "
+            f"with d_k {config.d_k} and d_v {config.d_v}, and d_model {config.d_model}."
+        )
     marian = MarianMTModel(_their_config(config))
     weights: Weights = {name: weight.clone() for name, weight in model.state_dict().items()}
     bias = weights.pop("lm_head.bias", None)
