@@ -78,10 +78,11 @@ class Alignment:
 
 @dataclass(frozen=True)
 class Side:
-    """A source or a target: its text, and its tokens, including special ones."""
+    """A source or a target: its text, its tokens, and the places of those that can be aligned."""
 
     text: str
     ids: tuple[int, ...]
+    places: list[int]
 
 
 def alignments(
@@ -112,9 +113,6 @@ class Aligner:
 
     def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
         self.model, self.tokenizer = model, tokenizer
-        self._special = set(tokenizer.all_special_ids)
-        # An unknown token stands for a word of the source, but for nothing that is written in a target.
-        self._not_source = self._special - {tokenizer.unk_token_id}
 
     def pairs(self, sources: Sequence[str], targets: Sequence[str]) -> list[tuple[Side, Side]]:
         """Returns sources and targets with their tokens; raises as `alignments` does."""
@@ -122,11 +120,19 @@ class Aligner:
         refuse_one_text("targets", targets)
         if len(sources) != len(targets):
             raise ModelError(f"There are {len(sources)} sources and {len(targets)} targets: they must match.")
-        return [(self._side(s, "source"), self._side(t, "target")) for s, t in zip(sources, targets, strict=True)]
+        return [(self._read(s, "source"), self._read(t, "target")) for s, t in zip(sources, targets, strict=True)]
 
-    def _side(self, text: str, name: Literal["source", "target"]) -> Side:
-        inputs = encode(self.model, self.tokenizer, text, name) if text.strip() else {}
-        return Side(text, tuple(inputs["input_ids"][0].tolist()) if inputs else ())
+    def _read(self, text: str, name: Literal["source", "target"]) -> Side:
+        ids = encode(self.model, self.tokenizer, text, name)["input_ids"][0].tolist() if text.strip() else []
+        return self.side(text, tuple(ids), name)
+
+    def side(self, text: str, ids: tuple[int, ...], name: Literal["source", "target"]) -> Side:
+        """Returns a source or a target of these tokens.
+
+        An unknown token stands for a word of the source, but for nothing that is written in a target.
+        """
+        left_out = {*self.tokenizer.all_special_ids} - ({self.tokenizer.unk_token_id} if name == "source" else set())
+        return Side(text, ids, [place for place, token in enumerate(ids) if token not in left_out])
 
     def align(self, pairs: Sequence[tuple[Side, Side]], heads: AlignmentHeads | None = None) -> list[Alignment]:
         """Returns the alignment of each pair: a word is linked with each word that a piece of it attends to most."""
@@ -134,29 +140,20 @@ class Aligner:
         attended = self.attention(pairs, heads or AlignmentHeads.from_model(self.model))
         for (source, target), weights_HTS in zip(pairs, attended, strict=True):
             best = weights_HTS.mean(0).argmax(1).tolist() if weights_HTS.numel() else []
-            columns = self._words(source, self.columns(source))
-            rows = self._words(target, self.rows(target))
+            columns, rows = self._words(source), self._words(target)
             links = sorted({(rows[row], columns[column]) for row, column in enumerate(best)})
             words = tuple(source.text.split()), tuple(target.text.split())
             found.append(Alignment(*words, tuple((column, row) for row, column in links)))
         return found
 
-    def _words(self, side: Side, places: list[int]) -> list[int]:
-        """Returns the word of a text to which each of its tokens at these places belongs."""
-        return word_of_each(decoded_beginnings(self.tokenizer, [side.ids[place] for place in places]), side.text)
-
-    def columns(self, source: Side) -> list[int]:
-        """Returns the places of source tokens that can be aligned."""
-        return [place for place, token in enumerate(source.ids) if token not in self._not_source]
-
-    def rows(self, target: Side) -> list[int]:
-        """Returns the places of target tokens that can be aligned."""
-        return [place for place, token in enumerate(target.ids) if token not in self._special]
+    def _words(self, side: Side) -> list[int]:
+        """Returns the word of a text to which each of its tokens that can be aligned belongs."""
+        return word_of_each(decoded_beginnings(self.tokenizer, [side.ids[place] for place in side.places]), side.text)
 
     def inputs(self, pairs: Sequence[tuple[Side, Side]]) -> dict[str, torch.Tensor]:
         """Returns the model's inputs: targets as the decoder reads them, up to the last token that can be aligned."""
         start = self.model.config.decoder_start_token_id
-        read = [(start, *target.ids[: self.rows(target)[-1] + 1]) for _, target in pairs]
+        read = [(start, *target.ids[: target.places[-1] + 1]) for _, target in pairs]
         sources = [source.ids for source, _ in pairs]
         ids, decoder_ids = (
             torch.nn.utils.rnn.pad_sequence(list(map(torch.tensor, some)), True, self.tokenizer.pad_token_id)
@@ -175,7 +172,7 @@ class Aligner:
         for layer, head in {*heads.heads} - {*there}:
             raise ModelError(f"The decoder has no head {layer}:{head}: the last is {there[-1][0]}:{there[-1][1]}.")
         model = self.model.base_model  # Without the projection to the vocabulary, which is most of the work.
-        shapes = [(len(heads.heads), len(self.rows(target)), len(self.columns(source))) for source, target in pairs]
+        shapes = [(len(heads.heads), len(target.places), len(source.places)) for source, target in pairs]
         found = [torch.zeros(shape) for shape in shapes]
         with eager_attention(self.model), torch.no_grad():
             for batch in self._batches(pairs, [index for index, weights in enumerate(found) if weights.numel()]):
@@ -186,8 +183,8 @@ class Aligner:
                 )
                 for index, weights_HTS in zip(batch, weights_BHTS, strict=True):
                     source, target = pairs[index]
-                    rows = [row + (heads.step == "input") for row in self.rows(target)]
-                    weights = weights_HTS[:, rows][..., self.columns(source)]
+                    rows = [row + (heads.step == "input") for row in target.places]
+                    weights = weights_HTS[:, rows][..., source.places]
                     found[index] = weights / weights.sum(-1, keepdim=True).clamp(min=torch.finfo(weights.dtype).tiny)
         return found
 
@@ -207,7 +204,10 @@ def aligned(
 ) -> list[TranslationResult]:
     """Returns translations of lines, each hypothesis with its `alignment`."""
     pairs = [
-        (Side(line, translation.source_ids), Side(hypothesis.text, hypothesis.ids))
+        (
+            aligner.side(line, translation.source_ids, "source"),
+            aligner.side(hypothesis.text, hypothesis.ids, "target"),
+        )
         for line, translation in zip(lines, translations, strict=True)
         for hypothesis in translation.hypotheses
     ]

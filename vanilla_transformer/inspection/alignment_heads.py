@@ -9,7 +9,6 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -52,7 +51,7 @@ def choose_alignment_heads(
     """
     aligner = Aligner(model, tokenizer)
     pairs = aligner.pairs(sources, targets)
-    pairs = [pair for pair in pairs if len(aligner.columns(pair[0])) > 1 and len(aligner.rows(pair[1])) > 1]
+    pairs = [pair for pair in pairs if all(len(side.places) > 1 for side in pair)]
     if not pairs:
         raise ModelError("Heads are chosen on pairs of at least two tokens on each side, but there are none.")
     differences = [prediction_difference(aligner, *pair) for pair in pairs]
@@ -90,7 +89,7 @@ def _forward_selection(
 def prediction_difference(aligner: Aligner, source: Side, target: Side) -> torch.Tensor:
     """Returns the gain of each target token's log-probability from each source token, (target, source), at least 0."""
     inputs = aligner.inputs([(source, target)])
-    columns, rows = aligner.columns(source), aligner.rows(target)
+    columns, rows = source.places, target.places
     written = torch.tensor([target.ids[row] for row in rows], device=aligner.model.device)
     masks = inputs["attention_mask"].repeat(len(columns) + 1, 1)
     masks[torch.arange(len(columns)) + 1, columns] = 0
@@ -120,13 +119,12 @@ def _agreement(weights: Sequence[torch.Tensor], differences: Sequence[torch.Tens
 
 def save_alignment_heads(directory: str | Path, model: PreTrainedModel, heads: AlignmentHeads) -> None:
     """Saves the heads in the generation config of a directory, and in that of the loaded model."""
-    settings: Any = model.generation_config
-    settings.alignment_heads = [[layer - 1, head - 1] for layer, head in heads.heads]  # From 0, as Whisper's.
-    settings.alignment_step = heads.step
-    file = Path(directory, "generation_config.json")
-    if not file.is_file():
-        settings.save_pretrained(directory)
-        return
-    values = json.loads(file.read_text(encoding="utf-8"))
-    values |= {"alignment_heads": settings.alignment_heads, "alignment_step": settings.alignment_step}
-    atomic_write_text(file, json.dumps(values, indent=2, sort_keys=True) + "\n")
+    settings, file = model.generation_config, Path(directory, "generation_config.json")
+    assert settings is not None
+    chosen = {
+        "alignment_heads": [[layer - 1, head - 1] for layer, head in heads.heads],  # From 0, as Whisper's.
+        "alignment_step": heads.step,
+    }
+    vars(settings).update(chosen)
+    values = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else settings.to_diff_dict()
+    atomic_write_text(file, json.dumps(values | chosen, indent=2, sort_keys=True) + "\n")

@@ -5,9 +5,10 @@ Shapes in names: Q query positions · L key positions · H heads · N layers.
 
 import base64
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from importlib.resources import files
 from typing import Literal
 
@@ -116,56 +117,30 @@ def attention(
     Raises:
         ModelError: A text is empty, the tokenizer cannot produce the target, or the model has no attention.
     """
-    inputs = encode(model, tokenizer, source, "source")
-    if not model.config.is_encoder_decoder:
-        return _of_one_stack(model, tokenizer, inputs, target)
-    source_ids = inputs["input_ids"][0].tolist()
-    with eager_attention(model), torch.no_grad():
-        if target is None:
-            generated: torch.Tensor = model.generate(**inputs, num_return_sequences=1, return_dict_in_generate=False)  # type: ignore[operator]
-            read_and_written = generated[0].tolist()
-        else:
-            labels = encode(model, tokenizer, target, "target")["input_ids"][0].tolist()
-            read_and_written = [model.config.decoder_start_token_id, *labels]
-        read = torch.tensor([read_and_written[:-1]], device=model.device)
-        outputs = model(**inputs, decoder_input_ids=read, output_attentions=True, use_cache=False)
-    weights: dict[Kind, Sequence[torch.Tensor] | None] = {
-        "encoder": outputs.encoder_attentions,
-        "decoder": outputs.decoder_attentions,
-        "cross": outputs.cross_attentions,
-    }
-    return Attention(
-        source=Pieces.from_ids(tokenizer, source_ids),
-        read=Pieces.from_ids(tokenizer, read_and_written[:-1]),
-        written=Pieces.from_ids(tokenizer, read_and_written[1:]),
-        weights=_found(weights),
-    )
-
-
-def _of_one_stack(
-    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, inputs: dict[str, torch.Tensor], target: str | None
-) -> Attention:
-    """Returns the self-attention of an encoder-only or decoder-only model."""
-    if target is not None:
+    inputs, config = encode(model, tokenizer, source, "source"), model.config
+    if target is not None and not config.is_encoder_decoder:
         raise ModelError("An encoder-only or decoder-only model reads one text: give no target.")
-    ids = inputs["input_ids"][0].tolist()
+    source_ids, read, written = inputs["input_ids"][0].tolist(), list[int](), list[int]()
     with eager_attention(model), torch.no_grad():
-        weights = model(**inputs, output_attentions=True).attentions
-    pieces, nothing = Pieces.from_ids(tokenizer, ids), Pieces((), (), ())
-    config = model.config
-    if isinstance(config, VanillaTransformerDecoderConfig) or getattr(config, "is_decoder", False):
-        return Attention(source=nothing, read=pieces, written=nothing, weights=_found({"decoder": weights}))
-    return Attention(source=pieces, read=nothing, written=nothing, weights=_found({"encoder": weights}))
-
-
-def _found(weights: Mapping[Kind, Sequence[torch.Tensor] | None]) -> dict[Kind, torch.Tensor]:
-    """Returns the kinds of attention that the model has, each (layers, heads, query positions, key positions)."""
-    found: dict[Kind, torch.Tensor] = {
-        kind: torch.cat(list(layers)).float().cpu() for kind, layers in weights.items() if layers
-    }
-    if not found:
+        if config.is_encoder_decoder:
+            if target is not None:
+                written = encode(model, tokenizer, target, "target")["input_ids"][0].tolist()
+            else:
+                answer: torch.Tensor = model.generate(**inputs, num_return_sequences=1, return_dict_in_generate=False)  # type: ignore[operator]
+                written = answer[0, 1:].tolist()
+            read = [config.decoder_start_token_id, *written[:-1]]
+            inputs |= {"decoder_input_ids": torch.tensor([read], device=model.device)}
+        outputs = model(**inputs, output_attentions=True)
+    names = {kind: f"{kind}_attentions" for kind in TITLES}
+    if not config.is_encoder_decoder:
+        is_decoder = isinstance(config, VanillaTransformerDecoderConfig) or getattr(config, "is_decoder", False)
+        source_ids, read = ([], source_ids) if is_decoder else (source_ids, [])
+        names = {"decoder" if is_decoder else "encoder": "attentions"}
+    weights = {kind: torch.cat(list(outputs[name])).float().cpu() for kind, name in names.items() if outputs.get(name)}
+    if not weights:
         raise ModelError("This model has no attention: there is nothing to look at.")
-    return found
+    pieces = partial(Pieces.from_ids, tokenizer)
+    return Attention(pieces(source_ids), pieces(read), pieces(written), weights)
 
 
 def encode(
@@ -230,15 +205,15 @@ def attention_page(attentions: Sequence[Attention], title: str = "Attention") ->
 def _sentence(attention: Attention) -> dict[str, object]:
     return {
         "text": " ".join((attention.source or attention.read).words),
-        "sides": {name: _side(getattr(attention, name)) for name in ("source", "read", "written")},
+        "sides": {
+            name: {"pieces": side.texts, "words": side.words, "wordOf": side.word_of}
+            for name, side in vars(attention).items()
+            if isinstance(side, Pieces)
+        },
         "weights": {kind: _packed(weights) for kind, weights in attention.weights.items()},
         "between": {kind: SIDES[kind] for kind in attention.weights},
         "names": {kind: attention.sides(kind) for kind in attention.weights},
     }
-
-
-def _side(pieces: Pieces) -> dict[str, object]:
-    return {"pieces": pieces.texts, "words": pieces.words, "wordOf": pieces.word_of}
 
 
 def _packed(weights_NHQL: torch.Tensor) -> dict[str, object]:
