@@ -35,7 +35,7 @@ export class Answer {
     const weighed = this.weighed(step, (id) => model.piece(id));
     return [
       h("div", { class: "flow" }, read, h("span", { class: "arrow", "aria-hidden": "true" }, "→"), written),
-      h("div", { class: `said ${before && unlike !== text ? "changed" : ""}` }, h("p", {}, h("span", { class: "result", id: "result", dir: "auto" }, text || "∅"), beside), stepper),
+      h("div", { class: `reply ${before && unlike !== text ? "changed" : ""}` }, h("p", {}, h("span", { class: "result", id: "result", dir: "auto" }, text || "∅"), beside), stepper),
       weighed,
     ];
   }
@@ -45,17 +45,17 @@ export class Answer {
     const { chances, before } = this.app;
     if (!chances) return null;
     const { then, now } = chances, id = before.tokens?.[at] ?? d3.maxIndex(before.logits?.row(Math.min(at, before.logits.rows - 1)) ?? []);
-    const told = [t("chances", { before: number(total(then), 3), after: number(total(now), 3) })];
-    if (then[at] && now[at]) told.push(t("chancesHere", { piece: name(id), before: number(then[at].p, 3), after: number(now[at].p, 3), rival: name(now[at].rival), share: number(now[at].rivalP, 3) }));
-    return h("p", { class: "weighed", id: "weighed" }, told.join(" "));
+    const sentences = [t("chances", { before: number(total(then), 3), after: number(total(now), 3) })];
+    if (then[at] && now[at]) sentences.push(t("chancesHere", { piece: name(id), before: number(then[at].p, 3), after: number(now[at].p, 3), rival: name(now[at].rival), share: number(now[at].rivalP, 3) }));
+    return h("p", { class: "weighed", id: "weighed" }, sentences.join(" "));
   }
 
   /** Of a model that labels the text, or each token of it. */
   labels() {
     const { app } = this, { result, before, model } = app, { family, tokens } = model;
     if (family === "classifier") {
-      const said = (one) => [h("b", {}, this.label(one, 0)), ` ${percent(Math.max(...one.probabilities.row(0)))}`];
-      return [chips("read", app.names(result.source).map((text) => ({ text }))), h("p", { class: "verdict" }, said(result), before && h("span", { class: "before", id: "before" }, t("before"), " ", said(before))), this.weighed(0, (id) => model.config.labels[id])];
+      const likeliest = (one) => [h("b", {}, this.label(one, 0)), ` ${percent(Math.max(...one.probabilities.row(0)))}`];
+      return [chips("read", app.names(result.source).map((text) => ({ text }))), h("p", { class: "verdict" }, likeliest(result), before && h("span", { class: "before", id: "before" }, t("before"), " ", likeliest(before))), this.weighed(0, (id) => model.config.labels[id])];
     }
     const under = (one, at) => (family === "tagger" ? this.label(one, at) : one.source[at] === tokens.mask ? model.piece(d3.maxIndex(one.logits.row(at))) : "");
     const list = (one, onclick = null) => app.names(one.source).map((text, at) => ({ text, under: under(one, at), current: onclick && at === app.position, onclick: onclick && onclick(at) }));

@@ -157,11 +157,11 @@ export class App {
     this.cut = cut;
     // Who was at the end stays at the end, of whatever length the answer is now.
     if (this.step !== null && this.result && this.step >= (this.result.tokens?.length ?? 0) - 1 && !forced.length) this.step = Infinity;
-    const asked = source.length ? this.computer.ask("answer", now, { source, whatIf, settings, forced, step: this.step }) : null;
+    const answer = source.length ? this.computer.ask("answer", now, { source, whatIf, settings, forced, step: this.step }) : null;
     if (!this.parts) this.build(); // The first answer is computed meanwhile.
     this.answer.element.setAttribute("aria-busy", "true");
-    const [result] = await Promise.all([asked, import("./vendor/d3.min.js")]);
-    if (number !== this.run || (asked && !result)) return; // Something was typed in the meantime.
+    const [result] = await Promise.all([answer, import("./vendor/d3.min.js")]);
+    if (number !== this.run || (answer && !result)) return; // Something was typed in the meantime.
     const before = result && this.disturbances.length && this.text.trim() ? await this.asItIs() : null;
     if (number !== this.run) return;
     Object.assign(this, { before, result: result && { ...result, model: now } }, result && { step: result.step ?? 0, took: performance.now() - started });
@@ -268,7 +268,7 @@ export class App {
       this.answer.update();
       this.figure.update();
       document.getElementById("main").classList.toggle("empty", !this.result);
-      this.state.textContent = this.told();
+      this.state.textContent = this.status();
       for (const [part, ...values] of stacks) part.update(...values);
     });
     await painted();
@@ -308,7 +308,7 @@ export class App {
     return this.row ?? Math.max(0, this.result.source.indexOf(this.model.tokens.mask));
   }
 
-  told() {
+  status() {
     const parts = [];
     if (this.checked !== undefined) parts.push(t(this.checked < 1e-3 ? "checkedRight" : "checkedWrong", { text: this.model.check.text, difference: number(this.checked, 7) }));
     if (this.took) parts.push(t("took", { milliseconds: Math.max(1, Math.round(this.took)) }));
@@ -319,7 +319,7 @@ export class App {
   async check() {
     const { model } = this, same = JSON.stringify(model.encode(model.check.text)) === JSON.stringify(model.check.source);
     this.checked = same ? await this.computer.ask("difference", model) : Infinity;
-    this.state.textContent = this.told();
+    this.state.textContent = this.status();
   }
 
   async turnTheme() {

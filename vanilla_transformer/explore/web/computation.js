@@ -32,15 +32,15 @@ export function trace(model, { source, whatIf, tokens }) {
 /** How probable each token of an answer is after those before it, or each label; and which other one is likeliest there. It pauses after each. */
 export function* chances(model, { source, whatIf, tokens }) {
   const after = (count) => (writes(model) ? read(model, source, encoded(model, source, whatIf), tokens.slice(0, count), whatIf) : labels(model, source, whatIf)).probabilities;
-  const last = tokens.length - 1, together = whatIf.mask && after(last), told = [];
+  const last = tokens.length - 1, together = whatIf.mask && after(last), probabilities = [];
   for (const [at, token] of tokens.entries()) {
     // Without the mask a token would be seen before it is written: each is asked for by itself, as a search does.
     const found = together || after(at), row = found.row(Math.max(0, found.rows - 1 - (together ? last - at : 0)));
     const rival = row.reduce((best, share, id) => (id !== token && (best < 0 || share > row[best]) ? id : best), -1);
-    told.push({ p: row[token], rival, rivalP: row[rival] });
+    probabilities.push({ p: row[token], rival, rivalP: row[rival] });
     yield;
   }
-  return told;
+  return probabilities;
 }
 
 /** The probability of an answer, now and with each head and each layer switched off by itself. */
@@ -71,9 +71,9 @@ function decoding(model, whatIf, encoder) {
   if (model.family === "recurrent") return recurrentSteps(model, encoder);
   const stack = encoder ? "decoder" : "only", settings = { memory: encoder?.output ?? null, causal: true };
   let last = null, count = 0;
-  const goOn = (ids, asked) => {
+  const goOn = (ids, options) => {
     count += ids.length;
-    last = run(model, stack, ids, whatIf, { ...settings, past: last?.layers, ...asked });
+    last = run(model, stack, ids, whatIf, { ...settings, past: last?.layers, ...options });
     return last.output;
   };
   // Without the mask a token changes what was computed before it: all is computed anew.

@@ -14,9 +14,9 @@ export class Computer {
   }
 
   /** What a function of computation.js gives for a model; null where the same has been asked anew before it was done. */
-  ask(call, model, asked) {
+  ask(call, model, request) {
     const number = ++this.number, { step, about, weights } = model;
-    this.worker.postMessage({ number, call, step, asked, ...(this.sent.has(step) ? {} : { about, weights }) });
+    this.worker.postMessage({ number, call, step, request, ...(this.sent.has(step) ? {} : { about, weights }) });
     this.sent.add(step);
     return new Promise((resolve, reject) => this.waiting.set(number, { resolve, reject }));
   }

@@ -6,8 +6,8 @@ import { moments } from "./arithmetic.js";
  * ({name, left, right, value}), `parts` the other numbers of its formula, and `value` what they come to.
  */
 export function explain(model, value, row, col) {
-  const { from } = value, told = makers[from.op](from, row, col, value, (name) => model.weight(name));
-  return { kind: from.op, terms: [], parts: {}, ...told };
+  const { from } = value, explanation = makers[from.op](from, row, col, value, (name) => model.weight(name));
+  return { kind: from.op, terms: [], parts: {}, ...explanation };
 }
 
 const products = (pairs) => pairs.map(([name, left, right]) => ({ name, left, right, value: left * right }));

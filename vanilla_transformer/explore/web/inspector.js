@@ -7,7 +7,7 @@ const SHOWN = 9;
 export class Inspector {
   constructor(app) {
     this.app = app;
-    this.body = h("div", { class: "told", "aria-live": "polite" });
+    this.body = h("div", { class: "explanation", "aria-live": "polite" });
     const close = h("button", { class: "quiet close", type: "button", onclick: () => this.clear() }, t("close"));
     this.element = h("aside", { id: "inspector", "aria-label": t("inspector") }, h("h2", {}, t("inspector")), this.body, close);
     this.clear();
@@ -22,14 +22,14 @@ export class Inspector {
   show(picture, row, col, pinned) {
     if (this.shown?.pinned && !pinned) return;
     this.shown = { picture, row, col, pinned };
-    const { value } = picture, told = explain(this.app.result.model, value, row, col), shown = value.at(row, col);
-    const parts = Object.fromEntries(Object.entries(told.parts).map(([name, part]) => [name, typeof part === "number" ? plain(part) : part]));
+    const { value } = picture, explained = explain(this.app.result.model, value, row, col), shown = value.at(row, col);
+    const parts = Object.fromEntries(Object.entries(explained.parts).map(([name, part]) => [name, typeof part === "number" ? plain(part) : part]));
     this.element.classList.add("full");
     this.body.replaceChildren(...[
       h("p", { class: "where" }, picture.path, h("br"), h("b", {}, picture.title), `: ${t("cell", { row: picture.rowName(row), column: picture.columnName(col) })}`),
       h("output", { class: "big" }, number(shown, 6)),
-      h("p", { class: "formula" }, t(`made.${told.kind}`, { ...parts, value: number(told.value, 4), cols: value.cols, count: told.terms.length })),
-      told.terms.length ? this.terms(told, picture) : null,
+      h("p", { class: "formula" }, t(`made.${explained.kind}`, { ...parts, value: number(explained.value, 4), cols: value.cols, count: explained.terms.length })),
+      explained.terms.length ? this.terms(explained, picture) : null,
       h("p", { class: "place" }, this.place(picture.section)),
       h("p", { class: "hint" }, pinned ? t("pinned") : t("pinHint")),
     ].filter(Boolean));

@@ -5,10 +5,10 @@ import { h, number, t } from "./dom.js";
 const AROUND = 300;
 /** Elements with new numbers, and how each is drawn; whether the next frame draws those near the window. */
 const stale = new Map();
-let asked = null;
+let scheduled = null;
 
 function drawNear() {
-  asked = null;
+  scheduled = null;
   const near = [...stale].filter(([element]) => { const { top, bottom } = element.getBoundingClientRect(); return bottom > -AROUND && top < innerHeight + AROUND; });
   for (const [element, draw] of near) if (stale.delete(element)) draw();
 }
@@ -18,7 +18,7 @@ const scrolled = new IntersectionObserver(drawNear, { rootMargin: `${AROUND}px` 
 function drawSoon(element, draw) {
   scrolled.observe(element);
   stale.set(element, draw);
-  asked ||= requestAnimationFrame(drawNear);
+  scheduled ||= requestAnimationFrame(drawNear);
 }
 
 // Widths come from here: who asks a box for its width between two changes has the browser lay out the page each time.

@@ -16,10 +16,10 @@ export class RecurrentPart {
   }
 
   update({ ids, embedding, layers }, rows, current) {
-    const told = { current, path: t(`stack.${this.stack}`) };
+    const caption = { current, path: t(`stack.${this.stack}`) };
     this.tokens.replaceChildren(chips(ids.map((id, at) => ({ text: rows[at], id, current: at === current })), t("tokens")));
-    this.embedding.update(embedding, rows, null, told);
-    this.layers.forEach((one, number) => one.update(layers[number], rows, null, told));
+    this.embedding.update(embedding, rows, null, caption);
+    this.layers.forEach((one, number) => one.update(layers[number], rows, null, caption));
   }
 }
 
@@ -38,11 +38,11 @@ export class RecurrentAttentionPart {
 
   update(decoder, written, columns, current) {
     if (!this.attends) return;
-    const told = { current, path: t("recurrent.attention") };
+    const caption = { current, path: t("recurrent.attention") };
     this.context.keyName = (key) => columns[key];
-    this.scores.update(decoder.scores, written, columns, told);
-    this.weights.update(decoder.weights, written, columns, told);
-    this.context.update(decoder.context, written, null, told);
-    this.attentional.update(decoder.output, written, null, told);
+    this.scores.update(decoder.scores, written, columns, caption);
+    this.weights.update(decoder.weights, written, columns, caption);
+    this.context.update(decoder.context, written, null, caption);
+    this.attentional.update(decoder.output, written, null, caption);
   }
 }

@@ -43,11 +43,11 @@ export class EmbeddingPart {
 
   update({ embedded, ids }, rows, current) {
     this.tokens.replaceChildren(chips(ids.map((id, at) => ({ text: rows[at], id, current: at === current })), t("tokens")));
-    const told = { current, path: t(`stack.${this.stack}`) };
+    const caption = { current, path: t(`stack.${this.stack}`) };
     // Beside each other sines and cosines are stripes, apart they are waves.
     const sine = embedded.positions.from.op === "sinusoids", dimensions = d3.range(embedded.positions.cols);
     this.pictures.positions.order = sine ? d3.sort(dimensions, (one) => one % 2) : null;
-    for (const [name, one] of Object.entries(this.pictures)) one.update(embedded[name], rows, null, told);
+    for (const [name, one] of Object.entries(this.pictures)) one.update(embedded[name], rows, null, caption);
   }
 }
 
@@ -79,27 +79,27 @@ class AttentionPart {
   update(attention, queries, keys, current, plain) {
     const { app } = this, chosen = app.chosenHead(this.place), head = attention.heads[chosen];
     const path = `${t("layerPath", { stack: t(`stack.${this.stack}`), layer: this.number + 1 })}, ${t(`${this.kind}.name`)}`;
-    const told = { current, path: `${path}, ${t("head", { head: chosen + 1 })}` };
+    const caption = { current, path: `${path}, ${t("head", { head: chosen + 1 })}` };
     this.small.forEach(({ canvas, choose, power }, at) => {
       thumbnail(canvas, attention.heads[at].weights);
       choose.setAttribute("aria-pressed", String(at === chosen));
       choose.classList.toggle("off", attention.heads[at].off);
       power.setAttribute("aria-pressed", String(attention.heads[at].off));
     });
-    this.q.update(head.q, queries, null, told);
-    this.k.update(head.k, keys, null, { path: told.path });
-    this.v.update(head.v, keys, null, { path: told.path });
-    this.scores.update(head.scores, queries, keys, { ...told, title: t(head.scores.from.scale === 1 ? "undivided" : "scores") });
+    this.q.update(head.q, queries, null, caption);
+    this.k.update(head.k, keys, null, { path: caption.path });
+    this.v.update(head.v, keys, null, { path: caption.path });
+    this.scores.update(head.scores, queries, keys, { ...caption, title: t(head.scores.from.scale === 1 ? "undivided" : "scores") });
     // Headings tell what was computed: without its mask a decoder sees later tokens.
     this.heading.textContent = t(`${this.kind}.${head.masked ? "masked" : this.masked ? "unmasked" : "free"}`);
     if (this.masked) this.masked.element.hidden = !head.masked;
-    if (head.masked) this.masked.update(head.masked, queries, keys, told);
-    this.weights.update(head.weights, queries, keys, told);
+    if (head.masked) this.masked.update(head.masked, queries, keys, caption);
+    this.weights.update(head.weights, queries, keys, caption);
     const usual = plain?.heads[chosen].weights, comparable = usual?.rows === head.weights.rows && usual.cols === head.weights.cols;
     this.difference.element.hidden = !comparable;
-    if (comparable) this.difference.update(ops.difference(head.weights, usual), queries, keys, told);
+    if (comparable) this.difference.update(ops.difference(head.weights, usual), queries, keys, caption);
     this.mixed.keyName = (key) => keys[key];
-    this.mixed.update(head.output, queries, null, told);
+    this.mixed.update(head.output, queries, null, caption);
     this.concat.update(attention.concat, queries, null, { current, path });
     this.joined.update(attention.output, queries, null, { current, path });
   }
@@ -173,10 +173,10 @@ export class OutputPart {
     const shares = probabilities.row(row), order = Array.from(shares.keys()).sort((a, b) => shares[b] - shares[a]).slice(0, 10);
     const most = shares[order[0]];
     this.list.replaceChildren(...order.map((id) => {
-      const told = [h("span", { class: "piece" }, this.names(id)), h("span", { class: "bar plus", style: `--share: ${shares[id] / most}` }), h("span", { class: "share" }, percent(shares[id])), h("span", { class: "log" }, `log ${number(Math.log(shares[id]), 3)}`)];
+      const line = [h("span", { class: "piece" }, this.names(id)), h("span", { class: "bar plus", style: `--share: ${shares[id] / most}` }), h("span", { class: "share" }, percent(shares[id])), h("span", { class: "log" }, `log ${number(Math.log(shares[id]), 3)}`)];
       const ask = ({ pointerType, target }) => (pointerType === "mouse" || target.matches(":focus-visible")) && this.app.inspector.show(this.probabilities, row, id, false);
       return h("li", { class: id === chosen ? "chosen" : "", onpointerenter: ask, onfocusin: ask }, this.choose
-        ? h("button", { type: "button", title: t("takeInstead"), onclick: () => this.choose(id) }, told) : h("span", { class: "line" }, told));
+        ? h("button", { type: "button", title: t("takeInstead"), onclick: () => this.choose(id) }, line) : h("span", { class: "line" }, line));
     }));
   }
 }

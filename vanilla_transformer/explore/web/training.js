@@ -10,11 +10,11 @@ export class TrainingPart {
     this.start = h("button", { type: "button", onclick: () => this.replay() }, t("replay", { count: steps.length }));
     this.frames = h("div", { class: "frames", role: "group", "aria-label": t("trainingTitle") });
     this.slider = h("input", { type: "range", min: 0, max: steps.length, step: 1, value: steps.length, "aria-label": t("moment"), oninput: () => this.goTo(Number(this.slider.value)) });
-    this.told = h("output", { class: "moment" }, this.name(null));
+    this.output = h("output", { class: "moment" }, this.name(null));
     this.plot = h("div", { class: "plot" });
     this.element = section("training", {
       paper: "5.2 · 5.3", colour: "norm", title: t("trainingTitle"), text: t("trainingText"),
-      body: [steps.length ? [h("div", { class: "sliders" }, h("label", { class: "slider wide" }, h("span", {}, t("moment")), this.slider, this.told), this.start), this.frames] : null, this.plot, h("p", { class: "place" }, app.inspector.place("5.3"))],
+      body: [steps.length ? [h("div", { class: "sliders" }, h("label", { class: "slider wide" }, h("span", {}, t("moment")), this.slider, this.output), this.start), this.frames] : null, this.plot, h("p", { class: "place" }, app.inspector.place("5.3"))],
     });
     this.curve = curve;
     this.drawn = null;
@@ -25,7 +25,7 @@ export class TrainingPart {
   }
 
   async goTo(at) {
-    this.told.textContent = this.name(this.moments[at]);
+    this.output.textContent = this.name(this.moments[at]);
     await this.app.goTo(this.moments[at]);
   }
 
@@ -47,7 +47,7 @@ export class TrainingPart {
   update() {
     const step = this.app.wanted;
     this.slider.value = this.moments.indexOf(step);
-    this.told.textContent = this.name(step);
+    this.output.textContent = this.name(step);
     const width = Math.max(280, this.plot.clientWidth || 640), height = 200, margin = { top: 14, right: 126, bottom: 44, left: 44 };
     const key = `${width} ${step}`;
     if (this.drawn === key || !this.curve.length) return;

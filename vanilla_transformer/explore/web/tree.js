@@ -9,12 +9,12 @@ export class TreePart {
   constructor(app) {
     this.app = app;
     const slider = (name, properties, words) => {
-      const told = h("output", {}), input = h("input", { type: "range", id: `tree-${name}`, ...properties, oninput: () => { told.textContent = input.value; app.search(name, Number(input.value)); } });
-      told.textContent = input.value;
-      return h("label", { class: "slider" }, h("span", {}, words), input, told);
+      const output = h("output", {}), input = h("input", { type: "range", id: `tree-${name}`, ...properties, oninput: () => { output.textContent = input.value; app.search(name, Number(input.value)); } });
+      output.textContent = input.value;
+      return h("label", { class: "slider" }, h("span", {}, words), input, output);
     };
     const { width, alpha, google } = app.settings;
-    this.told = h("p", { class: "told-node", role: "status" }, t("treeHint"));
+    this.hint = h("p", { class: "node-hint", role: "status" }, t("treeHint"));
     this.plot = h("div", { class: "plot scrolls", tabIndex: 0, role: "group", "aria-label": t("treeLabel"), onkeydown: (event) => this.key(event) });
     this.stop = h("p", { class: "stop" });
     this.table = h("div", { class: "sheet open" });
@@ -23,7 +23,7 @@ export class TreePart {
       body: [
         h("div", { class: "sliders" }, slider("width", { min: 1, max: 8, step: 1, value: width }, t("beamWidth")), slider("alpha", { min: 0, max: Math.max(1, alpha), step: 0.05, value: alpha }, t("alpha"))),
         h("p", { class: "key", "aria-hidden": "true" }, ["running", "ended", "dropped", "bestPath"].map((name) => h("span", {}, h("span", { class: `dot ${name}` }), t(name)))),
-        this.plot, this.told, this.stop, h("p", { class: "place" }, app.inspector.place("6.1")), h("h4", {}, t("hypotheses")), this.table,
+        this.plot, this.hint, this.stop, h("p", { class: "place" }, app.inspector.place("6.1")), h("h4", {}, t("hypotheses")), this.table,
       ],
     });
   }
@@ -49,7 +49,7 @@ export class TreePart {
     this.groups = svg.append("g").selectAll("g").data(nodes).join("g")
       .attr("class", (node) => `node ${node.fate} ${path.has(node) ? "best" : ""} ${node.length > step + 1 ? "later" : ""}`)
       .attr("transform", (node) => `translate(${x(node)},${y(node)})`)
-      .on("pointerenter click", (_, node) => this.tell(node));
+      .on("pointerenter click", (_, node) => this.describe(node));
     this.groups.append("rect").attr("class", "target").attr("x", -10).attr("y", -LINE / 2).attr("width", column - 12).attr("height", LINE);
     this.groups.filter((node) => node.fate === "ended").append("rect").attr("class", "end").attr("x", -6).attr("y", -6).attr("width", 12).attr("height", 12).attr("rx", 2);
     this.groups.filter((node) => node.fate !== "ended").append("circle").attr("r", (node) => (node.fate === "dropped" ? 3 : 5.5));
@@ -80,16 +80,16 @@ export class TreePart {
     if (!next) return;
     event.preventDefault();
     const found = next();
-    if (found) this.tell(found);
+    if (found) this.describe(found);
   }
 
-  tell(node) {
+  describe(node) {
     const { model } = this.app, { alpha, google, width } = this.settings, before = node.parent?.score ?? 0;
     this.node = node;
     this.groups.classed("touched", (one) => one === node);
     const words = { text: model.decode(node.tokens) || "∅", before: number(before, 4), logp: number(node.logp, 4), score: number(node.score, 4), piece: model.piece(node.token), p: number(Math.exp(node.logp), 4) };
     const end = node.fate === "ended" && width > 1 ? t("nodeEnded", { penalty: formula(node.length, alpha, google), divisor: number(node.divisor, 4), final: number(node.final, 4) }) : t(`node.${node.fate}`);
-    this.told.textContent = `${t("nodeTold", words)} ${end}`;
+    this.hint.textContent = `${t("nodeTold", words)} ${end}`;
   }
 
   tableOf(best, settings) {

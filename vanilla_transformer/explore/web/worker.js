@@ -9,11 +9,11 @@ const models = new Map();
 /** The newest question of each kind. */
 const latest = {};
 
-onmessage = async ({ data: { number, step, call, asked, about, weights } }) => {
+onmessage = async ({ data: { number, step, call, request, about, weights } }) => {
   if (weights) models.set(step, new Model(about, weights, step));
   latest[call] = number;
   try {
-    postMessage({ number, reply: await compute(number, call, models.get(step), asked) });
+    postMessage({ number, reply: await compute(number, call, models.get(step), request) });
   } catch (error) {
     postMessage({ number, error: error.message });
   }
@@ -22,10 +22,10 @@ onmessage = async ({ data: { number, step, call, asked, about, weights } }) => {
 const others = () => new Promise((resume) => setTimeout(resume));
 
 /** What `call` gives, or null where that has been asked anew. */
-async function compute(number, call, model, asked) {
+async function compute(number, call, model, request) {
   await others(); // Who types fast has asked again.
   if (number !== latest[call]) return null;
-  const work = computation[call](model, asked);
+  const work = computation[call](model, request);
   if (!work.next) return work;
   for (let since = performance.now(); number === latest[call];) {
     const { done, value } = work.next();
