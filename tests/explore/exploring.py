@@ -43,8 +43,7 @@ def run_of(model: torch.nn.Module, folder: Path, steps: list[int]) -> Path:
         file = folder / "checkpoints" / f"step-{step:08d}" / "model.safetensors"
         file.parent.mkdir(parents=True)
         save_file(weights, file, metadata={"format": "pt"})
-        state = {"progress": {"step": step}, "files": {file.name: file.stat().st_size}}
-        file.with_name("checkpoint.json").write_text(json.dumps(state))
+        file.with_name("checkpoint.json").write_text(json.dumps({"progress": {"step": step}}))
     (folder / "metrics.jsonl").write_text('{"step": 10, "loss": 2.5}\n{"step": 10, "dev_loss": 2.25}\n{"step"')
     return folder
 

@@ -248,7 +248,7 @@ def test_a_loss_that_is_no_number_ends_the_run_with_a_word_in_its_log_and_harms_
     with at_update(7, spoil(float("nan"))), refused(DivergenceError, "step 8", "checkpoints", "--learning-rate-scale"):
         train(mine)
     assert "NaN or infinite at step 8" in (tmp_path / "model" / "train.log").read_text().splitlines()[-1]
-    newest = latest_checkpoint(tmp_path / "model" / "checkpoints", print)
+    newest = latest_checkpoint(tmp_path / "model" / "checkpoints")
     assert newest.step == 6
     assert all(weight.isfinite().all() for weight in load_file(newest.path / "model.safetensors").values())
 

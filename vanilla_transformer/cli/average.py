@@ -8,7 +8,7 @@ from typing import Annotated
 from tyro.conf import Positional, arg
 
 from vanilla_transformer.atomic_files import atomic_directory
-from vanilla_transformer.cli.files import check_new_directory, warn
+from vanilla_transformer.cli.files import check_new_directory
 from vanilla_transformer.errors import RunError
 from vanilla_transformer.options import OptionalCount
 from vanilla_transformer.recipe.reading import load_recipe
@@ -41,7 +41,7 @@ class Average:
         recipe = load_recipe(run.path / RECIPE)
         summary, number = Summary.read(run.summary), self.last or recipe.run.average_checkpoints
         last_step = summary.steps if summary else None
-        checkpoints = checkpoints_to_average(run.checkpoints, recipe.run.save_steps, last_step, number, warn)
+        checkpoints = checkpoints_to_average(run.checkpoints, recipe.run.save_steps, last_step, number)
         if not checkpoints:
             raise RunError(f"There is no checkpoint in {run.path} to make a model of.")
         model, _ = build_model(recipe, task_for(recipe))

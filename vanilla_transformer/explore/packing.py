@@ -1,6 +1,6 @@
 """A model's weights as a browser reads them: float32 in one file, and earlier checkpoints in 8 bits."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -67,14 +67,14 @@ def distinct(places: Mapping[str, Tensor]) -> list[str]:
     return [by_offset[offset] for offset in sorted(by_offset)]
 
 
-def checkpoints_that_fit(run: Path, size: int, room: int, report: Callable[[str], None]) -> list[Checkpoint]:
+def checkpoints_that_fit(run: Path, size: int, room: int) -> list[Checkpoint]:
     """Chooses as many of a run's checkpoints as fit, denser at the start, where more is learned.
 
     Args:
         size: Bytes of one checkpoint in 8 bits.
         room: Bytes available for all.
     """
-    there = list_checkpoints(run / "checkpoints", report)
+    there = list_checkpoints(run / "checkpoints")
     count = min(_MAX_CHECKPOINTS, room // size, len(there))
     if count < 1:
         return []

@@ -191,7 +191,7 @@ def _training(
 ) -> dict[str, object] | None:
     """Writes the weights of checkpoints that fit, and returns their steps and the run's learning curve."""
     steps, size = [], len(pack_8_bits(model.state_dict(), places))
-    for checkpoint in checkpoints_that_fit(run, size, MAX_BYTES - weights, report):
+    for checkpoint in checkpoints_that_fit(run, size, MAX_BYTES - weights):
         found = weights_of(checkpoint, places)
         if found is None:
             report(f"Step {checkpoint.step} of the training is left out: its weights do not fit this model.")

@@ -3,10 +3,11 @@
 import dataclasses
 import json
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import TYPE_CHECKING
 
 import torch
@@ -46,11 +47,10 @@ class Progress:
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A checkpoint directory, with the progress of its run and the sizes of its files in bytes."""
+    """A checkpoint directory, with the progress of its run."""
 
     path: Path
     progress: Progress
-    files: dict[str, int]
 
     @property
     def step(self) -> int:
@@ -60,24 +60,13 @@ class Checkpoint:
     @property
     def resumable(self) -> bool:
         """Tells whether it also holds the optimizer and the random states."""
-        return OPTIMIZER in self.files
-
-    def damage(self) -> str | None:
-        """Names a file that is missing or cut, or None."""
-        for name, size in self.files.items():
-            try:
-                found = (self.path / name).stat().st_size
-            except OSError as error:
-                return f"{name} cannot be read ({error.strerror})"
-            if found != size:
-                return f"{name} has {found:,} bytes instead of {size:,}"
-        return None
+        return (self.path / OPTIMIZER).is_file()
 
     def keep_weights_alone(self) -> None:
-        """Deletes all that only a resumed run needs."""
-        _write_state(self.path, self.progress, [self.path / WEIGHTS])
-        for name in self.files.keys() - {WEIGHTS}:
-            (self.path / name).unlink(missing_ok=True)
+        """Deletes all that only a resumed run needs, the optimizer last: after a kill the rest goes the next time."""
+        for file in sorted(self.path.iterdir(), key=lambda file: file.name == OPTIMIZER):
+            if file.name not in (WEIGHTS, STATE):
+                file.unlink()
 
 
 def save_plain_weights(accelerator: "Accelerator", model: torch.nn.Module) -> None:
@@ -119,15 +108,10 @@ def _commit(partial: Path, progress: Progress) -> None:
     files = [file for file in partial.iterdir() if file.is_file()]
     for file in files:
         sync(file)
-    _write_state(partial, progress, files)
+    atomic_write_text(partial / STATE, json.dumps({"progress": dataclasses.asdict(progress)}, indent=1))
     sync(partial)
     partial.rename(partial.with_name(partial.name.removeprefix(PARTIAL)))
     sync(partial.parent)
-
-
-def _write_state(directory: Path, progress: Progress, files: list[Path]) -> None:
-    state = {"progress": dataclasses.asdict(progress), "files": {file.name: file.stat().st_size for file in files}}
-    atomic_write_text(directory / STATE, json.dumps(state, indent=1))
 
 
 def _cannot_write(directory: Path, step: int, error: Exception) -> RunError:
@@ -140,50 +124,46 @@ def _cannot_write(directory: Path, step: int, error: Exception) -> RunError:
     )
 
 
-def list_checkpoints(directory: Path, report: Callable[[str], None] = lambda message: None) -> list[Checkpoint]:
-    """Returns the checkpoints in `directory`, oldest first; what looks like one and is none is reported."""
-    checkpoints = []
-    for path in _paths(directory):
-        try:
-            state = json.loads((path / STATE).read_text(encoding="utf-8"))
-            checkpoints.append(Checkpoint(path, Progress(**state["progress"]), state["files"]))
-        except (OSError, ValueError, TypeError, LookupError):
-            report(f"Skipped checkpoint {path.name}: its {STATE} is missing or damaged.")
-    return checkpoints
+def load_checkpoint(accelerator: "Accelerator", checkpoint: Checkpoint) -> None:
+    """Restores weights, optimizer, schedule and random states; called by all processes."""
+    try:
+        accelerator.load_state(str(checkpoint.path))
+    except (RuntimeError, EOFError, UnpicklingError) as error:
+        reason = str(error).partition("\n")[0]
+        raise RunError(
+            f"{checkpoint.path} cannot be read ({reason}): delete it to resume from the checkpoint before it."
+        ) from error
 
 
-def _paths(directory: Path) -> list[Path]:
-    return [path for path in sorted(directory.glob("step-*")) if path.name.removeprefix("step-").isdecimal()]
+def list_checkpoints(directory: Path) -> list[Checkpoint]:
+    """Returns the checkpoints in `directory`, oldest first."""
+    states = sorted(directory.glob(f"step-*/{STATE}"))
+    return [Checkpoint(file.parent, Progress(**json.loads(file.read_bytes())["progress"])) for file in states]
 
 
 def has_checkpoints(directory: Path) -> bool:
-    """Tells whether anything in `directory` has the name of a checkpoint, complete or not."""
-    return bool(_paths(directory))
+    """Tells whether there is a checkpoint in `directory`."""
+    return any(directory.glob(f"step-*/{STATE}"))
 
 
-def latest_checkpoint(directory: Path, report: Callable[[str], None]) -> Checkpoint | None:
-    """Returns the latest checkpoint to resume from whose files are all there; skipped ones are reported."""
-    for checkpoint in reversed(list_checkpoints(directory, report)):
-        if not checkpoint.resumable:
-            continue
-        damage = checkpoint.damage()
-        if damage is None:
-            return checkpoint
-        report(f"Skipped checkpoint {checkpoint.path.name}: {damage}.")
-    if has_checkpoints(directory):
+def latest_checkpoint(directory: Path) -> Checkpoint | None:
+    """Returns the latest checkpoint to resume from; None before the first."""
+    checkpoints = list_checkpoints(directory)
+    resumable = [one for one in checkpoints if one.resumable]
+    if checkpoints and not resumable:
         raise RunError(
-            f"None of the checkpoints in {directory} can be resumed, for the reasons above: restore the missing "
-            "files; to start over, delete the directory or choose another --output."
+            f"None of the checkpoints in {directory} has its {OPTIMIZER}: restore the files, or to start over choose "
+            "another --output."
         )
-    return None
+    return resumable[-1] if resumable else None
 
 
 def delete_checkpoints_after(directory: Path, step: int) -> None:
     """Deletes partially written checkpoints, and those after the step that the run resumes from."""
     remove_partial_files(directory)
-    for path in _paths(directory):
-        if int(path.name.removeprefix("step-")) > step:
-            _delete(path)
+    for checkpoint in list_checkpoints(directory):
+        if checkpoint.step > step:
+            _delete(checkpoint.path)
 
 
 def remove_partial_files(directory: Path) -> None:
@@ -192,14 +172,12 @@ def remove_partial_files(directory: Path) -> None:
         _delete(path)
 
 
-def checkpoints_to_average(
-    directory: Path, save_steps: int, last_step: int | None, number: int, report: Callable[[str], None]
-) -> list[Checkpoint]:
+def checkpoints_to_average(directory: Path, save_steps: int, last_step: int | None, number: int) -> list[Checkpoint]:
     """Returns the last `number` checkpoints for the average of section 6.1.
 
     Only regular checkpoints and the one of the last step count: one written on a signal must not change the result.
     """
-    return _regular(list_checkpoints(directory, report), save_steps, last_step)[-number:]
+    return _regular(list_checkpoints(directory), save_steps, last_step)[-number:]
 
 
 def _regular(checkpoints: list[Checkpoint], save_steps: int, last_step: int | None) -> list[Checkpoint]:

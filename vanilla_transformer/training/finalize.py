@@ -90,18 +90,18 @@ def _load_mean_of_checkpoints(context: RunContext, model: torch.nn.Module, progr
 
     Where a run started from a trained model, which may have been better, that of the lowest loss on dev is loaded.
     """
-    recipe, directory, report = context.recipe, context.run.checkpoints, context.logger.info
+    recipe, directory = context.recipe, context.run.checkpoints
 
     def chosen() -> list[Checkpoint]:
         if recipe.start.from_model is not None and progress.best_dev_loss is not None:
-            return [one for one in list_checkpoints(directory, report) if one.step == progress.best_step]
+            return [one for one in list_checkpoints(directory) if one.step == progress.best_step]
         run = recipe.run
-        return checkpoints_to_average(directory, run.save_steps, progress.step, run.average_checkpoints, report)
+        return checkpoints_to_average(directory, run.save_steps, progress.step, run.average_checkpoints)
 
     checkpoints = from_main_process(chosen)
     load_average(model, [checkpoint.path for checkpoint in checkpoints])
     steps = [checkpoint.step for checkpoint in checkpoints]
-    report(f"The model is {describe_weights(steps)}.")
+    context.logger.info(f"The model is {describe_weights(steps)}.")
     return steps
 
 

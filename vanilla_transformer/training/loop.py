@@ -28,6 +28,7 @@ from vanilla_transformer.training.checkpoints import (
     Progress,
     delete_checkpoints_after,
     has_checkpoints,
+    load_checkpoint,
     prune_checkpoints,
     save_checkpoint,
     save_plain_weights,
@@ -255,7 +256,7 @@ class TrainingLoop:
                     f"The text of {name} has changed since the run in {self.checkpoints.parent} began: restore it, "
                     "or name another output directory."
                 )
-        self.accelerator.load_state(str(checkpoint.path))
+        load_checkpoint(self.accelerator, checkpoint)
         self.logger.info(f"Going on from the checkpoint of step {checkpoint.step:,}.")
         if self.progress.processes != begun.processes:
             self.logger.info(

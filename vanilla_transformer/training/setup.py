@@ -84,7 +84,7 @@ def start_run(recipe: Recipe, begun: float | None = None) -> Iterator[RunContext
                 "one output directory, on a disk that they share."
             )
         resolved = _resolve(inputs.recipe, inputs, accelerator, logger)
-        checkpoint = from_main_process(partial(latest_checkpoint, run.checkpoints, logger.info))
+        checkpoint = from_main_process(partial(latest_checkpoint, run.checkpoints))
         earlier = 0.0 if checkpoint is None else checkpoint.progress.seconds
         budget = TimeBudget(resolved.optimization.max_minutes, called if begun is None else begun, called, earlier)
         try:
