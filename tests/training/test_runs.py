@@ -40,7 +40,6 @@ from vanilla_transformer.tasks import get_task
 from vanilla_transformer.training.checkpoints import latest_checkpoint
 from vanilla_transformer.training.inputs import make_plan
 from vanilla_transformer.training.loop import TrainingLoop, train
-from vanilla_transformer.training.run_directory import RunDirectory
 
 TASK = get_task("translation")
 
@@ -415,41 +414,18 @@ def test_a_given_number_of_steps_that_fits_is_taken(recipe, tmp_path, a_second_e
     assert run.summary.steps == 9 and load_recipe(run / "recipe.yaml").optimization.warmup_steps == 20
 
 
-def test_a_stopped_run_is_made_a_model_when_asked(recipe, tmp_path, train_until):
+def test_a_stopped_run_is_made_a_model_when_asked(recipe, tmp_path, train_until, capsys):
     mine = into(recipe, tmp_path / "model")
     train_until(mine, 14)
     with refused(ModelError, str(tmp_path / "model" / "recipe.yaml"), "--finish"):
         load_model(tmp_path / "model")
     assert main(["train", "--finish", "--output", str(tmp_path / "model")]) == 1  # Without the run's other options.
-    assert not (tmp_path / "model" / "finish").exists()
+    assert main(["train", "--finish", "--output", str(tmp_path / "none")]) == 1
+    assert "no checkpoint in " + str(tmp_path / "none") in capsys.readouterr().err and not (tmp_path / "none").exists()
     assert main(["train", str(tmp_path / "model" / "recipe.yaml"), "--finish"]) == 0
     assert json.loads((tmp_path / "model" / "summary.json").read_text())["averaged_steps"] == [6, 9, 12]
     load_model(tmp_path / "model")
-    assert not (tmp_path / "model" / "finish").exists()
     assert train(mine).summary.steps == 30
-
-
-def test_a_running_run_ends_with_a_model_when_asked(recipe, tmp_path):
-    mine = into(recipe, tmp_path / "model")
-    process = in_background(mine, slowly)
-    wait_for((tmp_path / "model" / "metrics.jsonl").exists, process)
-    assert RunDirectory(tmp_path / "model").request_finish()
-    assert exit_code(process) == 0
-    steps = json.loads((tmp_path / "model" / "summary.json").read_text())["steps"]
-    assert 4 <= steps < 30
-    assert_same_run(train(into(recipe, tmp_path / "again", max_steps=steps)), tmp_path / "model")
-
-
-def test_only_a_run_with_a_checkpoint_can_be_finished(recipe, undisturbed, tmp_path):
-    for place in (tmp_path, tmp_path / "none"):
-        with refused(RunError, str(place)):
-            RunDirectory(place).request_finish()
-    begun = RunDirectory(tmp_path / "model")
-    begun.open(recipe)
-    begun.unlock()
-    with refused(RunError, "checkpoint"):
-        begun.request_finish()
-    assert not RunDirectory(undisturbed).request_finish() and not (undisturbed / "finish").exists()
 
 
 def test_translations_shown_while_it_learns_change_nothing(recipe, undisturbed, tmp_path, monkeypatch):

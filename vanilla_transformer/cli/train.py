@@ -1,7 +1,6 @@
 """`vanilla-transformer train`: train a model from a recipe, or from parallel text alone."""
 
 import os
-import sys
 from dataclasses import dataclass
 from functools import partial
 from typing import Annotated
@@ -28,8 +27,7 @@ class Train:
     """
 
     name: Annotated[str | None, Positional, arg(metavar="[RECIPE]", help=RECIPE_HELP, help_behavior_hint="")] = None
-    #: End the run of this output directory with the model that it has: averaged, scored, with its card. It may have
-    #: been stopped, or be running elsewhere; then it ends with its present step.
+    #: End a stopped run with the model of its last checkpoints: averaged, scored, with its card.
     finish: Flag = False
     recipe: Annotated[Recipe, arg(name="")] = Recipe()
 
@@ -42,21 +40,9 @@ class Train:
 
     def run(self) -> None:
         """Trains and prints the model directory, from one process only."""
-        from vanilla_transformer.training.processes import (
-            is_launched,
-            is_main_process,
-            launch,
-            processes_for,
-            run_worker,
-        )
-        from vanilla_transformer.training.run_directory import RunDirectory, output_path
+        from vanilla_transformer.training.processes import launch, processes_for, run_worker
 
         recipe = self.settled()
-        if self.finish and is_main_process():
-            trains_elsewhere = RunDirectory(output_path(recipe)).request_finish()
-            if trains_elsewhere and not is_launched():
-                print(f"The run in {recipe.run.output} ends with its present step.", file=sys.stderr)
-                return
         processes = processes_for(recipe)
         if processes > 1:
             launch(processes, recipe, *["--finish"] * self.finish)

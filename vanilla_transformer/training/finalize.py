@@ -75,7 +75,6 @@ def finalize(context: RunContext, model: PreTrainedModel, progress: Progress) ->
     for example, answer in zip(examples, answers, strict=True):
         print(example, answer, sep="\t", flush=True)
     shutil.rmtree(run.prepared, ignore_errors=True)
-    run.finish.unlink(missing_ok=True)
     summary.write(run.summary)
     place = shlex.quote(str(run.path))
     use = [f"{task.command} {place} < FILE"] if task.command != "evaluate" else []

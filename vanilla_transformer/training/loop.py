@@ -50,7 +50,7 @@ from vanilla_transformer.training.processes import (
     is_launched,
     is_main_process,
 )
-from vanilla_transformer.training.run_directory import AlreadyFinished, output_path
+from vanilla_transformer.training.run_directory import AlreadyFinished, RunDirectory, output_path
 from vanilla_transformer.training.setup import RunContext, start_run
 from vanilla_transformer.training.summary import TrainedRun
 
@@ -98,14 +98,17 @@ def train_by(recipe: Recipe, *, finish: bool = False, begun: float | None = None
         finish: A run that was stopped ends with the model of its last checkpoint.
         begun: When the command began, on the clock of `time.perf_counter`; the call itself if None.
     """
+    output = output_path(recipe)
+    if finish and not has_checkpoints(RunDirectory(output).checkpoints):
+        raise RunError(f"There is no checkpoint in {output} to make a model of.")
     try:
         with explain_lost_processes(), start_run(recipe, begun) as context:
             _follow(context, finish)
-            return TrainedRun(context.run.path)
+            return TrainedRun(output)
     except AlreadyFinished as finished:
         if is_main_process():
             print(finished, file=sys.stderr)
-        return TrainedRun(output_path(recipe))
+        return TrainedRun(output)
 
 
 def _follow(context: RunContext, finish: bool) -> None:
@@ -119,9 +122,9 @@ def _follow(context: RunContext, finish: bool) -> None:
     recipe = loop.recipe
     if accelerator.is_main_process:
         run.reopen(recipe)
-        if finish:
-            run.finish.touch()
-    with StopRequest(run.finish, context.budget.last_step_by) as stop:
+    if finish:
+        loop.max_steps = loop.progress.step
+    with StopRequest(context.budget.last_step_by) as stop:
         loop.run(stop)
     step = loop.progress.step
     if not loop.is_over:

@@ -257,17 +257,16 @@ class StopRequest:
     that the program around Python handles stays with it.
 
     Args:
-        finish: A file whose existence ends the run with the model that it has.
         last_step_by: The end of the last step on the clock of `time.perf_counter`.
     """
 
-    def __init__(self, finish: Path | None = None, last_step_by: float = math.inf) -> None:
-        self.signal, self.finish, self.last_step_by = 0, finish, last_step_by
+    def __init__(self, last_step_by: float = math.inf) -> None:
+        self.signal, self.last_step_by = 0, last_step_by
         self._previous: dict[int, Callable[[int, FrameType | None], object] | int | None] = {}
 
     def is_last_step(self) -> bool:
-        """Tells whether the run ends with the step that is done, by its time or by request."""
-        return time.perf_counter() >= self.last_step_by or (self.finish is not None and self.finish.exists())
+        """Tells whether the run ends with the step that is done, because its time is over."""
+        return time.perf_counter() >= self.last_step_by
 
     def __call__(self, signum: int, frame: FrameType | None) -> None:
         """Handles a signal; a second Ctrl-C ends the process without waiting.

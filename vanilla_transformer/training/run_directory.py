@@ -48,14 +48,12 @@ class RunDirectory:
     Attributes:
         prepared: The corpus in tokens, kept as long as the run needs it.
         metrics: One JSON object per line for every log line and every measurement on `dev`.
-        finish: Its existence ends the run with the model that it has.
         summary: Written last: a run is finished once it exists.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.checkpoints, self.prepared = path / "checkpoints", path / "prepared"
-        self.finish = path / "finish"
         self.metrics, self.log, self.summary = path / "metrics.jsonl", path / "train.log", path / SUMMARY
         # Not the soft lock: a killed process leaves it behind, and the next would wait for it in vain.
         self._lock = FileLock(path / LOCK, blocking=False, thread_local=False, fallback_to_soft=False)
@@ -89,34 +87,13 @@ class RunDirectory:
                 (self.path / LOCK).unlink()
             self._lock.release()
 
-    def request_finish(self) -> bool:
-        """Requests that the process training here end with the model that it has; tells whether there is one.
-
-        If there is none, nothing is written: the caller trains, and makes the request once all else is checked.
-        """
-        if not (self.path / RECIPE).is_file():
-            raise RunError(f"There is no run in {self.path}.")
-        if self.summary.is_file():
-            return False
-        try:
-            self.lock()
-        except RunError:
-            self.finish.touch()
-            return True
-        try:
-            if not has_checkpoints(self.checkpoints):
-                raise RunError(f"There is no checkpoint in {self.path} to make a model of.")
-            return False
-        finally:
-            self.unlock()
-
     def lock(self) -> None:
         """Keeps others from training in the directory until `unlock`."""
         try:
             self._lock.acquire()
         except Timeout:
             raise RunError(
-                f"Another process is training in {self.path}: wait until it ends, or name another directory."
+                f"Another process is training in {self.path}: stop it or wait for it, or name another directory."
             ) from None
         except PermissionError:  # The lock may be another user's, whose run nothing else would protect.
             raise
