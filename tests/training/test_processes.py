@@ -262,17 +262,6 @@ def test_a_process_that_finds_another_text_is_refused(recipe, tmp_path):
     assert not (tmp_path / "model" / "checkpoints").exists()
 
 
-def test_the_launcher_finds_no_half_of_an_error(tmp_path, monkeypatch):
-    monkeypatch.setattr(sys, "platform", "one where no signal is asked for")
-    for name, value in {"TORCHELASTIC_RUN_ID": "a run", "TORCHELASTIC_ERROR_FILE": str(tmp_path / "error")}.items():
-        monkeypatch.setenv(name, value)
-    dump = json.dump
-    monkeypatch.setattr(json, "dump", lambda *given: (dump(*given), (tmp_path / "error").touch(exist_ok=False)))
-    with pytest.raises(ZeroDivisionError):
-        processes.run_worker(lambda: 1 / 0)
-    assert "division by zero" in json.loads((tmp_path / "error").read_text())["message"]["message"]
-
-
 def test_a_signal_that_the_program_around_python_handles_stays_with_it(monkeypatch):
     monkeypatch.setattr(signal, "signal", lambda *handler: pytest.fail("taken"))
     monkeypatch.setattr(signal, "getsignal", lambda signum: None)

@@ -2,7 +2,6 @@
 
 import os
 from dataclasses import dataclass
-from functools import partial
 from typing import Annotated
 
 from tyro.conf import Positional, arg
@@ -40,25 +39,21 @@ class Train:
 
     def run(self) -> None:
         """Trains and prints the model directory, from one process only."""
-        from vanilla_transformer.training.processes import launch, processes_for, run_worker
+        from vanilla_transformer.training.processes import end_with_launcher, is_main_process, launch, processes_for
 
         recipe = self.settled()
         processes = processes_for(recipe)
         if processes > 1:
             launch(processes, recipe, *["--finish"] * self.finish)
-        else:
-            run_worker(partial(_train, recipe, self.finish))
+            return
+        end_with_launcher()
+        from vanilla_transformer.training.loop import train_by
+
+        begun = os.environ.get(BEGUN)
+        run = train_by(recipe, finish=self.finish, begun=None if begun is None else float(begun))
+        if is_main_process():
+            print(run)
 
     def settled(self) -> Recipe:
         """Returns the recipe of the options; what they replace of a named recipe takes its settings along."""
         return self.recipe if self.name is None else named_recipe(self.name, self.recipe.options)
-
-
-def _train(recipe: Recipe, finish: bool) -> None:
-    from vanilla_transformer.training.loop import train_by
-    from vanilla_transformer.training.processes import is_main_process
-
-    begun = os.environ.get(BEGUN)
-    run = train_by(recipe, finish=finish, begun=None if begun is None else float(begun))
-    if is_main_process():
-        print(run)

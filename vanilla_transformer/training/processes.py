@@ -28,10 +28,9 @@ from accelerate.utils import (
     patch_environment,
 )
 from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException, Std
-from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ErrorHandler, ProcessFailure, record
+from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
-from vanilla_transformer.atomic_files import atomic_replace
 from vanilla_transformer.errors import RecipeError, RunError
 from vanilla_transformer.evaluation import ALONE, Processes
 from vanilla_transformer.machine import OWN_LAUNCHER, own_threads, usable_cores
@@ -124,11 +123,11 @@ def launch(number: int, recipe: Recipe, *options: str) -> None:
             except SignalException as stopped:
                 raise SystemExit(128 + stopped.sigval) from None
             except ChildFailedError as error:
-                _explain(error.failures, number)
+                _explain(error.failures, number, Path(folder))
 
 
-def _explain(failures: dict[int, ProcessFailure], number: int) -> NoReturn:
-    """Raises an error about the process that ended first, unless the main one has said why it did."""
+def _explain(failures: dict[int, ProcessFailure], number: int, logs: Path) -> NoReturn:
+    """Raises an error about the process that ended first, unless the main one has printed why it did."""
     again = "run the same command again to continue from the last checkpoint"
     for rank, failure in failures.items():
         # The launcher ends the others by SIGTERM.
@@ -141,29 +140,17 @@ def _explain(failures: dict[int, ProcessFailure], number: int) -> NoReturn:
         if failure.exitcode > 0 and failure.exitcode != _LOST:
             if rank == 0:
                 raise SystemExit(failure.exitcode)
-            recorded: Any = failure.message
-            raise RunError(f"Process {rank} of {number} has failed: {recorded['message'].partition(': ')[2]}")
+            printed = next(logs.glob(f"*/*/{rank}/stderr.log")).read_text(encoding="utf-8")
+            reason = printed.rpartition("error: ")[2].partition("\n")[0]
+            raise RunError(f"Process {rank} of {number} has failed: {reason}")
     raise RunError(f"The {number} processes of the run have lost contact with each other: {again}.")
 
 
-class _WholeErrorFile(ErrorHandler):
-    """Writes the file of an error that the launcher reads whole or not at all: of a half it would itself fail."""
-
-    def record_exception(self, e: BaseException) -> None:
-        if file := os.environ.get("TORCHELASTIC_ERROR_FILE"):
-            with atomic_replace(Path(file)) as whole, patch_environment(TORCHELASTIC_ERROR_FILE=whole):
-                super().record_exception(e)
-
-
-def run_worker(work: Callable[[], None]) -> None:
-    """Does the work of a process; under torch's launcher, ends with it, and lets it report why the work failed."""
-    if "TORCHELASTIC_RUN_ID" not in os.environ:
-        return work()
-    if sys.platform == "linux":
-        # Workers have sessions of their own: when their launcher is killed, nothing else would end them.
+def end_with_launcher() -> None:
+    """Has the system end this worker with its launcher: it has a session of its own, so nothing else would."""
+    if sys.platform == "linux" and "TORCHELASTIC_RUN_ID" in os.environ:
         set_parent_death_signal = 1  # From Linux's sys/prctl.h.
         ctypes.CDLL(None, use_errno=True).prctl(set_parent_death_signal, signal.SIGKILL)
-    return record(work, _WholeErrorFile())()
 
 
 @contextmanager
