@@ -11,22 +11,7 @@ class CorpusError(ValueError):
 
 
 class VocabularyError(ValueError):
-    """The texts cannot give a vocabulary of the requested size.
-
-    Attributes:
-        available: The size that they can give.
-    """
-
-    def __init__(self, vocab_size: int, available: int) -> None:
-        super().__init__(vocab_size, available)
-        self.vocab_size = vocab_size
-        self.available = available
-
-    def __str__(self) -> str:
-        return (
-            f"The texts yield a vocabulary of at most {self.available} entries, not {self.vocab_size}: ask "
-            f"for {self.available} or fewer, or give more text."
-        )
+    """The texts cannot give a vocabulary of the requested size."""
 
 
 class RecipeError(ValueError):

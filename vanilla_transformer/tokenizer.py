@@ -58,6 +58,7 @@ def train_tokenizer(
     ends: bool = True,
     mask_token: bool = False,
     lowercase: bool = False,
+    or_fewer: bool = False,
 ) -> VanillaTransformerTokenizer:
     """Learns a vocabulary; the same texts in the same order give the same vocabulary.
 
@@ -76,6 +77,7 @@ def train_tokenizer(
         mask_token: Whether there is a `<mask>`; the space before it is part of the masked text.
         lowercase: Whether text is lower-cased before it is split; a target (`text_target=`) keeps its case. The
             texts given here are learned as they are: see `lowercased`.
+        or_fewer: Whether texts that cannot give that many types may give fewer.
 
     Raises:
         VocabularyError: The texts cannot give that many types.
@@ -94,8 +96,11 @@ def train_tokenizer(
     else:
         tokenizer = _learn_sub_words(texts, pieces, algorithm, ends)
     available = tokenizer.get_vocab_size() + mask_token
-    if vocab_size is not None and available < vocab_size:
-        raise VocabularyError(vocab_size, available)
+    if vocab_size is not None and available < vocab_size and not or_fewer:
+        raise VocabularyError(
+            f"The texts yield a vocabulary of at most {available} entries, not {vocab_size}: ask for {available} or "
+            "fewer, or give more text."
+        )
     special_tokens = dict(SPECIAL_TOKENS)
     if mask_token:
         special_tokens["mask_token"] = "<mask>"

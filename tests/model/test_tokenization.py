@@ -104,9 +104,7 @@ def test_plain_text_is_never_taken_for_control(
 @pytest.mark.parametrize("algorithm", ["bpe", "wordpiece"])
 def test_no_piece_is_learned_that_spells_a_special_token(algorithm: str):
     corpus = ["</s></s></s> </s> a</s>b <pad><s><unk> </s>'</s> s<pad>s"] * 50
-    with pytest.raises(VocabularyError) as error:
-        train_tokenizer(corpus, 10_000, algorithm)
-    tokenizer = train_tokenizer(corpus, error.value.available, algorithm)
+    tokenizer = train_tokenizer(corpus, 10_000, algorithm, or_fewer=True)
     assert sorted(token for token in tokenizer.get_vocab() if token.strip("Ġ'") in SPECIAL) == sorted(SPECIAL)
     assert plain_text(tokenizer)("</s>")["input_ids"].count(tokenizer.eos_token_id) == 1
     again = tokenizer.train_new_from_iterator(["Häuser"] * 2, 300)
@@ -137,13 +135,14 @@ def test_vocabulary_has_the_size_asked_for_or_the_error_tells_the_largest(
     try:
         tokenizer = train_tokenizer(iter(texts), vocab_size, algorithm)
     except VocabularyError as error:
-        assert 260 <= error.available < vocab_size
-        assert str(error.available) in str(error)
-        assert str(vocab_size) in str(error)
+        fewer = train_tokenizer(texts, vocab_size, algorithm, or_fewer=True)
+        assert 260 <= (available := len(fewer)) < vocab_size
+        assert f"at most {available} entries, not {vocab_size}" in str(error)
         with pytest.raises(VocabularyError):
-            train_tokenizer(texts, error.available + 1, algorithm)
-        tokenizer = train_tokenizer(texts, error.available, algorithm)
-        vocab_size = error.available
+            train_tokenizer(texts, available + 1, algorithm)
+        tokenizer = train_tokenizer(texts, available, algorithm)
+        assert tokenizer.backend_tokenizer.to_str() == fewer.backend_tokenizer.to_str()
+        vocab_size = available
     assert len(tokenizer) == vocab_size
     assert sorted(tokenizer.get_vocab().values()) == list(range(vocab_size))
     assert tokenizer.convert_tokens_to_ids(SPECIAL) == [0, 1, 2, 3]

@@ -7,7 +7,7 @@ from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 
 from vanilla_transformer.atomic_files import atomic_directory
 from vanilla_transformer.data.sources import BETWEEN_WORDS
-from vanilla_transformer.errors import RecipeError, VocabularyError
+from vanilla_transformer.errors import RecipeError
 from vanilla_transformer.loading.models import saved_config
 from vanilla_transformer.loading.tokenizers import load_own_tokenizer
 from vanilla_transformer.model.configuration_vanilla_transformer import VanillaTransformerConfig
@@ -88,24 +88,17 @@ def learn_tokenizer(
         report(sentence)
     if len(sample) < rows:
         report(f"The vocabulary is learned from {len(sample):,} of the {rows:,} {task.form.unit}, sampled evenly.")
-
-    def learned(vocab_size: int) -> VanillaTransformerTokenizer:
-        return train_tokenizer(
-            _sentences(sample, recipe),
-            vocab_size,
-            algorithm=recipe.tokenizer.tokenizer_algorithm or "bpe",
-            lowercase=recipe.tokenizer.tokenizer_lowercase,
-            **task.special_tokens,
-        )
-
-    try:
-        return learned(vocab_size)
-    except VocabularyError as error:
-        if recipe.tokenizer.vocab_size is not None:
-            raise
-        available = error.available
-    report(f"The text yields only {available:,} entries, so the vocabulary has that size.")
-    return learned(available)
+    tokenizer = train_tokenizer(
+        _sentences(sample, recipe),
+        vocab_size,
+        algorithm=recipe.tokenizer.tokenizer_algorithm or "bpe",
+        lowercase=recipe.tokenizer.tokenizer_lowercase,
+        or_fewer=recipe.tokenizer.vocab_size is None,
+        **task.special_tokens,
+    )
+    if len(tokenizer) < vocab_size:
+        report(f"The text yields only {len(tokenizer):,} entries, so the vocabulary has that size.")
+    return tokenizer
 
 
 def _sentences(sample: Dataset, recipe: Recipe) -> Iterator[str]:
