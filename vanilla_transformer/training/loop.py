@@ -103,16 +103,18 @@ def train_by(recipe: Recipe, *, finish: bool = False, begun: float | None = None
         raise RunError(f"There is no checkpoint in {output} to make a model of.")
     try:
         with explain_lost_processes(), start_run(recipe, begun) as context:
-            _follow(context, finish)
-            return TrainedRun(output)
+            stopped_by = _follow(context, finish)
     except AlreadyFinished as finished:
         if is_main_process():
             print(finished, file=sys.stderr)
         return TrainedRun(output)
+    if stopped_by:
+        raise SystemExit(128 + stopped_by)
+    return TrainedRun(output)
 
 
-def _follow(context: RunContext, finish: bool) -> None:
-    """Runs from the first step to the last file."""
+def _follow(context: RunContext, finish: bool) -> int:
+    """Runs from the first step to the last file, or until a signal stops it, whose number is returned."""
     run, accelerator, logger = context.run, context.accelerator, context.logger
     given = context.recipe.given().items()
     settings = {name: in_words(one) if isinstance(one, list) else one for name, one in given}
@@ -132,7 +134,7 @@ def _follow(context: RunContext, finish: bool) -> None:
             f"Stopped after step {step:,} with everything saved: run the same command again to continue; with "
             "--finish it makes a model of what is there."
         )
-        raise SystemExit(128 + (stop.signal or signal.SIGTERM))
+        return stop.signal or signal.SIGTERM
     if loop.max_steps == step != recipe.optimization.max_steps:
         logger.info(f"Step {step:,} is the last: the run is to finish now.")
     if recipe.optimization.max_minutes or loop.max_steps == step:
@@ -142,6 +144,7 @@ def _follow(context: RunContext, finish: bool) -> None:
     with loop.uncompiled():
         scores = finalize(replace(context, recipe=recipe), loop.plain_model, loop.progress)
     accelerator.log({f"{part}/{one.name}": one.value for part in scores for one in scores[part]}, step=step)
+    return 0
 
 
 def _samples(sources: Iterable[str]) -> list[str]:

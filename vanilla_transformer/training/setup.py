@@ -68,7 +68,6 @@ def start_run(recipe: Recipe, begun: float | None = None) -> Iterator[RunContext
     _check_trackers(recipe.run.trackers)
     check_launch()
     logger = RunLogger(run.metrics, run.log, enabled=is_main_process())
-    accelerator, together = None, True
     try:
         processes = form_groups(recipe.run)
         gathered = _open_and_prepare(recipe, run, logger) if is_main_process() else None
@@ -94,17 +93,10 @@ def start_run(recipe: Recipe, begun: float | None = None) -> Iterator[RunContext
                 logger.info(f"Ended by an error: {error}", shown=False)
             raise
         processes.gather(None)
-    except (Exception, KeyboardInterrupt):
-        together = False
-        raise
+        # Not after an error: to end NCCL's group waits for the others.
+        accelerator.end_training()
     finally:
         run.unlock()
-        if accelerator is not None:
-            for tracker in accelerator.trackers:
-                tracker.finish()
-            # To end NCCL's group waits for the others, which do not come after an error.
-            if together:
-                accelerator.state.destroy_process_group()
 
 
 def _check_trackers(names: Sequence[str]) -> None:
