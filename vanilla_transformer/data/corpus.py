@@ -7,7 +7,7 @@ import json
 import os
 import re
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice, zip_longest
 from pathlib import Path
 from typing import Any
@@ -132,7 +132,7 @@ def _open(corpus: CorpusSpec, wanted: Wanted, form: TextForm) -> tuple[Wanted, N
 
 def _written(rows: NumberedRows, corpus: CorpusSpec, wanted: Wanted, form: TextForm, directory: Path) -> Dataset:
     """Returns the rows of files from the directory, where they are written unless the same are already there."""
-    features = Features({LINE: Value("int64"), **{name: Value("string") for name in form.names}})
+    schema = Features({LINE: Value("int64"), **{name: Value("string") for name in form.names}}).arrow_schema
     files = [dictionary_path()] if corpus.is_built_in else corpus.parts
     place = [list(map(os.path.abspath, corpus.parts)), *map(_stamp, files)]
     made = fingerprint_settings([place, wanted, form.names, form.packed])
@@ -140,17 +140,20 @@ def _written(rows: NumberedRows, corpus: CorpusSpec, wanted: Wanted, form: TextF
     # A pipe can be read only once, and its status does not depend on its contents.
     if not file.is_file() or not all(map(os.path.isfile, files)):
         directory.mkdir(parents=True, exist_ok=True)
-        with (
-            atomic_replace(file) as temporary,
-            pa.OSFile(str(temporary), "wb") as sink,
-            pa.ipc.new_stream(sink, features.arrow_schema) as writer,
-        ):
-            while batch := list(islice(rows, ROWS_PER_TABLE)):
-                numbers, texts = zip(*batch, strict=True)
-                writer.write_table(pa.table([numbers, *zip(*texts, strict=True)], schema=features.arrow_schema))
+        batches = (zip(*batch, strict=True) for batch in iter(lambda: list(islice(rows, ROWS_PER_TABLE)), []))
+        columns = ([numbers, *zip(*texts, strict=True)] for numbers, texts in batches)
+        with atomic_replace(file) as temporary:
+            write_table(temporary, schema, (pa.table(one, schema=schema) for one in columns))
     text = Dataset.from_file(str(file))
     text._fingerprint = made
     return text
+
+
+def write_table(file: Path, schema: pa.Schema, tables: Iterable[pa.Table]) -> None:
+    """Writes rows as a file from which `datasets` maps them into memory."""
+    with pa.OSFile(str(file), "wb") as sink, pa.ipc.new_stream(sink, schema) as writer:
+        for table in tables:
+            writer.write_table(table)
 
 
 def _stamp(path: str) -> list[int]:

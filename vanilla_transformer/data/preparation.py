@@ -2,10 +2,11 @@
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, astuple, dataclass
 from functools import reduce
+from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -20,29 +21,31 @@ from transformers import PreTrainedTokenizerBase
 
 from vanilla_transformer.atomic_files import atomic_directory
 from vanilla_transformer.data.batching import Lengths
-from vanilla_transformer.data.corpus import as_text, fingerprint_settings
+from vanilla_transformer.data.corpus import as_text, fingerprint_settings, write_table
 from vanilla_transformer.data.encoding import Ids, RowEncoder, Rows as Rows, Texts as Texts, reading_backend
 from vanilla_transformer.errors import CorpusError
 from vanilla_transformer.model.tokenization_vanilla_transformer import plain_text
+from vanilla_transformer.progress import progress_bar
 
 # Version of the stored format; a new number makes all tokens again.
 LAYOUT = 5
 TOKENS_FILE = "tokens.arrow"
 REPORT_FILE = "tokens.json"
+ROWS_AT_ONCE = 1000
 # Times that the pairs of a mixture are repeated on average: an epoch is planned in memory.
 MAX_REPEATS = 1000
 Piece = tuple[Ids, NDArray[np.integer]]
 """Ids of some rows of a column one after the other, and where each row begins and ends in them."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class PreparationReport:
     """Counts of a corpus's rows, kept and dropped; a text in several blocks counts as several rows."""
 
-    read: int
-    kept: int
-    dropped_empty: int
-    dropped_too_long: int
+    read: int = 0
+    kept: int = 0
+    dropped_empty: int = 0
+    dropped_too_long: int = 0
 
     def describe(self, unit: str) -> str:
         """Returns the counts in words, with the name of the rows."""
@@ -215,21 +218,9 @@ def prepare_corpus(
             return there
     name, form = corpus.info.description or "the dataset", encoder.form
     corpus = as_text(corpus, form, form.names, name)
-    features = Features({column: ListOf(Value("uint32")) for column in encoder.columns})
-    batches = _Batches(tokenizer, encoder, features.arrow_schema, max_length, len(corpus))
     (directory / REPORT_FILE).unlink(missing_ok=True)  # It would not be that of the next tokens.
     with atomic_directory(directory, "tokens", last=REPORT_FILE) as temporary:
-        corpus.with_format("arrow").map(
-            batches,
-            with_indices=True,
-            batched=True,
-            remove_columns=corpus.column_names,
-            features=features,
-            new_fingerprint=made,
-            cache_file_name=str(temporary / TOKENS_FILE),
-            desc="tokenizing",
-        )
-        report = batches.report
+        report = _Encoding(corpus, tokenizer, encoder, max_length).write(temporary / TOKENS_FILE)
         if not report.kept:
             raise CorpusError(f"{name}: with max_length {max_length}, {report.describe(form.unit)}")
         record = {"fingerprint": made, "report": asdict(report)}
@@ -249,64 +240,60 @@ def settings_fingerprint(tokenizer: PreTrainedTokenizerBase, encoder: RowEncoder
     return fingerprint_settings([LAYOUT, *settings])
 
 
-class _Batches:
-    """Encodes batches of text without the rows that are empty or too long, and counts these."""
+class _Encoding:
+    """Encodes texts some rows at a time, and counts what is kept and dropped."""
 
     def __init__(
-        self, tokenizer: PreTrainedTokenizerBase, encoder: RowEncoder, schema: pa.Schema, max_length: int, rows: int
+        self, corpus: Dataset, tokenizer: PreTrainedTokenizerBase, encoder: RowEncoder, max_length: int
     ) -> None:
-        self._tokenizer, self._encoder, self._schema = tokenizer, encoder, schema
-        self._max_length, self._rows = max_length, rows
-        self._open: list[int] = []
-        self._read = self._kept = self._empty = 0
+        self.corpus, self.tokenizer, self.encoder, self.max_length = corpus, tokenizer, encoder, max_length
+        self.report = PreparationReport()
 
-    @property
-    def report(self) -> PreparationReport:
-        """The counts so far."""
-        return PreparationReport(self._read, self._kept, self._empty, self._read - self._kept - self._empty)
+    def write(self, file: Path) -> PreparationReport:
+        """Writes the ids, and returns the counts."""
+        schema = Features({column: ListOf(Value("uint32")) for column in self.encoder.columns}).arrow_schema
+        write_table(file, schema, self._packed(schema) if self.encoder.form.packed else self._kept(schema))
+        return self.report
 
-    def __call__(self, batch: pa.Table, indices: Sequence[int]) -> pa.Table:
-        """Returns the columns of ids."""
-        form = self._encoder.form
-        if form.packed:
-            kept = self._packed(batch, is_last=indices[-1] == self._rows - 1)
-            self._read += len(kept)
-        else:
-            required = (batch[column.name] for column in form.columns if not column.optional)
-            full = _filtered(batch, (pc.not_equal(pc.utf8_trim_whitespace(texts), "") for texts in required))
-            rows = self._encoded(full)
-            kept = _filtered(
-                rows, (pc.less_equal(pc.list_value_length(ids), self._max_length) for ids in rows.columns)
-            )
-            self._read += len(batch) + len(rows) - len(full)
-            self._empty += len(batch) - len(full)
-        self._kept += len(kept)
-        return kept
+    def _texts(self) -> Iterator[pa.Table]:
+        with progress_bar(self.encoder.form.unit, total=len(self.corpus)) as bar:
+            for texts in self.corpus.with_format("arrow").iter(ROWS_AT_ONCE):
+                yield texts
+                bar.update(len(texts))
 
-    def _encoded(self, texts: pa.Table) -> pa.Table:
-        if not len(texts):
-            return self._schema.empty_table()
-        ids = self._encoder.encode(texts.to_pydict(), self._tokenizer)
-        return pa.table({column: ids[column] for column in self._encoder.columns}, self._schema)
+    def _kept(self, schema: pa.Schema) -> Iterator[pa.Table]:
+        """Yields the ids of rows that are neither empty nor too long."""
+        for texts in self._texts():
+            required = (texts[column.name] for column in self.encoder.form.columns if not column.optional)
+            full = _filtered(texts, (pc.not_equal(pc.utf8_trim_whitespace(side), "") for side in required))
+            ids = self.encoder.encode(full.to_pydict(), self.tokenizer) if len(full) else {}
+            rows = pa.table({column: ids.get(column, ()) for column in schema.names}, schema)
+            kept = _filtered(rows, (pc.less_equal(pc.list_value_length(ids), self.max_length) for ids in rows.columns))
+            self.report.read += len(texts) - len(full) + len(rows)
+            self.report.dropped_empty += len(texts) - len(full)
+            self.report.dropped_too_long += len(rows) - len(kept)
+            self.report.kept += len(kept)
+            yield kept
 
-    def _packed(self, texts: pa.Table, *, is_last: bool) -> pa.Table:
-        """Returns the blocks that are full after some more pieces, each starting with the last id of the one before.
+    def _packed(self, schema: pa.Schema) -> Iterator[pa.Table]:
+        """Yields the ids of continuous text in blocks, each of which begins with the last id of the one before.
 
         So all ids of a text but the first are predicted exactly once. An empty piece ends the text before it.
         """
-        blocks: list[list[int]] = []
-        (name,), (column,), length = self._encoder.form.names, self._encoder.columns, self._max_length
-        pieces = texts.to_pydict()
-        ids_of_pieces = self._encoder.encode(pieces, self._tokenizer)[column]
-        for piece, ids in [*zip(pieces[name], ids_of_pieces, strict=True), *[("", [])] * is_last]:
-            if not piece:
-                blocks += [self._open] if len(self._open) > 1 else []
-                self._open = []
-            self._open += ids
-            starts = range(0, len(self._open) - length, length - 1)
-            blocks += [self._open[start : start + length] for start in starts]
-            del self._open[: len(starts) * (length - 1)]
-        return pa.table([blocks], self._schema)
+        (name,), (column,), length, text = self.encoder.form.names, schema.names, self.max_length, list[int]()
+        for pieces in chain((texts.to_pydict() for texts in self._texts()), [{name: [""]}]):
+            blocks: list[list[int]] = []
+            for piece, ids in zip(pieces[name], self.encoder.encode(pieces, self.tokenizer)[column], strict=True):
+                if not piece:
+                    blocks += [text] * (len(text) > 1)
+                    text = []
+                text += ids
+                starts = range(0, len(text) - length, length - 1)
+                blocks += [text[start : start + length] for start in starts]
+                del text[: len(starts) * (length - 1)]
+            self.report.read += len(blocks)
+            self.report.kept += len(blocks)
+            yield pa.table([blocks], schema)
 
 
 def _filtered(table: pa.Table, conditions: Iterable[pa.ChunkedArray]) -> pa.Table:
