@@ -101,7 +101,8 @@ def export(model_directory: str, work: Path, with_ctranslate2: bool = True) -> N
         return
 
     model, tokenizer = load_model(model_directory, device="cpu")
-    as_marian(model, tokenizer).save(work / "marian")
+    for part in as_marian(model, tokenizer)[:2]:
+        part.save_pretrained(work / "marian")
     if with_ctranslate2:
         export_ctranslate2(model, tokenizer, work / "ctranslate2")
 

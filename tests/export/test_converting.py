@@ -89,7 +89,7 @@ def test_our_model_loads_as_a_marian_model_with_its_tokenizer(spelled_backwards,
         scores = [hypothesis.score for line in lines for hypothesis in line.hypotheses]
         assert len(scores) == 6 and all(score < 0 for score in scores)
     ours.generation_config.max_length = 7  # Which beats the limit beyond the source.
-    assert as_marian(ours, tokenizer).model.generation_config.max_length == 7
+    assert as_marian(ours, tokenizer)[0].generation_config.max_length == 7
 
 
 @pytest.mark.parametrize(

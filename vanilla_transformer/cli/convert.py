@@ -28,9 +28,10 @@ class Convert:
         check_new_directory(self.output)
         from vanilla_transformer.export.conversion import convert
 
-        converted = convert(self.source)
-        for remark in converted.remarks:
+        model, tokenizer, remarks = convert(self.source)
+        for remark in remarks:
             warn(remark)
         with atomic_directory(self.output) as place:
-            converted.save(place)
+            model.save_pretrained(place)
+            tokenizer.save_pretrained(place)
         print(self.output)

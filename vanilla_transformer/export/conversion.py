@@ -1,10 +1,9 @@
 """Marian (OPUS-MT) models as ours, and ours as Marian models, which transformers runs without this package."""
 
-from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from transformers import MarianMTModel, PreTrainedModel, PreTrainedTokenizerBase, PreTrainedTokenizerFast
+from transformers import PreTrainedModel, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 from transformers.activations import ACT2FN
 
 from vanilla_transformer.errors import ModelError
@@ -18,22 +17,8 @@ from vanilla_transformer.model.modeling_vanilla_transformer import VanillaTransf
 
 OURS = VanillaTransformerConfig.model_type
 
-# Settings of `generate` that only our models know.
-_OWN_SETTINGS = ("length_penalty_type", "max_length_beyond_source")
-
-
-@dataclass(frozen=True)
-class Converted:
-    """A model of another type with the same logits, its tokenizer, and remarks for the user."""
-
-    model: MarianMTModel | VanillaTransformerForConditionalGeneration
-    tokenizer: PreTrainedTokenizerBase
-    remarks: list[str]
-
-    def save(self, output: Path) -> None:
-        """Writes the model directory."""
-        self.model.save_pretrained(output)
-        self.tokenizer.save_pretrained(output)
+Converted = tuple[PreTrainedModel, PreTrainedTokenizerBase, list[str]]
+"""A model of another type with the same logits, its tokenizer, and remarks for the user."""
 
 
 def convert(source: str | Path) -> Converted:
@@ -50,7 +35,7 @@ def convert(source: str | Path) -> Converted:
         return as_marian(model, tokenizer)
     dropped = [name for name in ("encoder_layerdrop", "decoder_layerdrop") if getattr(config, name, 0)]
     remarks = [f"{name} is dropped: the paper's model has none, and it acts in training alone." for name in dropped]
-    return Converted(model, tokenizer, remarks)
+    return model, tokenizer, remarks
 
 
 def as_marian(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> Converted:
@@ -62,17 +47,17 @@ def as_marian(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> Con
     model = exportable(model, ACT2FN)
     marian = to_marian(model)
     settings = model.generation_config.to_diff_dict()
-    own = {name: settings.pop(name, None) for name in _OWN_SETTINGS}
-    remarks = []
-    if own["length_penalty_type"] == "google":
+    limit, remarks = limit_of_new_tokens(settings), []
+    penalty, beyond = (settings.pop(name, None) for name in ("length_penalty_type", "max_length_beyond_source"))
+    if penalty == "google":
         remarks.append("Marian has no Google length penalty: the library's is used, with the same exponent.")
-    if own["max_length_beyond_source"] is not None and limit_of_new_tokens({**settings, **own}) is None:
+    if beyond is not None and limit is None:
         settings["max_length"] = model.config.max_position_embeddings
         remarks.append(
             f"Marian has one length limit for all sentences: max_length is set to {settings['max_length']}."
         )
     marian.generation_config = fresh(settings)
-    return Converted(marian, _without_our_class(tokenizer), remarks)
+    return marian, _without_our_class(tokenizer), remarks
 
 
 def _without_our_class(tokenizer: PreTrainedTokenizerBase) -> PreTrainedTokenizerBase:

@@ -3,8 +3,6 @@
 Every change is exact up to the rounding of a product: reordered dimensions, factors that cancel.
 """
 
-from typing import Any
-
 import torch
 from transformers import GenerationConfig, MarianConfig, MarianMTModel, PreTrainedConfig
 
@@ -25,6 +23,8 @@ _SAME_FIELDS = (
     *("dropout", "attention_dropout", "activation_dropout"),
     *("pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id"),
 )
+# Ours has these once, Marian each stack its own.
+_STACKS_FIELDS = {"num_heads": "attention_heads", "d_ff": "ffn_dim"}
 _PARTS = {
     "self_attention.": "self_attn.",
     "self_attention_norm.": "self_attn_layer_norm.",
@@ -79,7 +79,7 @@ def from_marian(marian: MarianMTModel) -> VanillaTransformerForConditionalGenera
     # Types beyond the target vocabulary get no probability. Not -inf, because a smoothed loss must be finite: the
     # exponential of this is zero in float32.
     bias = torch.cat((marian.final_logits_bias.flatten(), torch.full((vocab_size - len(output),), -1e4)))
-    config = _config(theirs, vocab_size, tie_word_embeddings=tied, output_bias=bool(bias.any()))
+    config = _config(theirs, vocab_size, tied=tied, output_bias=bool(bias.any()))
     model = VanillaTransformerForConditionalGeneration(config)
     weights = {name: state[_their_name(name)] for name in model.state_dict() if ".layers." in name}
     weights["model.shared.weight"] = _with_zeros(source * factor, vocab_size)
@@ -110,21 +110,21 @@ def fresh(settings: dict[str, object]) -> GenerationConfig:
     return GenerationConfig(**{name: value for name, value in settings.items() if name not in not_settings})
 
 
-def _config(theirs: PreTrainedConfig, vocab_size: int, **settings: Any) -> VanillaTransformerConfig:
+def _config(theirs: PreTrainedConfig, vocab_size: int, *, tied: bool, output_bias: bool) -> VanillaTransformerConfig:
     """Returns our configuration of a Marian model; refuses two values of a setting that ours has only once."""
-    for name in ("attention_heads", "ffn_dim"):
-        one, other = (getattr(theirs, f"{stack}_{name}") for stack in ("encoder", "decoder"))
-        if one != other:
-            raise ModelError(f"encoder_{name} is {one} and decoder_{name} {other}: both must be the same.")
+    fields = {name: getattr(theirs, name) for name in _SAME_FIELDS}
+    for ours, name in _STACKS_FIELDS.items():
+        fields[ours], other = (getattr(theirs, f"{stack}_{name}") for stack in ("encoder", "decoder"))
+        if fields[ours] != other:
+            raise ModelError(f"encoder_{name} is {fields[ours]} and decoder_{name} {other}: both must be the same.")
     return VanillaTransformerConfig(
-        **{name: getattr(theirs, name) for name in _SAME_FIELDS},
+        **fields,
         vocab_size=vocab_size,
-        d_ff=theirs.encoder_ffn_dim,
-        num_heads=theirs.encoder_attention_heads,
         label_smoothing=0.0,
         layer_norm_eps=LAYER_NORM_EPS,
         attention_bias=True,
-        **settings,
+        tie_word_embeddings=tied,
+        output_bias=output_bias,
     )
 
 
@@ -168,18 +168,16 @@ def to_marian(model: VanillaTransformerForConditionalGeneration) -> MarianMTMode
 
 
 def _their_config(ours: VanillaTransformerConfig) -> MarianConfig:
-    tied = ours.tie_word_embeddings
+    fields = {name: getattr(ours, name) for name in _SAME_FIELDS}
+    for name, theirs in _STACKS_FIELDS.items():
+        fields |= {f"{stack}_{theirs}": getattr(ours, name) for stack in ("encoder", "decoder")}
     return MarianConfig(
-        **{name: getattr(ours, name) for name in _SAME_FIELDS},
+        **fields,
         vocab_size=ours.vocab_size,
         decoder_vocab_size=ours.vocab_size,
-        encoder_attention_heads=ours.num_heads,
-        decoder_attention_heads=ours.num_heads,
-        encoder_ffn_dim=ours.d_ff,
-        decoder_ffn_dim=ours.d_ff,
         scale_embedding=True,
-        share_encoder_decoder_embeddings=tied,
-        tie_word_embeddings=tied,
+        share_encoder_decoder_embeddings=ours.tie_word_embeddings,
+        tie_word_embeddings=ours.tie_word_embeddings,
         forced_eos_token_id=None,
     )
 
