@@ -20,7 +20,3 @@ __all__ = [
     "plot_heads",
     "save_alignment_heads",
 ]
-
-
-def __dir__() -> list[str]:
-    return __all__

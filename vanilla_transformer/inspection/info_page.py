@@ -4,7 +4,7 @@ import textwrap
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from vanilla_transformer.inspection.paper_tables import VOCABULARY_SIZES
+from vanilla_transformer.inspection.paper_tables import FLOPS_PER_SECOND, VOCABULARY_SIZES
 
 
 def info_page(report: dict[str, Any]) -> Iterator[str]:
@@ -26,7 +26,7 @@ def info_page(report: dict[str, Any]) -> Iterator[str]:
         yield from _text(
             "Why they differ: ours counts the operations of the matrix products, forward and backward. The paper's "
             f"is device time × sustained FLOP/s: {published['hours']:g} hours × {published['devices']} P100 × "
-            f"{published['flops_per_second'] / 1e12:g} TFLOP/s = {_shown(published['device_flops'])}. "
+            f"{FLOPS_PER_SECOND / 1e12:g} TFLOP/s = {_shown(published['device_flops'])}. "
             f"So {published['share']:.0%} of it went into these operations."
         )
 

@@ -1,7 +1,5 @@
 """Tables 2 and 3: the paper's figures for the size and training of its models."""
 
-from dataclasses import asdict, dataclass
-
 import numpy as np
 
 from vanilla_transformer.cost import training_flops
@@ -30,23 +28,12 @@ SENTENCE_LENGTH = 25  # Tokens of each side for which operations are counted.
 STEPS = 100_000  # Table 3, the column "train steps", for all models but big.
 
 
-@dataclass(frozen=True)
-class DeviceTime:
-    """Section 6.1: the FLOPs of Table 2 are time × devices × the sustained FLOP/s of one device."""
-
-    table_2_flops: float
-    hours: float
-    steps: int = STEPS
-    devices: int = 8
-    flops_per_second: float = 9.5e12  # The paper's figure for a P100 in single precision.
-
-    @property
-    def device_flops(self) -> float:
-        """The product, given with two digits in Table 2."""
-        return self.hours * 3600 * self.devices * self.flops_per_second
-
-
-TABLE_2 = {"base": DeviceTime(3.3e18, hours=12), "big": DeviceTime(2.3e19, hours=3.5 * 24, steps=300_000)}
+# Table 2: the FLOPs; section 6.1: they are time × devices × the sustained FLOP/s of one device, here 8 P100.
+TABLE_2 = {
+    "base": {"table_2_flops": 3.3e18, "hours": 12, "steps": STEPS},
+    "big": {"table_2_flops": 2.3e19, "hours": 3.5 * 24, "steps": 300_000},
+}
+DEVICES, FLOPS_PER_SECOND = 8, 9.5e12
 
 
 def training_cost(config: OwnConfig, preset: str | None) -> dict[str, object]:
@@ -57,12 +44,11 @@ def training_cost(config: OwnConfig, preset: str | None) -> dict[str, object]:
     figures: dict[str, object] = {"sentence_length": SENTENCE_LENGTH, f"flops_per_{token}": per_token}
     if not isinstance(config, VanillaTransformerConfig):
         return figures
-    published = TABLE_2.get(preset or "")
-    steps = published.steps if published else STEPS
-    flops = per_token * STEP_TOKENS * steps
-    table_2 = published and {
-        **asdict(published),
-        "device_flops": published.device_flops,
-        "share": flops / published.device_flops,
-    }
-    return {**figures, "steps": steps, "step_tokens": STEP_TOKENS, "flops": flops, "table_2": table_2}
+    published = TABLE_2.get(preset or "", {})
+    steps = published.get("steps", STEPS)
+    figures |= {"steps": steps, "step_tokens": STEP_TOKENS, "flops": per_token * STEP_TOKENS * steps, "table_2": None}
+    if published:
+        flops = published["hours"] * 3600 * DEVICES * FLOPS_PER_SECOND  # Given with two digits in Table 2.
+        share = per_token * STEP_TOKENS * steps / flops
+        figures["table_2"] = {**published, "devices": DEVICES, "device_flops": flops, "share": share}
+    return figures

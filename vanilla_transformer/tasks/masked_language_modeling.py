@@ -1,9 +1,9 @@
 """Masked language modeling with an encoder-only model that reads what stands before and after each masked token."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
+import torch
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from vanilla_transformer.cost import tokens_masked
@@ -13,11 +13,11 @@ from vanilla_transformer.data.sources import Row
 from vanilla_transformer.errors import CorpusError
 from vanilla_transformer.evaluation.metrics import MASKED_METRICS
 from vanilla_transformer.model.modeling_vanilla_transformer_encoder import VanillaTransformerEncoderForMaskedLM
-from vanilla_transformer.model.tokenization_vanilla_transformer import plain_text
 from vanilla_transformer.recipe.defaults import SIZES_FOR_MASKED_TOKENS
 from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.tasks.interface import Batch, RowRandom, Task
 from vanilla_transformer.tasks.language_modeling import Block, ModelingOfTexts, TextScorer
+from vanilla_transformer.translation.live_models import evaluating
 
 # Shares of the masked tokens: 80% become `<mask>`; half of the rest become random tokens, half stay as they are.
 _HIDDEN, _HIDDEN_OR_OTHER = 0.8, 0.9
@@ -106,14 +106,11 @@ class MaskedLanguageModeling(ModelingOfTexts):
     predictor = Task.predictor  # It refuses: the library's pipeline fills masks.
 
     def answers(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, texts: Sequence[str]) -> list[str]:
-        """Fills the first `<mask>` of each text; leaves texts without one as they are."""
-        from transformers import pipeline
-
-        reader: Any = plain_text(tokenizer)
-        fill: Any = pipeline("fill-mask", model=model, tokenizer=reader)
+        """Fills each `<mask>` with its likeliest token."""
         filled = []
-        for text in texts:
-            best = fill(text, top_k=1)[0] if str(tokenizer.mask_token) in text else {"sequence": text}
-            # Of several masks, each has a list of its own.
-            filled.append(str((best[0] if isinstance(best, list) else best)["sequence"]))
+        with evaluating(model), torch.inference_mode():
+            for text in texts:
+                ids = torch.tensor(token_ids([text], tokenizer), device=model.device)
+                seen = torch.where(ids == tokenizer.mask_token_id, model(input_ids=ids).logits.argmax(-1), ids)
+                filled.append(str(tokenizer.decode(seen[0], skip_special_tokens=True)))
         return filled

@@ -1,7 +1,6 @@
 """Several models that decode together, by the mean of their next-token distributions at each step."""
 
 import copy
-import json
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
@@ -11,6 +10,7 @@ from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerB
 from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput
 
 from vanilla_transformer import engine
+from vanilla_transformer.data.encoding import reading_backend
 from vanilla_transformer.engine.search import DecoderState
 from vanilla_transformer.model.generation_vanilla_transformer import PaperGenerationMixin
 
@@ -147,7 +147,7 @@ def as_ensemble(
     """Combines loaded models, each with its name and its tokenizer, unless they cannot decode together."""
     (first, _, tokenizer), *others = found
     for name, _, other in others:
-        if other.get_vocab() != tokenizer.get_vocab() or _segmentation(other) != _segmentation(tokenizer):
+        if _entries_and_parts(other) != _entries_and_parts(tokenizer):
             raise ValueError(f"{first} and {name} have different tokenizers, so they cannot decode together.")
     return EnsembleForConditionalGeneration([model for _, model, _ in found])
 
@@ -167,11 +167,6 @@ def _check(members: Sequence[PreTrainedModel]) -> None:
                 raise ValueError(f"Models 1 and {number} cannot decode together: {name} is {one} and {other}.")
 
 
-def _segmentation(tokenizer: PreTrainedTokenizerBase) -> object:
-    """Returns the parts of a tokenizer that turn text into pieces, and pieces into text."""
-    backend = getattr(tokenizer, "backend_tokenizer", None)
-    if backend is None:
-        return type(tokenizer)
-    parts = json.loads(backend.to_str())
-    # These two change with each use.
-    return {name: part for name, part in parts.items() if name not in ("padding", "truncation")}
+def _entries_and_parts(tokenizer: PreTrainedTokenizerBase) -> object:
+    """Returns what turns text into ids, and ids into text."""
+    return reading_backend(tokenizer).to_str() if tokenizer.is_fast else (type(tokenizer), tokenizer.get_vocab())
