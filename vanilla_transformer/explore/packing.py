@@ -6,7 +6,6 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from safetensors.torch import load_file
 
 from vanilla_transformer.training.checkpoints import Checkpoint, list_checkpoints
 from vanilla_transformer.training.run_directory import RunDirectory, read_metrics
@@ -28,16 +27,14 @@ class Tensor(NamedTuple):
 def pack(weights: Weights) -> tuple[dict[str, Tensor], bytes]:
     """Returns each tensor's place, and the file in little-endian float32; tied tensors are stored once."""
     places: dict[str, Tensor] = {}
-    stored: dict[tuple[int, torch.Size], int] = {}
+    stored: dict[tuple[int, torch.Size], Tensor] = {}
     parts: list[bytes] = []
     end = 0
     for name, weight in weights.items():
-        key = (weight.data_ptr(), weight.shape)
-        if key not in stored:
-            stored[key] = end
+        places[name] = stored.setdefault((weight.data_ptr(), weight.shape), Tensor(end, list(weight.shape)))
+        if places[name].offset == end:
             parts.append(weight.detach().cpu().float().contiguous().numpy().astype("<f4").tobytes())
             end += weight.numel()
-        places[name] = Tensor(stored[key], list(weight.shape))
     return places, b"".join(parts)
 
 
@@ -46,10 +43,11 @@ def pack_8_bits(weights: Weights, places: Mapping[str, Tensor]) -> bytes:
 
     All scales and vectors come first, then the 8-bit integers.
     """
+    by_offset = {places[name].offset: weight for name, weight in weights.items()}  # A checkpoint has one of tied ones.
     exact: list[np.ndarray] = []
     rounded: list[np.ndarray] = []
-    for name in distinct(places):
-        weight = weights[name].detach().cpu().float().numpy()
+    for _, tensor in sorted(by_offset.items()):
+        weight = tensor.detach().cpu().float().numpy()
         if weight.ndim < 2:
             exact.append(weight)
             continue
@@ -57,14 +55,6 @@ def pack_8_bits(weights: Weights, places: Mapping[str, Tensor]) -> bytes:
         exact.append(scales)
         rounded.append(np.rint(weight / np.where(scales == 0, 1, scales)[:, None]).astype("i1"))
     return b"".join([*(one.astype("<f4").tobytes() for one in exact), *(one.tobytes() for one in rounded)])
-
-
-def distinct(places: Mapping[str, Tensor]) -> list[str]:
-    """Returns one name for each tensor of the file, in the file's order."""
-    by_offset: dict[int, str] = {}
-    for name, place in places.items():
-        by_offset.setdefault(place.offset, name)
-    return [by_offset[offset] for offset in sorted(by_offset)]
 
 
 def checkpoints_that_fit(run: Path, size: int, room: int) -> list[Checkpoint]:
@@ -84,19 +74,6 @@ def checkpoints_that_fit(run: Path, size: int, room: int) -> list[Checkpoint]:
         nearest = min(left, key=lambda checkpoint: abs(checkpoint.step - wanted))
         chosen[nearest.step] = nearest
     return [chosen[step] for step in sorted(chosen)]
-
-
-def weights_of(checkpoint: Checkpoint, places: Mapping[str, Tensor]) -> dict[str, torch.Tensor] | None:
-    """Loads the weights of a checkpoint by the names of `distinct`; None if they are those of another model.
-
-    Tied tensors are stored under one of their names.
-    """
-    stored = load_file(checkpoint.path / "model.safetensors")
-    by_offset = {places[name].offset: weight for name, weight in stored.items() if name in places}
-    names = distinct(places)
-    found = {name: by_offset[places[name].offset] for name in names if places[name].offset in by_offset}
-    fits = len(found) == len(names) and all(list(one.shape) == places[name].shape for name, one in found.items())
-    return found if fits else None
 
 
 def learning_curve(run: Path) -> list[dict[str, float]]:

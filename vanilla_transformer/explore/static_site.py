@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 import yaml
+from safetensors.torch import load_file
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from vanilla_transformer.atomic_files import atomic_directory
@@ -21,7 +22,6 @@ from vanilla_transformer.explore.packing import (
     learning_curve,
     pack,
     pack_8_bits,
-    weights_of,
 )
 from vanilla_transformer.graph.known import limit_of_new_tokens, not_followed, words
 from vanilla_transformer.model.tokenization_vanilla_transformer import plain_text
@@ -192,11 +192,8 @@ def _training(
     """Writes the weights of checkpoints that fit, and returns their steps and the run's learning curve."""
     steps, size = [], len(pack_8_bits(model.state_dict(), places))
     for checkpoint in checkpoints_that_fit(run, size, MAX_BYTES - weights):
-        found = weights_of(checkpoint, places)
-        if found is None:
-            report(f"Step {checkpoint.step} of the training is left out: its weights do not fit this model.")
-            continue
-        (folder / f"step-{checkpoint.step}.bin").write_bytes(pack_8_bits(found, places))
+        packed = pack_8_bits(load_file(checkpoint.path / "model.safetensors"), places)
+        (folder / f"step-{checkpoint.step}.bin").write_bytes(packed)
         steps.append(checkpoint.step)
     curve = learning_curve(run)
     if not steps and (run / "checkpoints").is_dir():
