@@ -48,13 +48,11 @@ class TextScorer(Predictor):
     A row is a text, or a text and the pieces in which the model read it in training.
 
     Attributes:
-        shift: Places from a token to the label that is predicted there.
         context: Maximum number of tokens that the model sees at once.
         ends: Whether the end of a text is one of its tokens, as in all but continuous text.
     """
 
     nothing = Prediction(TextCost(), "", {"log_probability": None, "tokens": 0})
-    shift: int
 
     def __init__(
         self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, batch_tokens: int | None = None
@@ -77,8 +75,7 @@ class TextScorer(Predictor):
         count, done, losses = sum(len(row[1:] or row) for row in rows), 0, [0.0] * len(blocks)
         for batch, logits in self.logits([ids for ids, _ in blocks]):
             expected, _ = pad([blocks[place][1] for place in batch], LABEL_PADDING)
-            expected = expected[:, self.shift :].to(logits.device)
-            scored = logits[:, : expected.shape[1]].float().transpose(1, 2)
+            scored, expected = logits.float().transpose(1, 2), expected.to(logits.device)
             nats = torch.nn.functional.cross_entropy(scored, expected, reduction="none").sum(-1, dtype=torch.float64)
             for place, loss in zip(batch, nats.tolist(), strict=True):
                 losses[place] = loss
@@ -94,10 +91,8 @@ class TextScorer(Predictor):
 class NextTokenScorer(TextScorer):
     """Gives each text its log-probability, including its end unless the model was trained on continuous text."""
 
-    shift = 1
-
     def blocks(self, rows: Sequence[Row]) -> list[list[Block]]:
-        """Returns each text in blocks; the first token of each is only context."""
+        """Returns each text in blocks, whose labels are the tokens that follow."""
         pieces = [row[1:] or row for row in rows]
         encoded = iter(token_ids([*chain.from_iterable(pieces)], self.tokenizer))
         end, texts = [self.tokenizer.eos_token_id] * self.ends, list[list[Block]]()
@@ -105,7 +100,7 @@ class NextTokenScorer(TextScorer):
             # Only the first piece of a text keeps its begin token.
             first, *others = islice(encoded, len(row))
             blocks = in_blocks([*first, *chain.from_iterable(ids[1:] for ids in others), *end], self.context)
-            texts.append([(ids, [LABEL_PADDING, *ids[1:]]) for ids in blocks])
+            texts.append([(ids[:-1], ids[1:]) for ids in blocks if len(ids) > 1])
         return texts
 
 

@@ -55,8 +55,6 @@ def blocks_of_texts(texts: Sequence[str], tokenizer: PreTrainedTokenizerBase, le
 class MaskedScorer(TextScorer):
     """Masks each text, always at the same places, and computes the cost of the masked tokens."""
 
-    shift = 0
-
     def blocks(self, rows: Sequence[Row]) -> list[list[Block]]:
         """Returns each text in blocks, some of whose tokens are masked."""
         texts = blocks_of_texts([text for (text,) in rows], self.tokenizer, self.context)
