@@ -28,15 +28,15 @@ for Python, Rust or JavaScript).
 |---|---|---|
 | `input_ids` | int64 (sentences, length) | tokens, each sentence with its end |
 | `attention_mask` | int64 (sentences, length) | 1 on tokens and 0 on padding; may be left out where there is none |
-| `num_beams` | int64 (1) | hypotheses of each step, 1 for greedy search; default {num_beams} |
-| `num_return_sequences` | int64 (1) | best hypotheses that are given; default {num_return_sequences} |
-| `length_penalty` | float (1) | its exponent; default {length_penalty} |
+| `num_beams` | int64 (1) | hypotheses of each step, 1 for greedy search; default {defaults.num_beams} |
+| `num_return_sequences` | int64 (1) | best hypotheses that are given; default {defaults.num_return_sequences} |
+| `length_penalty` | float (1) | its exponent; default {defaults.length_penalty} |
 | `max_length_beyond_source` | int64 (1) | tokens that a translation may have beyond its source; default {beyond} |
-| `max_new_tokens` | int64 (1) | tokens that it may have, instead of that; 0 for none; default {max_new_tokens} |
+| `max_new_tokens` | int64 (1) | tokens that it may have, instead of that; 0 for none; default {limit} |
 
 | output | shape | what it is |
 |---|---|---|
-| `sequences` | int64 (sentences, hypotheses, length) | tokens, best hypothesis first, padded with {padding} |
+| `sequences` | int64 (sentences, hypotheses, length) | tokens, best hypothesis first, padded with {defaults.padding} |
 | `scores` | float (sentences, hypotheses) | log-probability over the length penalty |
 | `lengths` | int64 (sentences, hypotheses) | tokens of each; 0 where there is no such hypothesis |
 
@@ -81,12 +81,9 @@ def export_onnx(
     readme = _README.format(
         client=CLIENT,
         precision=_PRECISIONS[quantization],
-        padding=defaults.padding,
-        num_beams=defaults.num_beams,
-        num_return_sequences=defaults.num_return_sequences,
-        length_penalty=defaults.length_penalty,
+        defaults=defaults,
         beyond=defaults.max_length_beyond_source,
-        max_new_tokens=defaults.max_new_tokens or 0,
+        limit=defaults.max_new_tokens or 0,
     )
     (output / "README.md").write_text(readme, encoding="utf-8")
     return remarks

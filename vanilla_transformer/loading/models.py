@@ -129,16 +129,14 @@ def _load_weights(path: str | Path, config: PreTrainedConfig, dtype: torch.dtype
         if (directory / "generation_config.json").is_file():
             GenerationConfig.from_pretrained(directory)  # The model silently ignores one that cannot be read.
         model, report = load_reported(loader, directory, config, dtype)
-    # Models of other types have meaningless surplus weights, such as tables of positions.
-    unplaced = {"missing": report["missing_keys"], "left over": report["unexpected_keys"] if ours else ()}
-    difference = "; ".join(
-        f"{min(names)} {'and others are' if len(names) > 1 else 'is'} {place}"
-        for place, names in unplaced.items()
-        if names
-    )
-    for name, found, needed in sorted(report["mismatched_keys"]):
-        difference = difference or f"{name} has the shape {tuple(found)} and not {tuple(needed)}"
-    if difference:
+    problems = [
+        *(f"{name} is missing" for name in sorted(report["missing_keys"])),
+        # Models of other types have meaningless surplus weights, such as tables of positions.
+        *(f"{name} is left over" for name in sorted(report["unexpected_keys"]) if ours),
+        *(f"{name} is {tuple(one)} and not {tuple(other)}" for name, one, other in sorted(report["mismatched_keys"])),
+    ]
+    if problems:
+        difference = problems[0] + (", and others do not match either" if len(problems) > 1 else "")
         raise ModelError(f"{path} is not a usable model: its weights do not match its config.json: {difference}.")
     for name, weight in model.named_parameters():
         if weight.is_floating_point() and not torch.stack(torch.aminmax(weight.detach())).isfinite().all():
