@@ -10,7 +10,6 @@ import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice, zip_longest
 from pathlib import Path
-from typing import Any
 
 import datasets
 import pyarrow as pa
@@ -233,9 +232,9 @@ def _load(corpus: CorpusSpec, directory: Path) -> Dataset:
     return dataset.flatten()
 
 
-def _arguments(path: str, config: str | None, directory: Path) -> dict[str, Any]:
+def _arguments(path: str, config: str | None, directory: Path) -> dict[str, object]:
     """Returns what `datasets` loads a file, a directory or a Hub id by."""
-    arguments: dict[str, Any] = {"path": path, "name": config}
+    arguments: dict[str, object] = {"path": path, "name": config}
     if table_suffix(path) and not os.path.isdir(path):
         arguments = {"path": "parquet", "data_files": glob.escape(path)}
     elif os.path.isdir(path) and glob.has_magic(os.path.realpath(path)):

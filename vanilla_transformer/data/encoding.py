@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,7 +43,7 @@ def token_ids(
 ) -> list[list[int]]:
     """Returns the ids of each text or pair, with those the tokenizer adds at its ends; a `target` keeps its case."""
     if not tokenizer.is_fast or (target and not isinstance(tokenizer, VanillaTransformerTokenizer)):
-        found: Any = tokenizer(text_target=list(texts)) if target else tokenizer(list(texts))
+        found = tokenizer(text_target=list(texts)) if target else tokenizer(list(texts))
         return list(found["input_ids"])
     # The tokenizer's own call makes many Python objects that are not needed here, and takes twice as long. The backend
     # already works on all cores; processes on top of it only cost memory.

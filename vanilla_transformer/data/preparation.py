@@ -9,7 +9,6 @@ from functools import reduce
 from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -230,7 +229,7 @@ def prepare_corpus(
 
 def settings_fingerprint(tokenizer: PreTrainedTokenizerBase, encoder: RowEncoder, max_length: int) -> str:
     """Hashes everything that the tokens depend on, except the text."""
-    reader: Any = plain_text(tokenizer)
+    reader = plain_text(tokenizer)
     if reader.is_fast:
         state = [reading_backend(reader).to_str()]
     else:

@@ -2,12 +2,11 @@
 
 import json
 from collections.abc import Iterator
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
+from vanilla_transformer.data.encoding import reading_backend
 from vanilla_transformer.errors import ModelError
 
 # The version in `web/vendor`.
@@ -34,15 +33,12 @@ _TOKENIZER_PARTS = {
 
 def tokenizer_parts(tokenizer: PreTrainedTokenizerBase) -> dict[str, object]:
     """Returns the tokenizer.json in the form that tokenizers.js needs."""
-    with TemporaryDirectory() as directory:
-        file = Path(directory, "tokenizer.json")
-        tokenizer.save_pretrained(directory)
-        if not file.is_file():
-            raise ModelError(
-                f"The tokenizer is a {type(tokenizer).__name__} without a tokenizer.json, the one form that "
-                "tokenizers.js reads."
-            )
-        parts: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+    if not tokenizer.is_fast:
+        raise ModelError(
+            f"The tokenizer is a {type(tokenizer).__name__} without a tokenizer.json, the one form that "
+            "tokenizers.js reads."
+        )
+    parts: dict[str, Any] = json.loads(reading_backend(tokenizer).to_str())
     for part, known in _TOKENIZER_PARTS.items():
         for kind in _kinds(parts[part]):
             if kind not in known:

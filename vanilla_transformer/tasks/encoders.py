@@ -43,7 +43,7 @@ class EncoderTask(Task):
     model_class: type[PreTrainedModel]
     predictor_class: type[Predictor]
 
-    def config(self, recipe: Recipe) -> Any:
+    def config(self, recipe: Recipe) -> VanillaTransformerBaseConfig:
         fields = [name for name in MODEL_FIELDS if hasattr(self.config_class, name)]
         refuse_options(recipe, self.name, *_FOREIGN, *({*MODEL_FIELDS} - {*fields}), *self.foreign)
         given = {name: recipe[name] for name in fields if recipe[name] is not None}
@@ -54,7 +54,7 @@ class EncoderTask(Task):
         return config
 
     def head(self, recipe: Recipe) -> dict[str, object]:
-        """Returns the configuration's fields for the head."""
+        """Returns the configuration's fields besides those of every model, such as those for its head."""
         return {}
 
     def build(self, recipe: Recipe) -> PreTrainedModel:

@@ -115,12 +115,11 @@ class ModelingOfTexts(EncoderTask):
     columns: tuple[str, ...] = ("text",)
     min_length: int
 
-    def config(self, recipe: Recipe) -> Any:
+    def head(self, recipe: Recipe) -> dict[str, object]:
+        """Returns the length of its blocks as the limit of positions."""
         if recipe.data.max_length < self.min_length:
             raise RecipeError(f"max_length must be {self.min_length} or more for {self.name}.")
-        config = super().config(recipe)
-        config.max_position_embeddings = recipe.data.max_length
-        return config
+        return {"max_position_embeddings": recipe.data.max_length}
 
     def references(self, corpus: "Dataset", predictor: Predictor) -> list[str]:
         """Returns the texts, whose characters and bytes are counted."""
@@ -187,11 +186,9 @@ class PackedLanguageModeling(LanguageModeling):
 
         return RowEncoder(self.name, self.form, self.columns, encode, settings=("packed",))
 
-    def config(self, recipe: Recipe) -> Any:
+    def head(self, recipe: Recipe) -> dict[str, object]:
         """Also records that texts had no end."""
-        config = super().config(recipe)
-        config.documents = "packed"
-        return config
+        return {**super().head(recipe), "documents": "packed"}
 
     def rows(self, corpus: "Dataset") -> list[Row]:
         """Returns each whole text, and its pieces."""

@@ -79,13 +79,9 @@ class TextClassification(LabelTask):
     def text_ids(self, texts: Texts, tokenizer: PreTrainedTokenizerBase) -> list[list[int]]:
         return token_ids(one_or_two(zip(texts["text"], texts["text_pair"], strict=True)), tokenizer)
 
-    def config(self, recipe: Recipe) -> VanillaTransformerEncoderConfig:
-        config: VanillaTransformerEncoderConfig = super().config(recipe)
-        config.classifier_pooling = recipe["classifier_pooling"] or config.classifier_pooling
-        return config
-
     def head(self, recipe: Recipe) -> dict[str, object]:
-        return {**super().head(recipe), "problem_type": "single_label_classification"}
+        pooling = recipe["classifier_pooling"] or VanillaTransformerEncoderConfig.classifier_pooling
+        return {**super().head(recipe), "problem_type": "single_label_classification", "classifier_pooling": pooling}
 
     def items(self, *lengths: Lengths) -> Lengths:
         return np.ones_like(lengths[0])

@@ -61,7 +61,7 @@ class Translation(Task):
         """Builds the recipe's model, with random weights and with the recipe's search for `generate`."""
         config = self.config(recipe)
         model: PreTrainedModel = model_class(config)(config)
-        given: Any = {name: recipe[name] for name in recipe.used("decoding")}
+        given = {name: recipe[name] for name in recipe.used("decoding")}
         model.generation_config = paper_generation_config(config, **given)
         return model
 

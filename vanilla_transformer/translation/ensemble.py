@@ -38,16 +38,14 @@ class EnsembleForConditionalGeneration(PaperGenerationMixin, PreTrainedModel):
     def __init__(self, models: Sequence[PreTrainedModel]) -> None:
         _check(models)
         own = models[0].config
-        config: Any = PreTrainedConfig(is_encoder_decoder=True)
-        for name in ("vocab_size", "bos_token_id", "pad_token_id", "eos_token_id", "decoder_start_token_id"):
-            setattr(config, name, getattr(own, name))
+        fields = {name: getattr(own, name) for name in (*_SHARED, "bos_token_id")}
         # Sources and translations must fit into the positions of every member.
         configs = [model.config for model in models]
         learned = [one for one in configs if getattr(one, "positional_encoding", None) == "learned"]
         if learned:
-            config.positional_encoding = "learned"
-            config.max_position_embeddings = min(one.max_position_embeddings for one in learned)
-        super().__init__(config)
+            limit = min(one.max_position_embeddings for one in learned)
+            fields |= {"positional_encoding": "learned", "max_position_embeddings": limit}
+        super().__init__(PreTrainedConfig(is_encoder_decoder=True, **fields))
         self.members = nn.ModuleList(models)
         self.generation_config = copy.deepcopy(models[0].generation_config)
         self.eval()

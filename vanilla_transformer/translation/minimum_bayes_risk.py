@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Literal
 
 from vanilla_transformer.translation.translator import TranslationResult
 
@@ -17,7 +17,7 @@ def by_minimum_bayes_risk(translation: TranslationResult, utility: Utility) -> T
     """
     from sacrebleu.metrics import BLEU, CHRF
 
-    metric: Any = CHRF() if utility == "chrf" else BLEU(effective_order=True)
+    metric = CHRF() if utility == "chrf" else BLEU(effective_order=True)
     hypotheses = translation.hypotheses
     scores = [one.score or 0.0 for one in hypotheses]
     weights: dict[str, float] = {}  # Several hypotheses may read the same.
