@@ -24,7 +24,6 @@ from vanilla_transformer.cli.generate import Generate
 from vanilla_transformer.cli.info import Info
 from vanilla_transformer.cli.predict import Predict
 from vanilla_transformer.cli.push import Push
-from vanilla_transformer.cli.tokenizer import Tokenizer
 from vanilla_transformer.cli.train import Train
 from vanilla_transformer.cli.translate import Translate
 from vanilla_transformer.errors import RecipeError
@@ -40,7 +39,7 @@ ADVICE = (
     "traceback of an error."
 )
 _KINDS = (
-    *(Train, Translate, Predict, Evaluate, Generate, Demo, Explore, Info, Attend, Align, Average, Tokenizer),
+    *(Train, Translate, Predict, Evaluate, Generate, Demo, Explore, Info, Attend, Align, Average),
     *(Push, Export, Convert),
 )
 QUIET = {"TRANSFORMERS_VERBOSITY": "error", "HF_HUB_VERBOSITY": "error", "DATASETS_VERBOSITY": "critical"}
