@@ -125,11 +125,8 @@ def test_a_classifier_takes_the_encoder_of_a_masked_language_model(tmp_path):
     assert model.config.activation_function == "gelu" and model.config.num_labels == 3
     for name, weight in source.model.state_dict().items():
         assert torch.equal(model.model.state_dict()[name], weight)
-    assert origin is not None and "new: classifier.bias, classifier.weight" in origin and "Its head" not in origin
+    assert origin is not None and "new: classifier.bias, classifier.weight" in origin
     model.save_pretrained(tmp_path)
-    mine = mine.with_options(labels=("a", "b", "c"))
-    _, origin = build_model(recipe_of_start(mine, task), task)
-    assert origin is not None and "for the labels bad, good, so-so, and is trained anew for a, b, c." in origin
     mine = mine.with_options(labels=("a", "b"))
     _, origin = build_model(recipe_of_start(mine, task), task)
     assert origin is not None and "new: classifier.bias, classifier.weight" in origin

@@ -67,14 +67,12 @@ class Computing:
     def load(self, model: str, *, translates: bool = False) -> "tuple[PreTrainedModel, PreTrainedTokenizerBase]":
         """Loads the model and its tokenizer, in the requested precision and on the requested device.
 
-        A precision that was not requested is reported on standard error.
-
         Args:
             translates: Whether to refuse models of the package that do not translate.
         """
         import torch
 
-        from vanilla_transformer.engine.cpu import fastest_dtype, precision_of
+        from vanilla_transformer.engine.cpu import fastest_dtype
         from vanilla_transformer.loading.models import load_model
         from vanilla_transformer.machine import keep_freed_memory
 
@@ -85,9 +83,6 @@ class Computing:
         loaded, tokenizer = load_model(model, device=self.device, dtype=dtype, translates=translates)
         if self.precision == "auto":
             loaded = cast(Any, loaded).to(fastest_dtype(loaded.config.d_model, loaded.device))
-        precision = precision_of(loaded)
-        if precision not in (self.precision, "float32"):
-            print(f"Precision: {precision}.", file=sys.stderr)
         return loaded, tokenizer
 
 

@@ -85,12 +85,6 @@ def build_model(recipe: Recipe, task: Task) -> tuple[PreTrainedModel, str]:
             loaded.generation_config.max_length = loaded.generation_config.max_new_tokens = None
     new = {*report["missing_keys"], *(name for name, *_ in report["mismatched_keys"])}
     sentence = _in_words(recipe.start.from_model, loaded, new, report["unexpected_keys"])
-    has_head = any(not name.startswith("model.") and name not in new for name, _ in loaded.named_parameters())
-    if has_head and saved.id2label != config.id2label:
-        before, now = (
-            ", ".join(map(str, labels.values())) for labels in (saved.id2label or {}, config.id2label or {})
-        )
-        sentence += f"Its head was trained for the labels {before}, and is trained anew for {now}."
     return loaded.train(), sentence
 
 

@@ -187,13 +187,8 @@ def read_metrics(file: Path) -> list[dict[str, float]]:
 
 
 def _append(file: Path, line: str) -> None:
-    try:
-        with file.open("a", encoding="utf-8") as stream:
-            stream.write(line + "\n")
-    except OSError as error:
-        raise RunError(
-            f"{file} cannot be written ({error.strerror}): fix that and run the same command again to continue."
-        ) from error
+    with file.open("a", encoding="utf-8") as stream:
+        stream.write(line + "\n")
 
 
 def plot_learning_curves(records: Sequence[dict[str, float]], file: Path, unit: str) -> None:
