@@ -1,10 +1,7 @@
 """Options that several commands share: the model, where and how it computes, the search."""
 
-import gc
 import os
-import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
@@ -37,23 +34,6 @@ PRIMITIVES = 32
 MBR_BEAMS = 32
 
 
-@contextmanager
-def loading_libraries() -> Iterator[None]:
-    """Looks for no garbage while the libraries load in its body, nor later among their objects, which stay to the end.
-
-    It would take a third of the time until a first translation.
-    """
-    if "transformers.modeling_utils" in sys.modules:
-        yield
-        return
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.freeze()
-        gc.enable()
-
-
 @dataclass(frozen=True)
 class Computing:
     """Device and precision."""
@@ -63,7 +43,6 @@ class Computing:
     #: cpu, cuda, cuda:1, mps, ... (default: an accelerator if there is one).
     device: OptionalText = None
 
-    @loading_libraries()
     def load(self, model: str, *, translates: bool = False) -> "tuple[PreTrainedModel, PreTrainedTokenizerBase]":
         """Loads the model and its tokenizer, in the requested precision and on the requested device.
 
@@ -135,8 +114,7 @@ class DecodingOptions(BatchedComputing):
         from vanilla_transformer.translation import Translator
 
         keep_freed_memory()
-        with loading_libraries():
-            translator = Translator(models, device=self.device, **self.settings(nbest))
+        translator = Translator(models, device=self.device, **self.settings(nbest))
         min_beams = max(nbest or 1, 2)  # Greedy search has one translation.
         if (self.mbr or nbest is not None) and translator.num_beams < min_beams:
             raise RecipeError(f"{'--mbr' if self.mbr else f'--nbest {nbest}'} needs --num-beams {min_beams} or more.")

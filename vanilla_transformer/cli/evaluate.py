@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from tyro.conf import Positional, arg
 
-from vanilla_transformer.cli.arguments import DecodingOptions, Flag, Model, OptionalPath, loading_libraries
+from vanilla_transformer.cli.arguments import DecodingOptions, Flag, Model, OptionalPath
 from vanilla_transformer.cli.files import check_output, write_whole
 from vanilla_transformer.data.sources import PAIRS, one_corpus, split_off
 from vanilla_transformer.errors import RecipeError
@@ -46,16 +46,15 @@ class Evaluate:
 
     def run(self) -> None:
         """Predicts the corpus and prints the scores."""
-        with loading_libraries():
-            from vanilla_transformer.data.corpus import read_corpus
-            from vanilla_transformer.evaluation import METRICS, evaluate_translation
-            from vanilla_transformer.evaluation.corpora import (
-                choose_metrics,
-                count_empty_rows,
-                count_texts,
-                with_columns_of_model,
-            )
-            from vanilla_transformer.progress import progress_bar
+        from vanilla_transformer.data.corpus import read_corpus
+        from vanilla_transformer.evaluation import METRICS, evaluate_translation
+        from vanilla_transformer.evaluation.corpora import (
+            choose_metrics,
+            count_empty_rows,
+            count_texts,
+            with_columns_of_model,
+        )
+        from vanilla_transformer.progress import progress_bar
 
         spec = one_corpus(self.data)
         check_output(self.output, (Path(split_off(part)[0]) for part in spec.parts), [self.model, *self.models])

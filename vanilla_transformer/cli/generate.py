@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
-from vanilla_transformer.cli.arguments import Computing, Flag, Model, loading_libraries
+from vanilla_transformer.cli.arguments import Computing, Flag, Model
 from vanilla_transformer.cli.files import open_output, read_input
 from vanilla_transformer.errors import ModelError
 from vanilla_transformer.options import HINT, Count, OptionalCount, OptionalPositive, number
@@ -51,8 +51,7 @@ class Generate:
         """Continues each prompt."""
         import torch
 
-        with loading_libraries():
-            from vanilla_transformer.tasks import task_of_model
+        from vanilla_transformer.tasks import task_of_model
 
         task = task_of_model(self.model)
         if task.command != "generate":

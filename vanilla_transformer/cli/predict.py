@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from tyro.conf import Positional, arg
 
-from vanilla_transformer.cli.arguments import BatchedComputing, Flag, Model, OptionalPath, Resume, loading_libraries
+from vanilla_transformer.cli.arguments import BatchedComputing, Flag, Model, OptionalPath, Resume
 from vanilla_transformer.cli.files import answer_lines, check_files
 from vanilla_transformer.errors import RecipeError
 from vanilla_transformer.options import OptionalText
@@ -48,8 +48,7 @@ class Predict:
     def run(self) -> None:
         """Predicts from the input to the output, and warns of each text that was too long."""
         check_files(self.input, self.output, [self.model], resume=self.resume)
-        with loading_libraries():
-            from vanilla_transformer.tasks import task_of_model
+        from vanilla_transformer.tasks import task_of_model
 
         task = task_of_model(self.model)
         table = self._table(task.form)

@@ -1,6 +1,8 @@
 """Parses the command line, runs the command, and turns errors into one sentence."""
 
+import atexit
 import errno
+import gc
 import os
 import sys
 import traceback
@@ -99,6 +101,10 @@ def _run(words: list[str]) -> None:
     # Keeps the libraries' messages off standard error; their own environment variables bring them back.
     for name, value in QUIET.items() if sys.stderr.isatty() else (QUIET | WITHOUT_BARS).items():
         os.environ.setdefault(name, value)
+    # To look for garbage among the libraries' objects, which stay, takes a third of the time in which they load, and
+    # again at the end.
+    gc.set_threshold(200_000)
+    atexit.register(gc.freeze)
     command.run()
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from tyro.conf import Positional, arg
 
-from vanilla_transformer.cli.arguments import DecodingOptions, Flag, Model, OptionalPath, Resume, loading_libraries
+from vanilla_transformer.cli.arguments import DecodingOptions, Flag, Model, OptionalPath, Resume
 from vanilla_transformer.cli.files import answer_lines, check_files
 from vanilla_transformer.errors import RecipeError
 from vanilla_transformer.options import OptionalCount
@@ -89,9 +89,8 @@ class Translate:
 
     def _aligning(self) -> "tuple[Work, int]":
         """Translates, and reads the attention of the model itself afterwards."""
-        with loading_libraries():
-            from vanilla_transformer.inspection.alignment import Aligner, AlignmentHeads, aligned
-            from vanilla_transformer.translation import Translator
+        from vanilla_transformer.inspection.alignment import Aligner, AlignmentHeads, aligned
+        from vanilla_transformer.translation import Translator
 
         model, tokenizer = replace(self.decoding, precision="float32").load(self.model, translates=True)
         translator = Translator(model, tokenizer, **self.decoding.settings(self.nbest))
