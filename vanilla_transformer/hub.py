@@ -58,8 +58,6 @@ def push_model(
     *,
     private: bool = False,
     revision: str | None = None,
-    message: str | None = None,
-    replace_card: bool = False,
     report: Callable[[str], object] = lambda message: None,
 ) -> str:
     """Uploads a model with its tokenizer, card, code and recipe to the Hub, and returns its URL.
@@ -71,7 +69,6 @@ def push_model(
         repo_id: ORG/NAME, or NAME in the user's own namespace.
         private: Create a private repository; an existing public one is refused.
         revision: Branch, created if it does not exist; `main` if None.
-        replace_card: Replace the card on the Hub even if others wrote or edited it.
         report: Called with messages for the user.
 
     Raises:
@@ -94,18 +91,15 @@ def push_model(
             api.create_repo(repo_id, private=private or None, exist_ok=True)
         if revision not in (None, constants.DEFAULT_REVISION):
             api.create_branch(repo_id, branch=revision, exist_ok=True)
-        if not replace_card and _others_wrote_the_card(card, repo_id, revision):
-            report(
-                f"the card of {repo_id} on the Hub was written or edited by others and is kept: --replace-card "
-                f"replaces it with that of {directory}."
-            )
+        if _others_wrote_the_card(card, repo_id, revision):
+            report(f"the card of {repo_id} on the Hub was written or edited by others and is kept.")
             names.remove(CARD)
         earlier = filter_repo_objects(api.list_repo_files(repo_id, revision=revision), allow_patterns=SENT)
         added = [CommitOperationAdd(name, replaced.get(name, directory / name)) for name in names]
         commit = api.create_commit(
             repo_id,
             [*added, *(CommitOperationDelete(name) for name in {*earlier} - {*names, CARD})],
-            commit_message=message or f"Push {directory.resolve().name} with vanilla_transformer",
+            commit_message=f"Push {directory.resolve().name} with vanilla_transformer",
             revision=revision,
         )
     return str(commit.repo_url) + (f"/tree/{revision}" if revision else "")

@@ -57,10 +57,10 @@ def complaint(capsys) -> str:
 
 
 def test_push_uploads_the_files_of_the_model_a_card_and_no_others(ann: HubServer, directory: Path, capsys):
-    assert push(directory, "ann/tiny", "--message", "first try") == 0
+    assert push(directory, "ann/tiny") == 0
     assert capsys.readouterr().out == f"{ann.url}/ann/tiny\n"
     repository = ann.repositories["ann/tiny"]
-    assert repository.messages == ["initial commit", "first try"]
+    assert repository.messages == ["initial commit", f"Push {directory.name} with vanilla_transformer"]
     assert set(repository.files()) - {".gitattributes"} == MODEL | {"README.md", "recipe.yaml", "learning_curves.png"}
     for name in MODEL:
         assert repository.files()[name] == (directory / name).read_bytes()
@@ -185,5 +185,3 @@ def test_edits_of_a_card_here_and_on_the_hub_stay(ann: HubServer, directory: Pat
     assert push(directory, "ann/tiny") == 0
     assert "written or edited by others and is kept" in capsys.readouterr().err
     assert repository.files()["README.md"].endswith(b"Edited there.\n")
-    assert push(directory, "ann/tiny", "--replace-card") == 0
-    assert repository.files()["README.md"].decode() == edited

@@ -27,10 +27,6 @@ class Push:
     private: Flag = False
     #: Branch to push to, created if it does not exist (default: main).
     revision: OptionalText = None
-    #: Commit message (default: one that names the directory).
-    message: OptionalText = None
-    #: Replace the card on the Hub even if others wrote or edited it.
-    replace_card: Flag = False
 
     def run(self) -> None:
         """Pushes the model and prints its URL."""
@@ -39,13 +35,4 @@ class Push:
         get_token_to_send(True)  # Says where nobody is logged in, before anything slow is imported.
         from vanilla_transformer.hub import push_model
 
-        address = push_model(
-            self.model,
-            self.name,
-            private=self.private,
-            revision=self.revision,
-            message=self.message,
-            replace_card=self.replace_card,
-            report=warn,
-        )
-        print(address)
+        print(push_model(self.model, self.name, private=self.private, revision=self.revision, report=warn))
