@@ -78,7 +78,7 @@ def _checked(
 
 def _kind(
     path: str, model: "PreTrainedModel", tokenizer: "PreTrainedTokenizerBase"
-) -> "tuple[Callable[..., Any], list[gradio.Slider], Any]":
+) -> "tuple[Callable[..., object], list[gradio.Slider], gradio.components.Component]":
     """Returns what answers a text, what a visitor may choose, and what shows the answer."""
     import gradio as gr
     from transformers import pipeline

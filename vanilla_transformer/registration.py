@@ -1,10 +1,12 @@
 """Importing this module registers the package's classes with transformers' Auto classes and pipelines."""
 
 from importlib.util import find_spec
+from types import ModuleType
 from typing import Any
 
 import transformers
 from transformers import AutoConfig, AutoModelForSeq2SeqLM, AutoTokenizer, PreTrainedConfig, PreTrainedModel
+from transformers.models.auto.auto_factory import _BaseAutoModelClass
 
 from vanilla_transformer.model import (
     modeling_vanilla_transformer,
@@ -18,10 +20,12 @@ from vanilla_transformer.model.pipeline_vanilla_transformer import (
 from vanilla_transformer.model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
 
 # Each family: its configuration, and its model for each Auto class, the second of which is its language model.
-FAMILIES: dict[type[PreTrainedConfig], dict[Any, type[PreTrainedModel]]] = {}
+FAMILIES: dict[type[PreTrainedConfig], dict[type[_BaseAutoModelClass], type[PreTrainedModel]]] = {}
 
 
-def register_family(family: type[PreTrainedConfig], models: dict[Any, type[PreTrainedModel]]) -> None:
+def register_family(
+    family: type[PreTrainedConfig], models: dict[type[_BaseAutoModelClass], type[PreTrainedModel]]
+) -> None:
     """Registers a configuration with its model for each Auto class; commands then load what it trains.
 
     A family from outside the package derives its configuration from one of the package's, and calls this.
@@ -38,14 +42,13 @@ def is_known(config: PreTrainedConfig) -> bool:
     return isinstance(config, tuple(FAMILIES))
 
 
-def model_class(config: PreTrainedConfig) -> Any:
+def model_class(config: PreTrainedConfig) -> type[PreTrainedModel]:
     """Returns the class of a model with that configuration: the saved one, else its family's language model."""
     kind = type(config)
-    models = list(FAMILIES.get(kind, {}).values()) or [
-        auto._model_mapping[kind]
-        for auto in FAMILIES[next(known for known in FAMILIES if isinstance(config, known))]
-        if kind in auto._model_mapping
-    ]
+    models = list(FAMILIES.get(kind, {}).values())
+    if not models:
+        autos: Any = FAMILIES[next(known for known in FAMILIES if isinstance(config, known))]
+        models = [auto._model_mapping[kind] for auto in autos if kind in auto._model_mapping]
     if not models:
         raise ValueError(f"No model is registered for {kind.__name__}: import the file that registers one")
     saved = [model for model in models if model.__name__ in (config.architectures or ())]
@@ -65,7 +68,7 @@ class _PipelineOfThePackage:
         vars(config)["custom_pipelines"] = value
 
 
-shipped: list[Any] = [
+shipped: list[ModuleType] = [
     modeling_vanilla_transformer,
     modeling_vanilla_transformer_encoder,
     modeling_vanilla_transformer_decoder,

@@ -8,7 +8,6 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -83,9 +82,9 @@ class Summary:
             raise RunError(f"{file} is damaged ({error!r}): remove it, and the run counts as unfinished.") from None
 
 
-def _score(values: dict[str, Any]) -> Score:
-    value = math.nan if values["value"] is None else values["value"]
-    return Score(values["name"], value, values["signature"])
+def _score(values: dict[str, str | float | None]) -> Score:
+    value = math.nan if values["value"] is None else float(values["value"])
+    return Score(str(values["name"]), value, str(values["signature"]))
 
 
 def describe_weights(averaged_steps: Sequence[int]) -> str:
