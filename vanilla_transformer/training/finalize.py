@@ -67,7 +67,7 @@ def finalize(context: RunContext, model: PreTrainedModel, progress: Progress) ->
     plot_learning_curves(read_metrics(run.metrics), run.path / CURVES, f"nats per {items.removesuffix('s')}")
     examples = recipe.evaluation.examples
     answers = task.answers(model, context.inputs.tokenizer, examples) if examples else []
-    write_model_card(run.path, summary, answers, recipe)
+    write_model_card(run.path, summary, answers)
     logger.info(" ".join(summary.sentences(items)))
     if examples:
         logger.info("Examples, each with what the model makes of it:")

@@ -20,7 +20,7 @@ from vanilla_transformer.evaluation.metrics import Score
 from vanilla_transformer.graph.beside import CLIENT, NAME
 from vanilla_transformer.recipe.reading import load_recipe
 from vanilla_transformer.recipe.schema import Recipe
-from vanilla_transformer.tasks import Task, task_for, task_of_model
+from vanilla_transformer.tasks import Task, task_of_model
 from vanilla_transformer.training.summary import CURVES, SUMMARY, Summary, describe_weights
 
 TEMPLATE = Path(__file__).with_name("model_card.md")
@@ -32,20 +32,17 @@ _CHECKSUM = "\n<!-- as vanilla_transformer wrote it: "
 _HUB_ID = r"[\w-][\w.-]*(/[\w.-]+)?"
 
 
-def write_model_card(
-    directory: Path, summary: Summary | None = None, answers: Sequence[str] = (), recipe: Recipe | None = None
-) -> None:
+def write_model_card(directory: Path, summary: Summary | None = None, answers: Sequence[str] = ()) -> None:
     """Writes the card of a model; an edited card is kept, and the new one is written as model_card.md.
 
     Args:
         summary: Of the run that has just ended, where it is not in the directory yet.
         answers: The model's outputs for the examples of the recipe.
-        recipe: Of the run that has just ended; by default that in the directory.
     """
     file = directory / CARD
     if file.exists() and not is_unmodified(_read(file)):
         file = directory / "model_card.md"
-    run = _run(directory, summary, recipe)
+    run = _run(directory, summary)
     atomic_write_text(file, _rendered(directory, _metadata(directory, run, answers), run))
 
 
@@ -224,13 +221,13 @@ def _task(directory: Path) -> Task | None:
         return None
 
 
-def _run(directory: Path, summary: Summary | None = None, recipe: Recipe | None = None) -> _Run:
-    """Returns what the files of a run tell, where it is not given: the task alone if there is none, or no end."""
-    task, file = task_for(recipe) if recipe else _task(directory), directory / "recipe.yaml"
+def _run(directory: Path, summary: Summary | None = None) -> _Run:
+    """Returns what the files of a run tell: the task alone if there is none, or no end."""
+    task, file = _task(directory), directory / "recipe.yaml"
     summary = summary or Summary.read(directory / SUMMARY)
-    if not task or not summary or not (recipe or file.is_file()):
+    if not task or not summary or not file.is_file():
         return task, None, None
-    return task, recipe or load_recipe(file, lenient=True), summary
+    return task, load_recipe(file, lenient=True), summary
 
 
 def _count_parameters(directory: Path) -> int:

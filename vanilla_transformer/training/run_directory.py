@@ -58,11 +58,6 @@ class RunDirectory:
         # Not the soft lock: a killed process leaves it behind, and the next would wait for it in vain.
         self._lock = FileLock(path / LOCK, blocking=False, thread_local=False, fallback_to_soft=False)
 
-    @property
-    def is_locked(self) -> bool:
-        """Tells whether other processes are kept out; where a disk cannot lock files, they are not."""
-        return self._lock.is_locked
-
     def open(self, recipe: Recipe) -> Recipe:
         """Prepares the directory and returns the recipe with the choices of the run that continues in it, if any.
 
@@ -82,7 +77,7 @@ class RunDirectory:
 
     def unlock(self) -> None:
         """Lets others train in the directory; the end of the process does so too, however it ends."""
-        if self.is_locked:
+        if self._lock.is_locked:
             with suppress(OSError):  # Windows does not remove open files; there the library removes it next.
                 (self.path / LOCK).unlink()
             self._lock.release()
@@ -97,7 +92,7 @@ class RunDirectory:
             ) from None
         except PermissionError:  # The lock may be another user's, whose run nothing else would protect.
             raise
-        except OSError:  # The disk cannot lock files. If it cannot be written at all, the next file shows it.
+        except OSError:  # The disk cannot lock files: others are not kept out. Any other error the next file shows.
             pass
 
     def write_recipe(self, recipe: Recipe) -> None:

@@ -116,8 +116,6 @@ def _open_and_prepare(recipe: Recipe, run: RunDirectory, logger: RunLogger) -> I
         recipe = run.open(recipe)
     except AlreadyFinished as finished:
         return finished
-    if not run.is_locked:
-        logger.info(f"The disk of {run.path} cannot lock files: make sure that no other process trains there.")
     return gather_inputs(recipe, run, logger.info)
 
 
