@@ -10,7 +10,7 @@ from transformers import EosTokenCriteria, StoppingCriteriaList
 from transformers.modeling_outputs import BaseModelOutput
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from vanilla_transformer.engine.stacks import DecoderCache
+from vanilla_transformer.engine.stacks import SearchDecoder
 
 IDS, MASK = INPUTS["input_ids"], INPUTS["attention_mask"]
 
@@ -146,8 +146,8 @@ def test_torchs_default_dtype_changes_nothing(model, way, dtype):
 
 def test_a_long_search_is_the_librarys_though_its_cache_is_cut_again_and_again(monkeypatch):
     """With hypotheses that descend from few of those before them, and sentences that end long before others."""
-    sizes, update = [], DecoderCache.update
-    monkeypatch.setattr(DecoderCache, "update", lambda cache, *new: sizes.append(cache.used) or update(cache, *new))
+    sizes, update = [], SearchDecoder.update
+    monkeypatch.setattr(SearchDecoder, "update", lambda cache, *new: sizes.append(cache.used) or update(cache, *new))
     # In float64: with near ties rounding decides over long hypotheses.
     model, call = sharp(5).double(), {"num_beams": 5, "max_length_beyond_source": 90, "no_repeat_ngram_size": 3}
     expected = by_library(model, **call)

@@ -127,7 +127,7 @@ def start_decoding(model: Any, encoder_outputs: Any, mask_NS: torch.Tensor | Non
     if hasattr(model, "start_decoding"):  # A model of another family, or an ensemble.
         state: DecoderState = model.start_decoding(encoder_outputs, mask_NS)
         return state
-    return SearchDecoder(model).start(encoder_outputs[0], mask_NS)
+    return SearchDecoder(model, len(encoder_outputs[0]), mask_NS, encoder_outputs[0])
 
 
 def _start(call: Call, width: int) -> DecoderState:
@@ -135,7 +135,7 @@ def _start(call: Call, width: int) -> DecoderState:
     model, sources, mask = call.model, call.kwargs.get("encoder_outputs"), call.kwargs.get("attention_mask")
     mask_NS = None if mask is None else mask[::width]
     if sources is None:
-        return SearchDecoder(model).start_without_source(len(call.prompts) // width, mask_NS)
+        return SearchDecoder(model, len(call.prompts) // width, mask_NS)
     once = type(sources)(**{name: part[::width] for name, part in sources.items()})
     return start_decoding(model, once, mask_NS)
 

@@ -6,17 +6,20 @@ sentence's hypotheses share one cache. Reordering hypotheses moves no keys or va
 ancestors.
 
 Shapes in names: N sentences · W hypotheses of a sentence · R rows, N·W · S source · L slots of the cache ·
-D d_model · H heads, Nh = N·H · K d_k (keys) or d_v (values), E both · V vocabulary.
+D d_model · H heads · K d_k (keys) or d_v (values), E both · V vocabulary.
 """
 
 from typing import Any
 
 import torch
+from torch import nn
 from torch.nn import functional as F
 from transformers import PreTrainedModel
 
 from .cpu import computing_dtype
-from .linear import linear, norm, projections, residual_linear
+
+# The parameters of a layer by their names.
+Weights = dict[str, torch.Tensor]
 
 # Positions by which the cache grows: a small number frees slots without descendants sooner, a large one copies less. A
 # single sentence's cache is small.
@@ -24,72 +27,94 @@ POSITIONS_AT_A_TIME = 8
 POSITIONS_OF_ONE = 32
 
 
-class Layer:
-    """The linear layers and norms of one decoder layer; the queries' weights include 1 / √d_k."""
-
-    def __init__(self, layer: Any, dtype: torch.dtype) -> None:
-        own, feed_forward = layer.self_attention, layer.feed_forward
-        heads = self.num_heads = len(own.q_proj.weight) // own.d_k
-        self.project = projections([own.q_proj, own.k_proj, own.v_proj], heads, own.d_k**-0.5, dtype)
-        self.self_out = residual_linear(own.out_proj, dtype)
-        self.self_norm = norm(layer.self_attention_norm, dtype)
-        if hasattr(layer, "cross_attention"):
-            cross = layer.cross_attention
-            self.project_source = projections([cross.k_proj, cross.v_proj], heads, 1.0, dtype)
-            self.source_query = projections([cross.q_proj], heads, cross.d_k**-0.5, dtype)
-            self.cross_out = residual_linear(cross.out_proj, dtype)
-            self.cross_norm = norm(layer.cross_attention_norm, dtype)
-        self.first = linear(feed_forward.w_1, dtype, feed_forward.activation)
-        self.second = residual_linear(feed_forward.w_2, dtype)
-        self.feed_norm = norm(layer.feed_forward_norm, dtype)
-
-
 class SearchDecoder:
-    """The decoder in a search, with or without a source, in the type in which products are computed."""
+    """The decoder, with the keys and values of a batch's sources and of its running hypotheses, which share ancestors.
 
-    def __init__(self, model: PreTrainedModel) -> None:
+    A step takes one slot for each hypothesis of a sentence. `ancestor_bias` is added to attention scores: zero in
+    slots of a hypothesis's ancestors, minus infinity elsewhere, (N, 1, W, capacity); None while a single hypothesis
+    runs after a prompt without padding.
+
+    Attributes:
+        sources: Each layer's keys (N, H, K, S) and values (N, H, S, K) of the source; none without a source.
+        own: Each layer's keys and, beside them, values of the hypotheses' tokens, (N, H, capacity, E), `used` of them.
+        padding: Number of positions before the first token of each prompt, (N,); None where there are none.
+
+    Args:
+        sentences: Number of sentences.
+        mask: 0 on padding: of the sources, or, where there are none, of the prompts, which it precedes.
+        encoded_NSD: The encoder's output.
+    """
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        sentences: int,
+        mask: torch.Tensor | None,
+        encoded_NSD: torch.Tensor | None = None,
+    ) -> None:
         self.stack = stack = getattr(model.model, "decoder", model.model)  # A decoder-only model is one.
-        attention = stack.layers[0].self_attention
-        self.dtype = dtype = computing_dtype(model.dtype, model.device)
+        attention, device = stack.layers[0].self_attention, model.lm_head.weight.device
+        self.sentences, self.device, self.dtype = sentences, device, computing_dtype(model.dtype, model.device)
         # Processors multiply small float32 matrices as fast as bfloat16 ones, and the softmax then needs no
         # conversion.
-        on_cpu = model.lm_head.weight.device.type == "cpu"
-        self.cache_dtype = torch.float32 if on_cpu and dtype == torch.bfloat16 else dtype
-        self.d_k, self.d_v = attention.d_k, attention.d_v
+        is_widened = device.type == "cpu" and self.dtype == torch.bfloat16
+        self.cache_dtype = torch.float32 if is_widened else self.dtype
+        self.d_k, self.d_v, self.num_heads = attention.d_k, attention.d_v, stack.config.num_heads
         self.scale, self.embedding = stack.config.d_model**0.5, stack.embed_tokens.weight
-        self.layers = [Layer(layer, dtype) for layer in stack.layers]
-        self.num_heads = self.layers[0].num_heads
-        self.project_to_vocabulary = linear(model.lm_head, dtype)
+        self.layers = [_weights(layer, self.dtype) for layer in stack.layers]
+        self.lm_head = _weights(model.lm_head, self.dtype)
+        self.activation, self.eps = stack.layers[0].feed_forward.activation, stack.layers[0].feed_forward_norm.eps
         learned = stack.positional_encoding.learned
         self._positions = torch.empty(0) if learned is None else learned.weight
-
-    def start(self, encoded_NSD: torch.Tensor, source_mask_NS: torch.Tensor | None) -> "DecoderCache":
-        """Returns the cache before the first step: each layer's keys and values of the encoder's output."""
-        read = {"encoder_hidden_states": encoded_NSD, "encoder_attention_mask": source_mask_NS}
-        sentences, rows_D = len(encoded_NSD), encoded_NSD.to(self.dtype).flatten(0, 1)
-        cache = DecoderCache(self, sentences, encoded_NSD.device, read)
+        self.sources: list[tuple[torch.Tensor, torch.Tensor]] = []
+        self.source_bias: torch.Tensor | None = None
+        self.padding: torch.Tensor | None = None
+        self.ancestor_bias: torch.Tensor | None = None
+        self.position = self.used = self.capacity = 0
+        # One tensor per layer: the system maps and unmaps very large tensors page by page.
+        self.widths = [self.d_k, self.d_v]
+        shape = (sentences, self.num_heads, 0, sum(self.widths))
+        self.own = [torch.empty(shape, dtype=self.cache_dtype, device=device) for _ in self.layers]
+        self._slots = (0, 0)
+        # What the decoder's `forward` needs beside the tokens of the prompts.
+        self._reads: dict[str, torch.Tensor | None]
+        is_padded = mask is not None and not mask.all()
+        if encoded_NSD is None:
+            self._reads = {"attention_mask": None if mask is None else mask[:, :-1]}
+            if mask is not None and is_padded:
+                self.padding = mask.logical_not().sum(1)
+            return
+        self._reads = {"encoder_hidden_states": encoded_NSD, "encoder_attention_mask": mask}
+        rows_D = encoded_NSD.to(self.dtype).flatten(0, 1)
         for layer in self.layers:
-            both = self._by_head(layer.project_source(rows_D), sentences).to(self.cache_dtype)
-            keys, values = (part.flatten(0, -3) for part in both.split_with_sizes([self.d_k, self.d_v], -1))
-            cache.sources.append((keys.mT.contiguous(), values.contiguous()))
-        if source_mask_NS is not None and not source_mask_NS.all():
-            may_attend = source_mask_NS[:, None, None, :].bool()
-            mask = torch.zeros(may_attend.shape, dtype=self.cache_dtype, device=may_attend.device)
-            cache.source_bias = mask.masked_fill_(~may_attend, -torch.inf)
-        return cache
+            keys, values = (self._by_head(_linear(rows_D, layer, f"cross_attention.{part}_proj")) for part in "kv")
+            self.sources.append((keys.mT.contiguous(), values.contiguous()))
+        if mask is not None and is_padded:
+            may_attend = mask[:, None, None, :].bool()
+            bias = torch.zeros(may_attend.shape, dtype=self.cache_dtype, device=device)
+            self.source_bias = bias.masked_fill_(~may_attend, -torch.inf)
 
-    def start_without_source(self, sentences: int, prompt_mask_NP: torch.Tensor | None = None) -> "DecoderCache":
-        """Returns the cache before the first step of a decoder that attends only to its own tokens.
+    def step(self, tokens_NW: torch.Tensor) -> torch.Tensor:
+        """Maps the newest token of each hypothesis to logits of the next, (sentences · hypotheses, vocabulary)."""
+        width, table = tokens_NW.shape[1], self._encodings(self.position + 1)
+        encodings = table[self.position]
+        if self.padding is not None:
+            encodings = table[self.position - self.padding].repeat_interleave(width, 0)
+        self.position, bias = self.position + 1, self._allocate(width)
+        embedded = F.embedding(tokens_NW.reshape(-1), self.embedding).to(self.dtype)
+        x = embedded * self.scale + encodings.to(self.dtype)
+        for number, layer in enumerate(self.layers):
+            q, k, v = (_linear(x, layer, f"self_attention.{part}_proj") for part in "qkv")
+            keys, values = self.update(number, self._by_head(k), self._by_head(v))
+            x = self._attended(x, layer, "self_attention", q, keys.mT, values, bias)
+            if self.sources:
+                q = _linear(x, layer, "cross_attention.q_proj")
+                x = self._attended(x, layer, "cross_attention", q, *self.sources[number], self.source_bias)
+            inner = self.activation(_linear(x, layer, "feed_forward.w_1"))
+            x = self._sublayer(x, inner, layer, "feed_forward.w_2", "feed_forward_norm")
+        return F.linear(x, self.lm_head["weight"], self.lm_head.get("bias"))
 
-        A prompt's padding, 0 in its mask, stands before its tokens.
-        """
-        read = {"attention_mask": None if prompt_mask_NP is None else prompt_mask_NP[:, :-1]}
-        cache = DecoderCache(self, sentences, self.embedding.device, read)
-        if prompt_mask_NP is not None and not prompt_mask_NP.all():
-            cache.padding = prompt_mask_NP.logical_not().sum(1)
-        return cache
-
-    def encodings(self, length: int) -> torch.Tensor:
+    def _encodings(self, length: int) -> torch.Tensor:
         """Section 3.5: the encodings of `length` or more positions; sinusoidal ones are computed once.
 
         Raises:
@@ -98,102 +123,44 @@ class SearchDecoder:
         module = self.stack.positional_encoding
         if len(self._positions) < length:
             room = length if module.learned is not None else 2 * length + 16
-            self._positions = module(room, device=self.embedding.device)
+            self._positions = module(room, device=self.device)
         return self._positions
 
-    def advance(
-        self, tokens_NW: torch.Tensor, encodings: torch.Tensor, bias: torch.Tensor | None, cache: "DecoderCache"
+    def _by_head(self, projected: torch.Tensor) -> torch.Tensor:
+        """Returns (N·W, H·K) as (N, H, W, K), in the cache's type."""
+        by_head = projected.view(self.sentences, -1, self.num_heads, projected.shape[1] // self.num_heads)
+        by_head = by_head.transpose(1, 2)
+        return by_head if by_head.dtype == self.cache_dtype else by_head.to(self.cache_dtype)
+
+    def _attended(
+        self,
+        x: torch.Tensor,
+        layer: Weights,
+        attention: str,
+        queries: torch.Tensor,
+        keys_NHKL: torch.Tensor,
+        values_NHLK: torch.Tensor,
+        bias: torch.Tensor | None,
     ) -> torch.Tensor:
-        """Runs all layers over the newest token of each hypothesis, whose slots are allocated.
-
-        `bias` limits attention.
-        """
-        embedded = F.embedding(tokens_NW.reshape(-1), self.embedding).to(self.dtype)
-        x = embedded * self.scale + encodings.to(self.dtype)
-        for number, layer in enumerate(self.layers):
-            q, keys, values = cache.update(number, self._by_head(layer.project(x), cache.sentences))
-            x = layer.self_norm(layer.self_out(self._attend(q, keys.mT, values, bias), x))
-            if cache.sources:
-                keys, values = cache.sources[number]
-                q = self._by_head(layer.source_query(x), cache.sentences)
-                x = layer.cross_norm(layer.cross_out(self._attend(q, keys, values, cache.source_bias), x))
-            x = layer.feed_norm(layer.second(layer.first(x), x))
-        return x
-
-    def _by_head(self, projected: torch.Tensor, sentences: int) -> torch.Tensor:
-        """Returns (N·W, H·E) as (N·H, W, E) where that is a view, otherwise as (N, H, W, E)."""
-        rows = len(projected)
-        if rows == sentences:
-            return projected.view(rows * self.num_heads, 1, -1)
-        if sentences == 1:
-            return projected.view(rows, self.num_heads, -1).transpose(0, 1)
-        return projected.view(sentences, rows // sentences, self.num_heads, -1).transpose(1, 2)
-
-    def _attend(
-        self, q: torch.Tensor, keys_NhKL: torch.Tensor, values_NhLK: torch.Tensor, bias: torch.Tensor | None
-    ) -> torch.Tensor:
-        """Section 3.2.1 for all heads: a sentence's hypotheses are the queries; their weights include 1 / √d_k."""
-        if q.dtype != self.cache_dtype:
-            q = q.to(self.cache_dtype)
-        q_NhWK = q if q.dim() == 3 else q.flatten(0, 1)
-        heads, (all_heads, width, _) = self.num_heads, q_NhWK.shape
-        scores = torch.bmm(q_NhWK, keys_NhKL)
+        """Section 3.2.1 for all heads, as a sub-layer: a sentence's hypotheses are the queries."""
+        scores = torch.bmm(self._by_head(queries * self.d_k**-0.5).flatten(0, 1), keys_NHKL.flatten(0, 1))
         if bias is not None:
-            scores.view(-1, heads, width, scores.shape[2]).add_(bias)
-        attended = torch.bmm(torch.softmax(scores, -1), values_NhLK)
-        if width == 1:
-            attended = attended.view(-1, heads * self.d_v)
-        elif all_heads == heads:
-            attended = attended.transpose(0, 1).reshape(width, -1)
-        else:
-            attended = attended.view(-1, heads, width, self.d_v).transpose(1, 2).reshape(-1, heads * self.d_v)
-        return attended if attended.dtype == self.dtype else attended.to(self.dtype)
+            scores.view(self.sentences, self.num_heads, *scores.shape[1:]).add_(bias)
+        attended = torch.bmm(torch.softmax(scores, -1), values_NHLK.flatten(0, 1))
+        rows = attended.view(self.sentences, self.num_heads, -1, self.d_v).transpose(1, 2).reshape(len(x), -1)
+        rows = rows if rows.dtype == self.dtype else rows.to(self.dtype)
+        return self._sublayer(x, rows, layer, f"{attention}.out_proj", f"{attention}_norm")
 
-
-class DecoderCache:
-    """Keys and values of a batch's sources and of its running hypotheses, which share their ancestors.
-
-    A step takes one slot for each hypothesis of a sentence. `ancestor_bias` is added to attention scores: zero in
-    slots of a hypothesis's ancestors, minus infinity elsewhere, (N, 1, W, capacity); None while a single hypothesis
-    runs after a prompt without padding.
-
-    Attributes:
-        sources: Each layer's keys (N·H, K, S) and values (N·H, S, K) of the source; none without a source.
-        own: Each layer's keys and, beside them, values of the hypotheses' tokens, (N·H, capacity, E), `used` of them.
-        padding: Number of positions before the first token of each prompt, (N,); None where there are none.
-
-    Args:
-        reads: What the decoder's `forward` needs beside the tokens of the prompts.
-    """
-
-    def __init__(
-        self, decoder: SearchDecoder, sentences: int, device: torch.device, reads: dict[str, torch.Tensor | None]
-    ) -> None:
-        self.decoder, self.sentences, self.device, self._reads = decoder, sentences, device, reads
-        self.sources: list[tuple[torch.Tensor, torch.Tensor]] = []
-        self.source_bias: torch.Tensor | None = None
-        self.padding: torch.Tensor | None = None
-        self.position = self.used = self.capacity = 0
-        # One tensor per layer: the system maps and unmaps very large tensors page by page.
-        self.widths = [decoder.d_k, decoder.d_v]
-        shape = (sentences * decoder.num_heads, 0, sum(self.widths))
-        self.own = [torch.empty(shape, dtype=decoder.cache_dtype, device=device) for _ in decoder.layers]
-        self.ancestor_bias: torch.Tensor | None = None
-        self._slots = (0, 0)
-
-    def step(self, tokens_NW: torch.Tensor) -> torch.Tensor:
-        """Maps the newest token of each hypothesis to logits of the next, (sentences · hypotheses, vocabulary)."""
-        width, table = tokens_NW.shape[1], self.decoder.encodings(self.position + 1)
-        encodings = table[self.position]
-        if self.padding is not None:
-            encodings = table[self.position - self.padding].repeat_interleave(width, 0)
-        x = self.decoder.advance(tokens_NW, encodings, self.allocate(width), self)
-        self.position += 1
-        return self.decoder.project_to_vocabulary(x)
+    def _sublayer(self, x: torch.Tensor, inner: torch.Tensor, layer: Weights, last: str, norm: str) -> torch.Tensor:
+        """LayerNorm(x + Sublayer(x)), from what the sub-layer's last product multiplies; overwrites x."""
+        weight, bias = layer[f"{last}.weight"], layer.get(f"{last}.bias")
+        x = x.addmm_(inner, weight.mT) if bias is None else F.linear(inner, weight, bias).add_(x)
+        gain, bias = layer[f"{norm}.weight"], layer[f"{norm}.bias"]
+        return torch.layer_norm(x, gain.shape, gain, bias, self.eps)
 
     def read(self, tokens_NP: torch.Tensor) -> None:
         """Reads all tokens of each sentence's prompt but the last, by the decoder's own `forward`."""
-        read: Any = self.decoder.stack(tokens_NP, use_cache=True, return_dict=True, **self._reads).past_key_values
+        read: Any = self.stack(tokens_NP, use_cache=True, return_dict=True, **self._reads).past_key_values
         length = self.position = tokens_NP.shape[1]
         self._take_slots(length, length + POSITIONS_OF_ONE)
         are_padding_NP = torch.zeros_like(tokens_NP, dtype=torch.bool)
@@ -203,9 +170,9 @@ class DecoderCache:
             self.ancestor_bias[:, 0, 0, :length].masked_fill_(~are_padding_NP, 0.0)
         for own, layer in zip(self.own, getattr(read, "self_attention_cache", read).layers, strict=True):
             both_NHPE = torch.cat((layer.keys, layer.values), -1)  # Of padding they may be NaN.
-            own[:, :length] = both_NHPE.masked_fill_(are_padding_NP[:, None, :, None], 0.0).flatten(0, 1)
+            own[:, :, :length] = both_NHPE.masked_fill_(are_padding_NP[:, None, :, None], 0.0)
 
-    def allocate(self, width: int) -> torch.Tensor | None:
+    def _allocate(self, width: int) -> torch.Tensor | None:
         """Takes slots for one more position of `width` hypotheses per sentence; returns the attention bias."""
         if self.ancestor_bias is not None and self.ancestor_bias.shape[2] != width:
             self.ancestor_bias = self.ancestor_bias.expand(-1, -1, width, -1).contiguous()
@@ -230,16 +197,17 @@ class DecoderCache:
 
     def _no_ancestors(self, width: int) -> torch.Tensor:
         shape = (self.sentences, 1, width, self.capacity)
-        return torch.full(shape, -torch.inf, dtype=self.decoder.cache_dtype, device=self.device)
+        return torch.full(shape, -torch.inf, dtype=self.cache_dtype, device=self.device)
 
-    def update(self, layer: int, by_head: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Writes a layer's newest keys and values into their slots; returns the queries, and all keys and values."""
-        (first, width), (d_k, d_v) = self._slots, self.widths
-        queries, new = by_head.split_with_sizes([d_k, d_k + d_v], -1)
-        slots = self.own[layer].narrow(1, first, width)
-        (slots if new.dim() == 3 else slots.view(new.shape)).copy_(new)
-        keys, values = self.own[layer].narrow(1, 0, self.used).split_with_sizes(self.widths, 2)
-        return queries, keys, values
+    def update(
+        self, layer: int, keys_NHWK: torch.Tensor, values_NHWK: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Writes a layer's newest keys and values into their slots; returns all of them, (N, H, slots, K)."""
+        first, width = self._slots
+        keys, values = self.own[layer].narrow(2, 0, self.used).split_with_sizes(self.widths, 3)
+        keys.narrow(2, first, width).copy_(keys_NHWK)
+        values.narrow(2, first, width).copy_(values_NHWK)
+        return keys, values
 
     def reorder(self, parents_NW: torch.Tensor) -> None:
         """Makes each hypothesis the child of another one of its sentence, whose ancestors it inherits."""
@@ -253,11 +221,9 @@ class DecoderCache:
 
     def select(self, sentences: torch.Tensor) -> None:
         """Drops all other sentences; `sentences` are indices."""
-        heads = torch.arange(self.decoder.num_heads, device=self.device)
-        rows = (sentences[:, None] * self.decoder.num_heads + heads).flatten()
-        self.sources = [(keys[rows], values[rows]) for keys, values in self.sources]
+        self.sources = [(keys[sentences], values[sentences]) for keys, values in self.sources]
         for layer, part in enumerate(self.own):
-            self.own[layer] = part[rows]
+            self.own[layer] = part[sentences]
         self.source_bias = None if self.source_bias is None else self.source_bias[sentences]
         self.padding = None if self.padding is None else self.padding[sentences]
         self.ancestor_bias = None if self.ancestor_bias is None else self.ancestor_bias[sentences]
@@ -280,18 +246,19 @@ class DecoderCache:
             kept = kept_NL[:, None, None].expand(-1, -1, self.ancestor_bias.shape[2], -1)
             bias[..., : kept.shape[3]] = self.ancestor_bias.gather(3, kept)
             self.ancestor_bias = bias
-        used = kept_NL.shape[1]
-        heads = torch.arange(self.sentences * self.decoder.num_heads, device=self.device)
-        rows = heads.view(self.sentences, -1, 1) * self.capacity + kept_NL[:, None]
+        self.used, self.capacity = kept_NL.shape[1], capacity
+        sentences = torch.arange(self.sentences, device=self.device)[:, None, None]
+        heads = torch.arange(self.num_heads, device=self.device)[:, None]
         for layer, part in enumerate(self.own):
             # One layer at a time, each replaced at once: the cache is the largest object in a search.
-            self.own[layer] = _copied(part, rows.flatten(0, 1), capacity)
-        self.used, self.capacity = used, capacity
+            self.own[layer] = part.new_empty(*part.shape[:2], capacity, part.shape[3])
+            self.own[layer][:, :, : self.used] = part[sentences, heads, kept_NL[:, None]]
 
 
-def _copied(cached_NhLK: torch.Tensor, rows_NhL: torch.Tensor, capacity: int) -> torch.Tensor:
-    """Copies rows of width K to the beginning of a tensor (N·H, capacity, K); the rest of it is not set."""
-    copied = cached_NhLK.new_empty(len(cached_NhLK), capacity, cached_NhLK.shape[2])
-    if rows_NhL.shape[1]:
-        copied[:, : rows_NhL.shape[1]] = F.embedding(rows_NhL, cached_NhLK.reshape(-1, cached_NhLK.shape[2]))
-    return copied
+def _weights(module: nn.Module, dtype: torch.dtype) -> Weights:
+    """Returns a module's parameters, read in place, or converted where their type is another."""
+    return {name: weight.to(dtype) for name, weight in module.named_parameters()}
+
+
+def _linear(x: torch.Tensor, layer: Weights, name: str) -> torch.Tensor:
+    return F.linear(x, layer[f"{name}.weight"], layer.get(f"{name}.bias"))
