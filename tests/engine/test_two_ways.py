@@ -76,7 +76,7 @@ def test_unusual_settings_are_the_librarys(model, way, call):
         {"max_new_tokens": -1},
         {"early_stopping": "foo"},
         {"max_length_beyond_source": -100},
-        {"forced_eos_token_id": END, "suppress_tokens": [END, 17]},
+        {"forced_eos_token_id": END, "suppress_tokens": [END, 17], "max_new_tokens": 9},
     ],
     ids=str,
 )
@@ -109,12 +109,12 @@ def test_a_search_without_a_possible_token_ends(model, way):
         assert (model.generate(**INPUTS, suppress_tokens=[*range(WORDS)], max_new_tokens=9)[:, 1:] == PAD).all()
 
 
-def test_a_sentence_is_forced_to_end_at_its_own_limit(model, way):
+def test_a_sentence_is_cut_at_its_own_limit_where_an_end_is_forced_at_others(model, way):
     call = {"forced_eos_token_id": END, "max_length_beyond_source": 0}
     with way():
         alone = model.generate(IDS[2:, :2], attention_mask=MASK[2:, :2], **call)[0]
         beside = model.generate(**INPUTS, **call)[2]
-    assert alone[-1] == END and torch.equal(beside[: len(alone)], alone) and (beside[len(alone) :] == PAD).all()
+    assert END not in alone and torch.equal(beside[: len(alone)], alone) and (beside[len(alone) :] == PAD).all()
 
 
 def test_encoder_outputs_may_be_a_tuple_and_given_again(model, way):

@@ -71,17 +71,6 @@ def at_most(limits: list[int], prompt_length: int) -> Callable[..., torch.Tensor
     return lambda ids, scores, **_: ids.shape[1] >= ends.repeat_interleave(len(ids) // len(ends))
 
 
-def ended_at(limits: list[int], prompt_length: int, end: int) -> Callable[..., torch.Tensor]:
-    """Forces the last token that each row's own limit allows."""
-    reached = at_most(limits, prompt_length)
-
-    def force(ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
-        only_end = torch.full_like(scores, -torch.inf).index_fill(1, torch.tensor(end), 0.0)
-        return torch.where(reached(torch.cat((ids, ids[:, :1]), 1), scores)[:, None], only_end, scores)
-
-    return force
-
-
 class ThirdSum(StoppingCriteria):
     """A caller's own criterion: ends rows of four tokens or more whose sum is a multiple of three."""
 
@@ -232,9 +221,7 @@ def by_the_library(call: SimpleNamespace) -> Any:
         if "max_position_embeddings" in call.fields:
             limits = [min(limit, 64 - prompt_length + 1) for limit in limits]
         request["max_length"] = max(limits) + prompt_length
-        if "forced_eos_token_id" in request and END not in request.get("suppress_tokens", ()):
-            forced = ended_at(limits, prompt_length, request.pop("forced_eos_token_id"))
-            named["logits_processor"] = LogitsProcessorList([*named.get("logits_processor", ()), forced])
+        request.pop("forced_eos_token_id", None)
         criteria = [*named.get("stopping_criteria", ()), at_most(limits, prompt_length)]
         named["stopping_criteria"] = StoppingCriteriaList(criteria)
     torch.manual_seed(call.seed)

@@ -246,7 +246,9 @@ class Settings:
         google, vocabulary = kind == "google", config["vocab_size"]
         limits = call if call.keys() & _LIMITS else given
         learned = config["positional_encoding"] == "learned"
-        forced = given.get("forced_eos_token_id")
+        max_new_tokens = limit_of_new_tokens(limits)
+        # A sentence's own limit cuts, as in `generate`.
+        forced = None if max_new_tokens is None else given.get("forced_eos_token_id")
         settings = cls(
             num_beams=given.get("num_beams", 1),
             num_return_sequences=given.get("num_return_sequences", 1),
@@ -254,7 +256,7 @@ class Settings:
             google=google,
             early_stopping=given.get("early_stopping", "never" if google else False),
             max_length_beyond_source=limits.get("max_length_beyond_source", 0),
-            max_new_tokens=limit_of_new_tokens(limits),
+            max_new_tokens=max_new_tokens,
             min_new_tokens=given.get("min_new_tokens", given.get("min_length", 1) - 1),
             max_positions=config["max_position_embeddings"] if learned else None,
             start=given.get("decoder_start_token_id", config["decoder_start_token_id"]),

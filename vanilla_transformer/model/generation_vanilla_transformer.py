@@ -6,14 +6,13 @@ does not know.
 
 import copy
 import os
-from collections.abc import Collection
+from collections.abc import Mapping
 from typing import Any, Literal
 
 import torch
 from transformers import (
     GenerationConfig,
     GenerationMixin,
-    LogitsProcessor,
     LogitsProcessorList,
     PreTrainedConfig,
     StoppingCriteria,
@@ -32,8 +31,8 @@ MAX_LENGTH_BEYOND_SOURCE = 50
 # Settings of a beam: the paper's values; without a beam the library's defaults apply.
 _PAPER_BEAM = {"length_penalty": _PAPER_EXPONENT, "early_stopping": "never"}
 _NO_BEAM = {"length_penalty": 1.0, "early_stopping": False}
-# Settings that only this package has, with their defaults.
-_OWN_SETTINGS = {"length_penalty_type": "huggingface", "max_length_beyond_source": None}
+# Settings that only this package has.
+_OWN_SETTINGS = ("length_penalty_type", "max_length_beyond_source")
 # Fills finished rows until the search is over; it is no token's id, so it cannot be mistaken for one.
 _UNFILLED = -1
 
@@ -71,25 +70,6 @@ class SourceLengthLimit(StoppingCriteria):
         return input_ids.shape[1] - self.prompt_length >= limits
 
 
-class ForcedEndAtLimit(LogitsProcessor):
-    """Makes the last token that a sentence's limit allows one that ends it, as `forced_eos_token_id` does.
-
-    Args:
-        limit: The limit.
-        ends: The tokens, one or several.
-    """
-
-    def __init__(self, limit: SourceLengthLimit, ends: int | list[int]) -> None:
-        self.limit, self.ends = limit, torch.as_tensor(ends, dtype=torch.long).flatten()
-
-    def __call__(self, input_ids: torch.LongTensor, scores: torch.FloatTensor) -> torch.FloatTensor:
-        """Rules out everything else in the rows that are about to reach their limit."""
-        following = torch.nn.functional.pad(input_ids, (0, 1))
-        last = self.limit(following, scores)[:, None]  # type: ignore[arg-type]
-        only_ends = torch.full_like(scores[:1], -torch.inf).index_fill_(1, self.ends.to(scores.device), 0.0)
-        return torch.where(last, only_ends, scores)  # type: ignore[return-value]
-
-
 def paper_generation_config(
     config: PreTrainedConfig,
     num_beams: int = 4,
@@ -116,7 +96,7 @@ def paper_generation_config(
     )
 
 
-def _beam_settings(call: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
+def _beam_settings(call: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, object]:
     """Returns the settings of the beam and its penalty that a call implies, given the model's own.
 
     Without a beam there are none, because the library would warn of them. Where Google's penalty has no exponent, as
@@ -125,11 +105,11 @@ def _beam_settings(call: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
     Raises:
         ValueError: There is no penalty of that name.
     """
-    settings = {**own, **call}
-    kind = settings.get("length_penalty_type")
+    settings: dict[str, Any] = {"length_penalty_type": "huggingface", **own, **call}
+    kind = settings["length_penalty_type"]
     if kind not in ("google", "huggingface"):
         raise ValueError(f"length_penalty_type must be 'google' or 'huggingface', not {kind!r}.")
-    implied: dict[str, Any] = {}
+    implied: dict[str, object] = {}
     beams = call.get("num_beams")
     if beams is None:
         beams = implied["num_beams"] = 1 if call.get("do_sample") else own.get("num_beams") or 1
@@ -137,11 +117,12 @@ def _beam_settings(call: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
         return implied | {name: value for name, value in _NO_BEAM.items() if call.get(name) is None}
     if kind == "google":
         implied |= {name: value for name, value in _PAPER_BEAM.items() if settings.get(name) is None}
-        implied["length_penalty"] = GoogleLengthPenalty({**settings, **implied}["length_penalty"])
+        exponent = settings.get("length_penalty")
+        implied["length_penalty"] = GoogleLengthPenalty(_PAPER_EXPONENT if exponent is None else exponent)
     return implied
 
 
-def _tokens_beyond_source(call: dict[str, Any], own: dict[str, Any], kwargs: Collection[str]) -> int | None:
+def _tokens_beyond_source(call: Mapping[str, Any], own: Mapping[str, Any]) -> int | None:
     """Returns the tokens allowed beyond the source's length, or None where another limit was given.
 
     If a call gives both a length and this, the length wins, as `max_new_tokens` beats `max_length` in the library.
@@ -151,11 +132,10 @@ def _tokens_beyond_source(call: dict[str, Any], own: dict[str, Any], kwargs: Col
         # `Seq2SeqTrainer` writes all of the library's defaults into `model.generation_config`, and saves them: a
         # length of 20 beside another that nobody gives to a translator is its own. One that was 20 before looks
         # the same afterwards.
-        completed = beyond is not None and settings.get("assistant_lookbehind") is not None
-        is_written = length == 20 and completed and "max_length" not in kwargs
+        is_written = length == 20 and beyond is not None and settings.get("assistant_lookbehind") is not None
         if settings.get("max_new_tokens") is not None or (length is not None and not is_written):
             return None
-        if beyond is not None or "max_length_beyond_source" in kwargs:
+        if beyond is not None or "max_length_beyond_source" in settings:
             return beyond
     return None
 
@@ -185,8 +165,13 @@ class EngineGenerationMixin(GenerationMixin):
     device: torch.device
 
     def _beam_search(  # type: ignore[override]
-        self, input_ids: Any, logits_processor: Any, stopping_criteria: Any, generation_config: Any, **kwargs: Any
-    ) -> Any:
+        self,
+        input_ids: torch.LongTensor,
+        logits_processor: LogitsProcessorList,
+        stopping_criteria: StoppingCriteriaList,
+        generation_config: GenerationConfig,
+        **kwargs: Any,
+    ) -> torch.Tensor | ModelOutput:
         given = input_ids, logits_processor, stopping_criteria, generation_config
         found = self._by_engine(*given, kwargs)
         if found is not None:
@@ -206,13 +191,18 @@ class EngineGenerationMixin(GenerationMixin):
         return outputs
 
     def _sample(  # type: ignore[override]
-        self, input_ids: Any, logits_processor: Any, stopping_criteria: Any, generation_config: Any, **kwargs: Any
-    ) -> Any:
+        self,
+        input_ids: torch.LongTensor,
+        logits_processor: LogitsProcessorList,
+        stopping_criteria: StoppingCriteriaList,
+        generation_config: GenerationConfig,
+        **kwargs: Any,
+    ) -> torch.Tensor | ModelOutput:
         given = input_ids, logits_processor, stopping_criteria, generation_config
         found = self._by_engine(*given, kwargs)
         return super()._sample(*given, **kwargs) if found is None else found  # type: ignore[misc]
 
-    def _by_engine(self, *given: Any) -> Any:
+    def _by_engine(self, *given: Any) -> torch.Tensor | ModelOutput | None:
         """Returns the engine's result, or None if the library has to search."""
         return None if engine is None else engine.decode(engine.Call(self, *given))
 
@@ -243,38 +233,25 @@ class PaperGenerationMixin(EngineGenerationMixin):
         if encoded is not None:  # The library repeats the caller's for a beam in place, and cannot repeat a tuple.
             is_tuple = isinstance(encoded, tuple)
             kwargs["encoder_outputs"] = BaseModelOutput(encoded[0]) if is_tuple else copy.copy(encoded)
-        for name, value in _OWN_SETTINGS.items():
-            if not hasattr(self.generation_config, name):  # The library refuses a call's setting that is not there.
-                setattr(self.generation_config, name, value)
         # As in the library, None as an argument is a value; None in a configuration means not set.
         call, own = {**_given(generation_config), **kwargs}, _given(self.generation_config)
-        settings, beyond = _beam_settings(call, own), _tokens_beyond_source(call, own, kwargs)
+        settings, beyond = _beam_settings(call, own), _tokens_beyond_source(call, own)
+        kwargs = {name: value for name, value in kwargs.items() if name not in _OWN_SETTINGS}
         if beyond is not None:
-            effective = {**own, **call}
-            prompt_length = self._prompt_length(effective)
+            prompt_length = self._prompt_length({**own, **call})
             limits = self._source_lengths(inputs, kwargs) + beyond
             if getattr(self.config, "positional_encoding", None) == "learned":
                 # The last new token is never read, so it needs no position.
                 limits = limits.clamp(max=self.config.max_position_embeddings - prompt_length + 1)
             limit = SourceLengthLimit(limits, prompt_length)
             stopping_criteria = StoppingCriteriaList([*(stopping_criteria or ()), limit])
-            max_new_tokens = int(limits.max())
-            ends = effective.get("forced_eos_token_id")
-            suppressed = set(effective.get("suppress_tokens") or ())
-            # The library's own knows one length for all sentences; it refuses ends that are all suppressed.
-            if ends is not None and not suppressed.issuperset(torch.as_tensor(ends).flatten().tolist()):
-                settings["forced_eos_token_id"] = None
-                forced = ForcedEndAtLimit(limit, ends)
-                logits_processor = LogitsProcessorList([*(logits_processor or ()), forced])
-            if effective.get("max_new_tokens") is None:
-                settings["max_length"] = max_new_tokens + prompt_length
-            else:
-                settings["max_new_tokens"] = max_new_tokens
+            # An end that is forced at the longest of them would make a sentence's result depend on its batch.
+            settings |= {"max_new_tokens": int(limits.max()), "forced_eos_token_id": None}
         if generation_config is None:
             kwargs |= settings
         else:  # The library warns of settings beside a configuration.
             generation_config = copy.deepcopy(generation_config)
-            generation_config.update(**settings, allow_custom_entries=True)
+            generation_config.update(**settings)
             kwargs = {name: value for name, value in kwargs.items() if name not in settings}
         given = inputs, generation_config, logits_processor, stopping_criteria, *args
         return super().generate(*given, **kwargs)  # type: ignore[misc]
