@@ -1,7 +1,6 @@
 """Refusal of models and settings that a format cannot express."""
 
 from collections.abc import Collection
-from pathlib import Path
 
 from transformers import PreTrainedModel
 
@@ -12,15 +11,8 @@ from vanilla_transformer.model.generation_vanilla_transformer import savable
 from vanilla_transformer.model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
 
 
-def exportable(
-    model: PreTrainedModel, activations: Collection[str], output: Path | None = None
-) -> VanillaTransformerForConditionalGeneration:
-    """Returns the model; raises ModelError if an export with these activation functions would drop a part of it.
-
-    So it does for an output directory that is not empty, whose files would be overwritten.
-    """
-    if output is not None and output.is_dir() and any(output.iterdir()):
-        raise ModelError(f"{output} is not empty: name another directory.")
+def exportable(model: PreTrainedModel, activations: Collection[str]) -> VanillaTransformerForConditionalGeneration:
+    """Returns the model; raises ModelError if an export with these activation functions would drop a part of it."""
     reason = unknown_to_export(model, activations)
     if reason or not isinstance(model, VanillaTransformerForConditionalGeneration):
         reason = reason or f"a {type(model).__name__}"

@@ -177,13 +177,15 @@ def saved_config(path: str | Path) -> PreTrainedConfig:
 
 
 @contextmanager
-def without_progress_bars() -> Iterator[None]:
-    """Turns off transformers' progress bars in its body."""
-    shown = transformers_logging.is_progress_bar_enabled()
+def quiet_library() -> Iterator[None]:
+    """Turns off transformers' progress bars and warnings in its body."""
+    shown, usual = transformers_logging.is_progress_bar_enabled(), transformers_logging.get_verbosity()
     transformers_logging.disable_progress_bar()
+    transformers_logging.set_verbosity_error()
     try:
         yield
     finally:
+        transformers_logging.set_verbosity(usual)
         if shown:
             transformers_logging.enable_progress_bar()
 
@@ -195,18 +197,13 @@ def load_reported(
 
     The library itself is silent about these: the caller reports them in a sentence.
     """
-    usual = transformers_logging.get_verbosity()
-    transformers_logging.set_verbosity_error()
-    try:
-        with without_progress_bars():
-            model, report = loader.from_pretrained(
-                directory_of(path, "config.json", *_WEIGHTS),
-                config=config,
-                dtype=dtype,
-                trust_remote_code=False,
-                output_loading_info=True,
-                ignore_mismatched_sizes=True,
-            )
-            return model, report
-    finally:
-        transformers_logging.set_verbosity(usual)
+    with quiet_library():
+        model, report = loader.from_pretrained(
+            directory_of(path, "config.json", *_WEIGHTS),
+            config=config,
+            dtype=dtype,
+            trust_remote_code=False,
+            output_loading_info=True,
+            ignore_mismatched_sizes=True,
+        )
+    return model, report

@@ -13,7 +13,7 @@ from vanilla_transformer.cost import training_flops
 from vanilla_transformer.evaluation import Score
 from vanilla_transformer.evaluation.corpora import count_texts, sample_texts
 from vanilla_transformer.graph.beside import renew
-from vanilla_transformer.loading.models import without_progress_bars
+from vanilla_transformer.loading.models import quiet_library
 from vanilla_transformer.progress import progress_bar
 from vanilla_transformer.tasks import task_for
 from vanilla_transformer.training.checkpoints import (
@@ -54,7 +54,7 @@ def finalize(context: RunContext, model: PreTrainedModel, progress: Progress) ->
         _help_to_score(context, model.eval())
         return {}
     remove_partial_files(run.path)
-    with without_progress_bars(), atomic_directory(run.path, "model") as temporary:
+    with quiet_library(), atomic_directory(run.path, "model") as temporary:
         model.eval().save_pretrained(temporary)
         if getattr(model.config, "positional_encoding", None) == "learned":  # For `truncation=True` of pipelines.
             context.inputs.tokenizer.model_max_length = int(model.config.max_position_embeddings)
