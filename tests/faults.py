@@ -81,7 +81,7 @@ def at_call(number: int, place: type, method: str, act: Callable[[], object] = i
 
 @contextmanager
 def standard_streams(**files: Any) -> Iterator[None]:
-    """Replaces `stdin`, `stdout` or `stderr`; None is a stream that is closed."""
+    """Replaces `stdin`, `stdout` or `stderr`."""
     before = {name: getattr(sys, name) for name in files}
     vars(sys).update(files)
     try:

@@ -1,10 +1,5 @@
 """`vanilla-transformer translate` from a file to a file: broken off, resumed, refused, and told how far it is."""
 
-import os
-import shlex
-import subprocess
-import sys
-
 import pytest
 import torch
 from faults import at_call, interrupt, standard_streams
@@ -87,28 +82,6 @@ def test_standard_input_is_never_written_over(run, tmp_path):
             code, err = run(*words)
         assert code == 2 and "cannot be both input and output" in err
         assert file.read_text().splitlines() == LINES
-
-
-def test_a_closed_standard_output_is_reported_unless_a_file_is_given(run, tmp_path):
-    with standard_streams(stdin=None):
-        assert run() == (0, "")
-        assert run("in", "--output", "out")[0] == 0
-    with standard_streams(stdout=None):
-        code, err = run("in")
-        assert code == 2 and "Standard output is closed" in err
-        assert run("in", "--output", "again")[0] == 0
-    with standard_streams(stderr=None):
-        assert main(["translate", "nowhere", "in", "--output", "third"]) == 1
-        assert sys.stderr.name == os.devnull
-    assert (tmp_path / "again").read_bytes() == (tmp_path / "out").read_bytes()
-
-
-def test_a_stream_that_is_closed_gives_its_number_to_no_file():
-    code = "import os, sys; from vanilla_transformer.cli import main; main(['--version']); print(os.open('/', 0))"
-    done = subprocess.run(
-        f"{shlex.quote(sys.executable)} -c {shlex.quote(code)} <&- 2>&-", shell=True, capture_output=True, text=True
-    )
-    assert int(done.stdout.split()[-1]) > 2
 
 
 def test_standard_input_that_is_a_file_is_resumed_too(run, break_off, tmp_path):

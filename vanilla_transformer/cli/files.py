@@ -64,10 +64,7 @@ def check_output(output: Path | None, inputs: Iterable[Path | None] = (), models
     read = [*inputs, *(file for model in models for file in Path(model).glob("*"))]
     if target is not None and target in [_regular_file(path, sys.stdin) for path in read]:
         raise RecipeError(f"{output or 'Standard output'} cannot be both input and output.")
-    if output is None:
-        if not sys.stdout.writable():
-            raise RecipeError("Standard output is closed: leave it open, or write to a file with --output.")
-    elif _is_file(output) or output.is_dir():
+    if output is not None and (_is_file(output) or output.is_dir()):
         existed = output.exists() or output.is_symlink()
         output.open("ab").close()
         if not existed:

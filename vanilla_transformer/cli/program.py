@@ -53,13 +53,6 @@ _EXTRAS = {"gradio": "demo", **dict.fromkeys(("ctranslate2", "sentencepiece"), "
 
 def main(words: list[str]) -> int:
     """Runs the command and returns the exit code: 1 for an error, 2 for a usage error."""
-    # In place of streams that a shell has closed (`<&-`): the next files opened would get their numbers, and output of
-    # libraries. Nothing can be written to a standard output that was closed.
-    for name, mode in (("stdin", "r"), ("stdout", "r"), ("stderr", "w")):
-        if getattr(sys, name) is None:
-            setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115  open until the process ends
-    if os.environ.get("COLUMNS", "").isdecimal():  # Help does not end where no word fits into a line.
-        os.environ["COLUMNS"] = str(max(40, int(os.environ["COLUMNS"])))
     prepare_threads(TRAINING_SPINS if words[:1] == ["train"] else SPINS)
     code = 0
     try:

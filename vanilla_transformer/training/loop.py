@@ -135,8 +135,6 @@ def _follow(context: RunContext, finish: bool) -> int:
             "--finish it makes a model of what is there."
         )
         return stop.signal or signal.SIGTERM
-    if loop.max_steps == step != recipe.optimization.max_steps:
-        logger.info(f"Step {step:,} is the last: the run is to finish now.")
     if recipe.optimization.max_minutes or loop.max_steps == step:
         recipe = recipe.with_options(max_steps=step, max_minutes=None)
     if accelerator.is_main_process:
