@@ -1,10 +1,7 @@
 """Uploads a model directory to the Hub."""
 
-import shutil
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import yaml
 from huggingface_hub import (
@@ -20,8 +17,7 @@ from huggingface_hub.utils import filter_repo_objects
 
 from vanilla_transformer.errors import PushError
 from vanilla_transformer.graph.beside import NAME, renew
-from vanilla_transformer.loading.marian import MARIAN
-from vanilla_transformer.loading.models import load_config, load_model, saved_config
+from vanilla_transformer.loading.models import load_config
 from vanilla_transformer.loading.tokenizers import TOKENIZER_FILES, load_tokenizer
 from vanilla_transformer.recipe.reading import load_recipe
 from vanilla_transformer.training.model_card import (
@@ -74,50 +70,34 @@ def push_model(
     Raises:
         PushError: The directory is not a model, or the Hub refuses it.
     """
-    with _as_ours(directory) as directory:
-        model_type = _check_model(directory)
-        api = HfApi(library_name="vanilla_transformer", token=True)
-        repo_id = repo_id if "/" in repo_id else f"{api.whoami()['name']}/{repo_id}"
-        is_new = _is_new(api, repo_id, model_type, private)
-        renew(directory)
-        if not (directory / CARD).is_file():
-            write_model_card(directory)
-        names, card = _sent(directory), card_for_hub(directory, repo_id)
-        replaced = {CARD: card.encode()}
-        if RECIPE in names:
-            recipe = without_local_paths(load_recipe(directory / RECIPE, lenient=True))
-            replaced[RECIPE] = recipe.to_yaml().encode()
-        if is_new:
-            api.create_repo(repo_id, private=private or None, exist_ok=True)
-        if revision not in (None, constants.DEFAULT_REVISION):
-            api.create_branch(repo_id, branch=revision, exist_ok=True)
-        if _others_wrote_the_card(card, repo_id, revision):
-            report(f"the card of {repo_id} on the Hub was written or edited by others and is kept.")
-            names.remove(CARD)
-        earlier = filter_repo_objects(api.list_repo_files(repo_id, revision=revision), allow_patterns=SENT)
-        added = [CommitOperationAdd(name, replaced.get(name, directory / name)) for name in names]
-        commit = api.create_commit(
-            repo_id,
-            [*added, *(CommitOperationDelete(name) for name in {*earlier} - {*names, CARD})],
-            commit_message=f"Push {directory.resolve().name} with vanilla_transformer",
-            revision=revision,
-        )
+    model_type = _check_model(directory)
+    api = HfApi(library_name="vanilla_transformer", token=True)
+    repo_id = repo_id if "/" in repo_id else f"{api.whoami()['name']}/{repo_id}"
+    is_new = _is_new(api, repo_id, model_type, private)
+    renew(directory)
+    if not (directory / CARD).is_file():
+        write_model_card(directory)
+    names, card = _sent(directory), card_for_hub(directory, repo_id)
+    replaced = {CARD: card.encode()}
+    if RECIPE in names:
+        recipe = without_local_paths(load_recipe(directory / RECIPE, lenient=True))
+        replaced[RECIPE] = recipe.to_yaml().encode()
+    if is_new:
+        api.create_repo(repo_id, private=private or None, exist_ok=True)
+    if revision not in (None, constants.DEFAULT_REVISION):
+        api.create_branch(repo_id, branch=revision, exist_ok=True)
+    if _others_wrote_the_card(card, repo_id, revision):
+        report(f"the card of {repo_id} on the Hub was written or edited by others and is kept.")
+        names.remove(CARD)
+    earlier = filter_repo_objects(api.list_repo_files(repo_id, revision=revision), allow_patterns=SENT)
+    added = [CommitOperationAdd(name, replaced.get(name, directory / name)) for name in names]
+    commit = api.create_commit(
+        repo_id,
+        [*added, *(CommitOperationDelete(name) for name in {*earlier} - {*names, CARD})],
+        commit_message=f"Push {directory.resolve().name} with vanilla_transformer",
+        revision=revision,
+    )
     return str(commit.repo_url) + (f"/tree/{revision}" if revision else "")
-
-
-@contextmanager
-def _as_ours(directory: Path) -> Iterator[Path]:
-    """Yields the directory, or for a Marian model that of the converted one, with the card of the original."""
-    if not (directory / "config.json").is_file() or saved_config(directory).model_type != MARIAN:
-        yield directory
-        return
-    with TemporaryDirectory(prefix="vanilla-transformer-push-") as folder:
-        converted = Path(folder, directory.resolve().name)
-        for part in load_model(directory, device="cpu"):
-            part.save_pretrained(converted)
-        if (directory / CARD).is_file():
-            shutil.copy(directory / CARD, converted)
-        yield converted
 
 
 def _check_model(directory: Path) -> str:
@@ -132,7 +112,9 @@ def _check_model(directory: Path) -> str:
     load_tokenizer(directory)
     for part, pattern in (("weights", "model*.safetensors"), ("code", "modeling_*.py")):
         if not any(directory.glob(pattern)):
-            raise PushError(f"{directory} has no {part}, {pattern}: save the model there with `save_pretrained`.")
+            raise PushError(
+                f"{directory} has no {part}, {pattern}: save the model there with `save_pretrained`, or `convert` it."
+            )
     return config.model_type
 
 

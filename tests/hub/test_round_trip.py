@@ -119,11 +119,12 @@ def test_a_model_comes_back_from_the_hub_with_and_without_the_package(ann: HubSe
 
     pushed = shutil.copytree(saved, tmp_path / "pushed")
     assert main(["push", str(pushed), "ann/pushed"]) == 0
-    # A Marian model is pushed as one of this package, with its card.
+    # A Marian model is pushed as one of this package.
     opus = write_opus(tmp_path)
-    (opus / "README.md").write_text("---\nlicense: cc-by-4.0\n---\n# Theirs\n")
-    assert main(["push", str(opus), "ann/opus"]) == 0
-    assert "cc-by-4.0" in ann.repositories["ann/opus"].files()["README.md"].decode()
+    assert main(["push", str(opus), "ann/opus"]) == 1
+    assert (
+        main(["convert", str(opus), str(tmp_path / "ours")]) == main(["push", str(tmp_path / "ours"), "ann/opus"]) == 0
+    )
 
     elsewhere = run(NOT_INSTALLED + ELSEWHERE, pushed, ann, tmp_path / "not-installed")
     for name in ("parts", "pushed", "saved again"):
