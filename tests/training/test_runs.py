@@ -357,7 +357,7 @@ def a_second_each(monkeypatch):
         seconds[0] += 1e-4
         return seconds[0]
 
-    for module in ("loop", "setup", "processes", "finalize", "time_budget"):
+    for module in ("loop", "setup", "finalize", "time_budget"):
         monkeypatch.setattr(f"vanilla_transformer.training.{module}.time", SimpleNamespace(perf_counter=clock))
     monkeypatch.setattr(TrainingLoop, "_add_gradients", slow)
     return clock

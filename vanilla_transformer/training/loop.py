@@ -126,7 +126,7 @@ def _follow(context: RunContext, finish: bool) -> int:
         run.reopen(recipe)
     if finish:
         loop.max_steps = loop.progress.step
-    with StopRequest(context.budget.last_step_by) as stop:
+    with StopRequest() as stop:
         loop.run(stop)
     step = loop.progress.step
     if not loop.is_over:
@@ -160,7 +160,7 @@ class TrainingLoop:
 
     def __init__(self, context: RunContext) -> None:
         recipe, accelerator, inputs, logger = context.recipe, context.accelerator, context.inputs, context.logger
-        self.recipe, self.accelerator, self.logger = recipe, accelerator, logger
+        self.recipe, self.accelerator, self.logger, self.budget = recipe, accelerator, logger, context.budget
         self.task, self.tokenizer = task_for(recipe), inputs.tokenizer
         self.corpus, self.dev, self.checkpoints = inputs.train, inputs.dev, context.run.checkpoints
         dev_text = inputs.dev_text if self.task.form.parallel else None
@@ -275,7 +275,7 @@ class TrainingLoop:
         self.model.train()
         if self.tf32 and self.recipe.optimization.precision == "float32":
             self.logger.info("Products in float32 round their factors to TF32; --no-tf32 keeps them whole.")
-        if self.progress.step and from_main_process(stop.is_last_step):
+        if self.progress.step and from_main_process(self.budget.is_over):
             self.max_steps = self.progress.step
         # A file or a pipe gets a line for each log line instead.
         hidden = None if self.accelerator.is_main_process else True
@@ -293,7 +293,7 @@ class TrainingLoop:
                 reading_is_due = self._is_due(self.reading_steps, self.log_steps, self.eval_steps, self.save_steps)
                 stopping = reading_is_due and self._read_losses(stop)
                 if self._is_due(self.log_steps):
-                    self._log(stop)
+                    self._log()
                 if self._is_due(self.eval_steps):
                     self._evaluate()
                 is_best = self._keeps_best and self.progress.best_step == self.progress.step
@@ -367,7 +367,7 @@ class TrainingLoop:
 
     def _read_losses(self, stop: StopRequest) -> bool:
         """Collects the losses since the last reading from all processes; True if one has received a signal to stop."""
-        flags = (torch.full_like(self.unread_loss, bool(one)) for one in (stop.signal, stop.is_last_step()))
+        flags = (torch.full_like(self.unread_loss, bool(one)) for one in (stop.signal, self.budget.is_over()))
         sums = self.accelerator.reduce(torch.stack([self.unread_loss, *flags]), "sum").tolist()
         loss, signals, last_steps = sums
         if not math.isfinite(loss):
@@ -398,17 +398,17 @@ class TrainingLoop:
             "--learning-rate-scale, a longer --warmup-steps, --max-grad-norm 1 or --precision float32."
         )
 
-    def _log(self, stop: StopRequest) -> None:
+    def _log(self) -> None:
         """Logs the figures of all steps since the last line, and resets the counts."""
-        self._record(self.figures, f"{_in_words(self.figures)}{self._time_left(stop)}")
+        self._record(self.figures, f"{_in_words(self.figures)}{self._time_left()}")
         self.progress.window_loss, self.progress.window_tokens, self.progress.window_seconds = 0.0, 0, 0.0
 
-    def _time_left(self, stop: StopRequest) -> str:
+    def _time_left(self) -> str:
         """Estimates the time of the remaining steps from this process's steps so far, including all overhead."""
         now, left = time.perf_counter(), self.max_steps - self.progress.step
         seconds = left * (now - self._begun_at) / (self.progress.step - self._begun_after)
         most = "at most " if self.recipe.evaluation.patience is not None else ""
-        return f" · {most}{duration(min(seconds, stop.last_step_by - now))} left" if left else ""
+        return f" · {most}{duration(min(seconds, self.budget.last_step_by - now))} left" if left else ""
 
     def _evaluate(self) -> None:
         """Measures the loss on `dev`, without label smoothing or dropout."""

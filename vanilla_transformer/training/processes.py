@@ -2,13 +2,11 @@
 
 import ctypes
 import logging
-import math
 import os
 import re
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import timedelta
@@ -238,22 +236,15 @@ def check_launch() -> None:
 
 
 class StopRequest:
-    """Remembers the first signal to stop, 0 before that; tells when a step is the last one.
+    """Remembers the first signal to stop, 0 before that.
 
     In its block SIGTERM, SIGHUP and Ctrl-C are only recorded. An ignored SIGHUP stays ignored, as under nohup, and one
     that the program around Python handles stays with it.
-
-    Args:
-        last_step_by: The end of the last step on the clock of `time.perf_counter`.
     """
 
-    def __init__(self, last_step_by: float = math.inf) -> None:
-        self.signal, self.last_step_by = 0, last_step_by
+    def __init__(self) -> None:
+        self.signal = 0
         self._previous: dict[int, Callable[[int, FrameType | None], object] | int | None] = {}
-
-    def is_last_step(self) -> bool:
-        """Tells whether the run ends with the step that is done, because its time is over."""
-        return time.perf_counter() >= self.last_step_by
 
     def __call__(self, signum: int, frame: FrameType | None) -> None:
         """Handles a signal; a second Ctrl-C ends the process without waiting.

@@ -37,6 +37,10 @@ class TimeBudget:
         """When the last step is to end, which leaves time for the mean, the scores and the card."""
         return self.deadline - 60 * (self.minutes or 0) * SHARE_OF_THE_END
 
+    def is_over(self) -> bool:
+        """Tells whether the step that is done is the last."""
+        return time.perf_counter() >= self.last_step_by
+
     def steps(self, seconds_per_step: float) -> int:
         """Returns the number of steps that fit."""
         return max(1, int((self.last_step_by - time.perf_counter()) * SHARE_OF_STEPS / seconds_per_step))
