@@ -105,10 +105,7 @@ class RunDirectory:
         self.write_recipe(recipe)
 
     def _resumed(self, recipe: Recipe) -> Recipe:
-        try:
-            kept = load_recipe(self.path / RECIPE)
-        except RecipeError as error:
-            raise RunError(f"The output directory {self.path} holds a run that cannot be read: {error}") from None
+        kept = load_recipe(self.path / RECIPE)
         if not has_checkpoints(self.checkpoints):
             # As long as nothing is learned, the new recipe counts: the first try may have been on another device.
             if self.summary.exists() or any(self.path.glob("model*.safetensors")):
