@@ -38,7 +38,8 @@ def tokenizer_parts(tokenizer: PreTrainedTokenizerBase) -> dict[str, object]:
             f"The tokenizer is a {type(tokenizer).__name__} without a tokenizer.json, the one form that "
             "tokenizers.js reads."
         )
-    parts: dict[str, Any] = json.loads(reading_backend(tokenizer).to_str())
+    backend = reading_backend(tokenizer)
+    parts: dict[str, Any] = json.loads(backend.to_str())
     for part, known in _TOKENIZER_PARTS.items():
         for kind in _kinds(parts[part]):
             if kind not in known:
@@ -46,12 +47,11 @@ def tokenizer_parts(tokenizer: PreTrainedTokenizerBase) -> dict[str, object]:
                     f"The tokenizer has the {part.replace('_', '-')} {kind}, which tokenizers.js {TOKENIZERS_JS} "
                     f"does not read: it reads {', '.join(sorted(known - {'Sequence'}))}."
                 )
-    vocabulary = parts["model"]["vocab"]
-    known_tokens = {entry[0] for entry in vocabulary} if isinstance(vocabulary, list) else vocabulary.keys()
     if tokenizer.split_special_tokens:
         # Text that spells a special token is plain text, but tokenizers.js would match those listed as added tokens.
-        special = [token for token in parts["added_tokens"] if token["special"] and token["content"] in known_tokens]
-        parts["added_tokens"] = [token for token in parts["added_tokens"] if token not in special]
+        own = backend.get_vocab(with_added_tokens=False)
+        added = parts["added_tokens"]
+        parts["added_tokens"] = [token for token in added if not (token["special"] and token["content"] in own)]
     return parts
 
 

@@ -4,6 +4,7 @@ Every change is exact up to the rounding of a product: reordered dimensions, fac
 """
 
 import torch
+from torch.nn.functional import pad
 from transformers import GenerationConfig, MarianConfig, MarianMTModel, PreTrainedConfig
 
 from vanilla_transformer.errors import ModelError
@@ -78,14 +79,13 @@ def from_marian(marian: MarianMTModel) -> VanillaTransformerForConditionalGenera
     vocab_size = max(len(source), len(output))
     # Types beyond the target vocabulary get no probability. Not -inf, because a smoothed loss must be finite: the
     # exponential of this is zero in float32.
-    bias = torch.cat((marian.final_logits_bias.flatten(), torch.full((vocab_size - len(output),), -1e4)))
+    bias = pad(marian.final_logits_bias.flatten(), (0, vocab_size - len(output)), value=-1e4)
     config = _config(theirs, vocab_size, tied=tied, output_bias=bool(bias.any()))
     model = VanillaTransformerForConditionalGeneration(config)
     weights = {name: state[_their_name(name)] for name in model.state_dict() if ".layers." in name}
-    weights["model.shared.weight"] = _with_zeros(source * factor, vocab_size)
-    weights["lm_head.weight"] = _with_zeros(output, vocab_size)
-    if not tied:
-        weights["model.decoder.embed_tokens.weight"] = _with_zeros(target * factor, vocab_size)
+    embeddings = {"model.shared.weight": source * factor, "lm_head.weight": output}
+    embeddings |= {} if tied else {"model.decoder.embed_tokens.weight": target * factor}
+    weights |= {name: pad(weight, (0, 0, 0, vocab_size - len(weight))) for name, weight in embeddings.items()}
     # Marian has all sines first, then all cosines: our dimension 2i is its i, and 2i + 1 is its i + d_model / 2.
     weights = _reordered(weights, torch.arange(config.d_model).view(2, -1).T.flatten())
     if config.output_bias:
@@ -126,12 +126,6 @@ def _config(theirs: PreTrainedConfig, vocab_size: int, *, tied: bool, output_bia
         tie_word_embeddings=tied,
         output_bias=output_bias,
     )
-
-
-def _with_zeros(weight: torch.Tensor, rows: int) -> torch.Tensor:
-    """Appends rows of zeros to a weight."""
-    missing = rows - weight.shape[0]
-    return weight if missing == 0 else torch.cat((weight, weight.new_zeros(missing, *weight.shape[1:])))
 
 
 @torch.no_grad()
