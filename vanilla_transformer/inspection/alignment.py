@@ -12,6 +12,7 @@ from typing import Literal, get_args
 import torch
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
+from vanilla_transformer.data.batching import pad
 from vanilla_transformer.errors import ModelError, refuse_one_text
 from vanilla_transformer.inspection.pieces import decoded_beginnings, word_of_each
 from vanilla_transformer.inspection.recording import eager_attention, encode
@@ -154,13 +155,9 @@ class Aligner:
         """Returns the model's inputs: targets as the decoder reads them, up to the last token that can be aligned."""
         start = self.model.config.decoder_start_token_id
         read = [(start, *target.ids[: target.places[-1] + 1]) for _, target in pairs]
-        sources = [source.ids for source, _ in pairs]
-        ids, decoder_ids = (
-            torch.nn.utils.rnn.pad_sequence(list(map(torch.tensor, some)), True, self.tokenizer.pad_token_id)
-            for some in (sources, read)
-        )
-        mask = torch.arange(ids.shape[1]) < torch.tensor([[len(source)] for source in sources])
-        inputs = {"input_ids": ids, "attention_mask": mask.long(), "decoder_input_ids": decoder_ids}
+        ids, mask = pad([source.ids for source, _ in pairs], self.tokenizer.pad_token_id)
+        decoder_ids, _ = pad(read, self.tokenizer.pad_token_id)
+        inputs = {"input_ids": ids, "attention_mask": mask, "decoder_input_ids": decoder_ids}
         return {name: tensor.to(self.model.device) for name, tensor in inputs.items()}
 
     def attention(self, pairs: Sequence[tuple[Side, Side]], heads: AlignmentHeads) -> list[torch.Tensor]:

@@ -18,7 +18,7 @@ from vanilla_transformer.evaluation import ALONE, EvaluationResult, Metric, Proc
 from vanilla_transformer.recipe.defaults import SIZES_FOR_LABELS, SizePreset
 from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.translation.live_models import evaluating
-from vanilla_transformer.translation.translator import BATCH_TOKENS, CHUNK_LINES
+from vanilla_transformer.translation.translator import BATCH_TOKENS, CHUNK_LINES, batches_of_rows
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -106,11 +106,8 @@ class Predictor(ABC):
 
     def logits(self, rows: Sequence[TokenIds]) -> Iterator[tuple[list[int], torch.Tensor]]:
         """Yields the places of rows of ids in batches of about equal length, longest first, and their logits."""
-        order = sorted(range(len(rows)), key=lambda place: -len(rows[place]))
         with evaluating(self.model), torch.inference_mode():
-            while order:
-                count = max(1, self.batch_tokens // max(1, len(rows[order[0]])))
-                batch, order = order[:count], order[count:]
+            for batch in batches_of_rows(rows, self.batch_tokens):
                 ids, mask = pad([rows[place] for place in batch], self.model.config.pad_token_id)
                 device = self.model.device
                 yield batch, self.model(input_ids=ids.to(device), attention_mask=mask.to(device)).logits

@@ -4,7 +4,7 @@ import logging
 import os
 import queue
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import chain
@@ -180,28 +180,18 @@ class Translator:
         "\n".join(lines).encode()  # Names half of a surrogate pair, which a tokenizer refuses without a word on it.
         full = [index for index, line in enumerate(lines) if line.strip()]
         tokenized = source_tokens(self.tokenizer.encode, [lines[index] for index in full], self.max_source_length)
-        sources = dict(zip(full, tokenized, strict=True))
         all_tokens, tokens, reported = sum(len(ids) for ids, _ in tokenized), 0, 0
-        batches = list(self._batches({index: len(ids) for index, (ids, _) in sources.items()}))
-        rows = [[sources[index][0] for index in batch] for batch in batches]
+        batches = list(batches_of_rows([ids for ids, _ in tokenized], self.batch_tokens))
+        rows = [[tokenized[place][0] for place in batch] for batch in batches]
         for batch, found in zip(batches, self._found(rows), strict=True):
-            for index, best_first in zip(batch, found, strict=True):
-                ids, is_cut = sources[index]
-                translations[index] = TranslationResult(best_first, is_cut, tuple(ids))
+            for place, best_first in zip(batch, found, strict=True):
+                ids, is_cut = tokenized[place]
+                translations[full[place]] = TranslationResult(best_first, is_cut, tuple(ids))
                 tokens += len(ids)
             progress(len(lines) * tokens // all_tokens - reported)
             reported = len(lines) * tokens // all_tokens
         progress(len(lines) - reported)  # All lines are empty.
         return translations
-
-    def _batches(self, lengths: dict[int, int]) -> Iterator[list[int]]:
-        """Yields rows of about equal length together, longest first: a lack of memory shows at the start."""
-        rows = sorted(lengths, key=lambda index: -lengths[index])
-        while rows:
-            count = max(1, self.batch_tokens // lengths[rows[0]])
-            count -= count % _ROWS if count > _ROWS else 0
-            yield rows[:count]
-            rows = rows[count:]
 
     def _found(self, batches: list[list[list[int]]]) -> Iterator[list[tuple["Hypothesis", ...]]]:
         """Yields the hypotheses of each batch, in order; several batches are searched side by side."""
@@ -219,6 +209,16 @@ class Translator:
             tuple(Hypothesis(" ".join(next(texts).splitlines()), one.score, tuple(one.tokens)) for one in some)
             for some in found
         ]
+
+
+def batches_of_rows(rows: Sequence[Sized], batch_tokens: int) -> Iterator[list[int]]:
+    """Yields the places of rows of about equal length together, longest first: a lack of memory shows at the start."""
+    places = sorted(range(len(rows)), key=lambda place: -len(rows[place]))
+    while places:
+        count = max(1, batch_tokens // max(1, len(rows[places[0]])))
+        count -= count % _ROWS if count > _ROWS else 0
+        yield places[:count]
+        places = places[count:]
 
 
 def with_pauses(lines: Iterable[str], patience: float) -> Iterator[str | None]:
