@@ -124,8 +124,7 @@ class Aligner:
         return [(self._read(s, "source"), self._read(t, "target")) for s, t in zip(sources, targets, strict=True)]
 
     def _read(self, text: str, name: Literal["source", "target"]) -> Side:
-        ids = encode(self.model, self.tokenizer, text, name)["input_ids"][0].tolist() if text.strip() else []
-        return self.side(text, tuple(ids), name)
+        return self.side(text, tuple(encode(self.tokenizer, text, name)) if text.strip() else (), name)
 
     def side(self, text: str, ids: tuple[int, ...], name: Literal["source", "target"]) -> Side:
         """Returns a source or a target of these tokens.

@@ -15,10 +15,10 @@ from typing import Literal
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from vanilla_transformer.data.encoding import token_ids
 from vanilla_transformer.errors import ModelError
 from vanilla_transformer.inspection.pieces import Pieces
 from vanilla_transformer.model.configuration_vanilla_transformer import VanillaTransformerDecoderConfig
-from vanilla_transformer.model.tokenization_vanilla_transformer import plain_text
 from vanilla_transformer.translation.live_models import evaluating
 
 # The three places of section 3.2.3.
@@ -117,14 +117,16 @@ def attention(
     Raises:
         ModelError: A text is empty, the tokenizer cannot produce the target, or the model has no attention.
     """
-    inputs, config = encode(model, tokenizer, source, "source"), model.config
+    config = model.config
     if target is not None and not config.is_encoder_decoder:
         raise ModelError("An encoder-only or decoder-only model reads one text: give no target.")
-    source_ids, read, written = inputs["input_ids"][0].tolist(), list[int](), list[int]()
+    source_ids, read, written = encode(tokenizer, source, "source"), list[int](), list[int]()
+    ids = torch.tensor([source_ids], device=model.device)
+    inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
     with eager_attention(model), torch.no_grad():
         if config.is_encoder_decoder:
             if target is not None:
-                written = encode(model, tokenizer, target, "target")["input_ids"][0].tolist()
+                written = encode(tokenizer, target, "target")
             else:
                 answer: torch.Tensor = model.generate(**inputs, num_return_sequences=1, return_dict_in_generate=False)  # type: ignore[operator]
                 written = answer[0, 1:].tolist()
@@ -143,20 +145,15 @@ def attention(
     return Attention(pieces(source_ids), pieces(read), pieces(written), weights)
 
 
-def encode(
-    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, text: str, name: Literal["source", "target"]
-) -> dict[str, torch.Tensor]:
-    """Returns a model's inputs for a source or a target, each tensor (1, length)."""
+def encode(tokenizer: PreTrainedTokenizerBase, text: str, name: Literal["source", "target"]) -> list[int]:
+    """Returns the tokens of a source or a target."""
     if not text.strip():
         raise ModelError(f"The {name} is empty.")
-    tokenizer, is_target = plain_text(tokenizer), name == "target"
-    encoded = tokenizer(text_target=text, return_tensors="pt") if is_target else tokenizer(text, return_tensors="pt")
-    ids = encoded["input_ids"][0].tolist()
-    if is_target and tokenizer.unk_token_id in ids:
+    (ids,) = token_ids([text], tokenizer, target=name == "target")
+    if name == "target" and tokenizer.unk_token_id in ids:
         tokens = " ".join(tokenizer.convert_ids_to_tokens(ids))
         raise ModelError(f"The tokenizer cannot represent the target: it becomes {tokens}.")
-    names = ("input_ids",) if is_target else ("input_ids", "attention_mask")
-    return {key: encoded[key].to(model.device) for key in names}
+    return ids
 
 
 @contextmanager
