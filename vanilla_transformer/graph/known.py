@@ -11,6 +11,8 @@ from vanilla_transformer.errors import ModelError, check_number
 from vanilla_transformer.graph.builder import OWN_OPERATORS
 
 Shapes = Mapping[str, tuple[int, ...]]
+# A configuration or settings, as in `config.json` and `generation_config.json`, or as arguments of `generate`.
+Json = Mapping[str, Any]
 
 
 def words(text: str) -> frozenset[str]:
@@ -80,9 +82,7 @@ MAX_LENGTH_PENALTY = 10
 _MAX_BEAMS, _MAX_LENGTH = 10_000, 1_000_000
 
 
-def not_followed(
-    settings: Mapping[str, Any], config: Mapping[str, Any], followed: Collection[str] = _FOLLOWED
-) -> list[str]:
+def not_followed(settings: Json, config: Json, followed: Collection[str] = _FOLLOWED) -> list[str]:
     """Returns the settings of `generate` with an effect that a search does not follow; any unknown one is among them.
 
     Args:
@@ -102,7 +102,7 @@ def not_followed(
     ]
 
 
-def limit_of_new_tokens(settings: Mapping[str, Any]) -> int | None:
+def limit_of_new_tokens(settings: Json) -> int | None:
     """Returns the limit of new tokens among a translator's settings; None where its source alone sets one."""
     limit, length, beyond = map(settings.get, ("max_new_tokens", "max_length", "max_length_beyond_source"))
     # `Seq2SeqTrainer` completes the settings of its model with all of the library's defaults, and saves them: a length
@@ -126,7 +126,7 @@ def check_search(**settings: object) -> None:
         check_number(name, settings.get(name), minimum)
 
 
-def shapes(config: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
+def shapes(config: Json) -> dict[str, tuple[int, ...]]:
     """Returns the names of a translator's weights, as `model.safetensors` has them, with their shapes.
 
     Raises:
@@ -164,7 +164,7 @@ def _linear(found: dict[str, tuple[int, ...]], name: str, rows: int, columns: in
         found[f"{name}.bias"] = (rows,)
 
 
-def unknown(config: Mapping[str, Any], weights: Shapes) -> str | None:
+def unknown(config: Json, weights: Shapes) -> str | None:
     """Describes the first thing in a model that the graph does not know; None if it knows all of it.
 
     Args:
@@ -225,7 +225,7 @@ class Settings:
     renormalized: bool
 
     @classmethod
-    def of(cls, config: Mapping[str, Any], own: Mapping[str, Any], call: Mapping[str, Any] | None = None) -> Self:
+    def of(cls, config: Json, own: Json, call: Json | None = None) -> Self:
         """Reads the settings of a search: those of a call, then the model's own.
 
         Args:
@@ -237,7 +237,7 @@ class Settings:
             ModelError: There is a setting that the graph does not follow.
         """
         call = {name: value for name, value in (call or {}).items() if value is not None}
-        given = {name: value for name, value in {**own, **call}.items() if value is not None}
+        given: Json = {name: value for name, value in {**own, **call}.items() if value is not None}
         for name in not_followed(given, config):
             raise ModelError(f"{name}={given[name]!r}")
         kind = given.get("length_penalty_type", "huggingface")

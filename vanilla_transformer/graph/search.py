@@ -9,13 +9,13 @@ candidates · T steps · B best hypotheses · L keys · D d_model · V vocabular
 """
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
 from vanilla_transformer.graph.builder import Graph, model_message
-from vanilla_transformer.graph.known import Settings
-from vanilla_transformer.graph.transformer import LOWEST, LayerGraph, Stored, TransformerGraph
+from vanilla_transformer.graph.known import Json, Settings
+from vanilla_transformer.graph.transformer import LOWEST, Stored, TransformerGraph
 
 # Log-probability of an excluded continuation, as in the library's search.
 IMPOSSIBLE = -1.0e9
@@ -28,7 +28,7 @@ State = dict[str, str]
 
 
 def write_graph(
-    config: Mapping[str, Any],
+    config: Json,
     weights: Mapping[str, Stored],
     settings: Settings,
     *,
@@ -43,19 +43,26 @@ def write_graph(
         header: For a graph in a file of its own, the file of weights and its first bytes; where they are others, no
             hypothesis is found. Beam, number of results, penalty and limits are then inputs with these defaults.
     """
-    graph = TransformerGraph(config, weights, settings, fixed=header is None)
+    graph, is_fixed = TransformerGraph(config, weights, settings), header is None
+
+    def setting(name: str, value: float) -> str:
+        """Adds an input with its default, or what is fixed."""
+        if is_fixed:
+            return graph.number(value)
+        return graph.input(name, [1], "FLOAT" if isinstance(value, float) else "INT64", [value])
+
     tokens_NS = graph.input("input_ids", ["sentences", "length"], "INT64")
     mask_NS = graph.input("attention_mask", ["mask_sentences", "mask_length"], "INT64", [[1]])
-    graph.width = graph.setting("num_beams", settings.num_beams)
-    graph.best = graph.setting("num_return_sequences", settings.num_return_sequences)
-    graph.exponent = graph.setting("length_penalty", settings.length_penalty)
-    beyond = graph.setting("max_length_beyond_source", settings.max_length_beyond_source)
-    max_new_tokens = graph.setting("max_new_tokens", settings.max_new_tokens or 0)
+    width = setting("num_beams", settings.num_beams)
+    best = setting("num_return_sequences", settings.num_return_sequences)
+    exponent = setting("length_penalty", settings.length_penalty)
+    beyond = setting("max_length_beyond_source", settings.max_length_beyond_source)
+    max_new_tokens = setting("max_new_tokens", settings.max_new_tokens or 0)
     mask_NS = graph.cast(graph.node("Expand", mask_NS, graph.node("Shape", tokens_NS)), "INT32")
     lengths_N1 = graph.limits(mask_NS, beyond, max_new_tokens)
     sources = graph.read(tokens_NS, mask_NS)
-    search = GreedySearch(graph) if graph.fixed and settings.num_beams == 1 else BeamSearch(graph)
-    scores, tokens, lengths = search.run(lengths_N1, mask_NS, sources)
+    kind = GreedySearch if is_fixed and settings.num_beams == 1 else BeamSearch
+    scores, tokens, lengths = kind(graph, width, best, exponent).run(lengths_N1, mask_NS, sources)
     if header is not None:
         there = graph.unchanged(*header)
         scores = graph.node("Where", there, scores, graph.scalar(IMPOSSIBLE))
@@ -82,8 +89,11 @@ class BeamSearch:
     state = {"tokens": "INT64", "bias": "FLOAT", "running": "FLOAT", "finished": "FLOAT", "may_end": "BOOL"}
     collected: ClassVar[tuple[tuple[str, float], ...]] = (("FLOAT", IMPOSSIBLE), ("INT64", 0), ("INT64", 0))
 
-    def __init__(self, graph: TransformerGraph) -> None:
+    def __init__(self, graph: TransformerGraph, width: str, best: str, exponent: str) -> None:
         self.graph, self.settings = graph, graph.settings
+        self.width, self.best, self.exponent = width, best, exponent
+        # Where scores never rise, the returned hypotheses can be certain before all W are finished.
+        self.certain = self.settings.early_stopping == "never" and self.settings.forced_end is None
         # By it a candidate's place among W·V is its parent's, and modulo it is its token.
         self.vocabulary = graph.number(graph.config["vocab_size"])
         self.are_ends_V = graph.constant(np.isin(np.arange(graph.config["vocab_size"]), self.settings.ends))
@@ -122,7 +132,7 @@ class BeamSearch:
         state = {name: block.input(name, None, kind) for name, kind in self.state.items()}
         begin = block.node("Mul", number, length)
         steps_T = block.node("Range", begin, block.node("Add", begin, length), block.scalar(1))
-        encodings_TD = graph.encodings(block, steps_T, "decoder")
+        encodings_TD = block.encodings(steps_T, "decoder")
         self.last_n1 = block.node("Sub", block.node("Sub", lengths_n1, block.number(1)), begin)
         self.begin = begin
         self.prepare(block, steps_T, lengths_n1)
@@ -137,7 +147,7 @@ class BeamSearch:
             x, present = step.decoder_attention(x, layer, past, before.get("bias", ""))
             x = step.feed_forward(step.cross_attention(x, layer, context, mask_nS), layer)
             later += present
-        after, collected = self.step(step, place, graph.logits(step, x), before)
+        after, collected = self.step(step, place, step.logits(x), before)
         goes_on = step.node("ReduceMax", self.going(step, dict(zip(self.state, after, strict=True))), keepdims=0)
         first = [*sum(caches, []), *state.values()]
         rounds = block.node("Min", block.node("Sub", longest, begin), length)
@@ -161,7 +171,7 @@ class BeamSearch:
         found = graph.loop(blocks, block, [*start, *first_state], all_results)
         return self.found([self._in_order(value) for value in found[-len(collected) :]])
 
-    def _kept(self, block: LayerGraph, cache: str, keep_k: str, kept_nL: str) -> str:
+    def _kept(self, block: TransformerGraph, cache: str, keep_k: str, kept_nL: str) -> str:
         """Returns the keys or values of the sentences that go on, (k, H, L, K)."""
         if not kept_nL:
             return block.node("Gather", cache, keep_k)
@@ -169,7 +179,7 @@ class BeamSearch:
         flat = block.node("Reshape", cache, block.number(-1, self.graph.head_width))
         return block.node("Gather", flat, rows)
 
-    def _rows(self, block: LayerGraph, cache: str, keep_k: str, kept_nL: str) -> str:
+    def _rows(self, block: TransformerGraph, cache: str, keep_k: str, kept_nL: str) -> str:
         """Returns the number of each kept key among those of all sentences and heads, (k, H, L)."""
         heads = block.constant(np.arange(self.graph.heads)[:, None])
         sentences = block.node("Mul", keep_k, block.scalar(self.graph.heads))
@@ -178,7 +188,7 @@ class BeamSearch:
         kept = block.node("Unsqueeze", block.node("Gather", kept_nL, keep_k), block.number(1))
         return block.node("Add", first, kept)
 
-    def _everywhere(self, block: LayerGraph, there_n: str, value_Tn: str, fill: float) -> str:
+    def _everywhere(self, block: TransformerGraph, there_n: str, value_Tn: str, fill: float) -> str:
         """Maps what a block has collected to all sentences and to all steps of a block, (N, T, ...)."""
         value_nT = block.node("Transpose", value_Tn, perm=[1, 0, 2])
         missing = block.node("Sub", self.length_1, block.node("Shape", value_Tn, end=1))
@@ -195,7 +205,7 @@ class BeamSearch:
         shape = graph.node("Concat", graph.number(-1), self.count, graph.node("Shape", value, start=3), axis=0)
         return graph.node("Reshape", graph.node("Transpose", value, perm=[0, 2, 1, 3]), shape)
 
-    def ruled(self, step: LayerGraph, log_p_nWV: str, place: str) -> str:
+    def ruled(self, step: TransformerGraph, log_p_nWV: str, place: str) -> str:
         """Applies rules to log-probabilities: forbidden tokens, no early end, a forced end at the limit."""
         given, vocabulary, node = self.settings, self.graph.config["vocab_size"], step.node
         if given.suppressed or given.min_new_tokens > 0:
@@ -217,16 +227,16 @@ class BeamSearch:
         """Returns the divisor of a log-probability: Google's ((5 + |Y|) / 6)^α, or the library's |Y|^α."""
         offset, divisor = (5.0, 6.0) if self.settings.google else (0.0, 1.0)
         moved = graph.node("Add", graph.cast(lengths, "FLOAT"), graph.number(offset))
-        return graph.node("Pow", graph.node("Div", moved, graph.number(divisor)), self.graph.exponent)
+        return graph.node("Pow", graph.node("Div", moved, graph.number(divisor)), self.exponent)
 
     def first(self, lengths_N1: str) -> list[str]:
         """Returns one hypothesis a sentence, none of which has ended."""
         graph, node, given = self.graph, self.graph.node, self.settings
-        one, width = graph.number(1), graph.width
+        one, width = graph.number(1), self.width
         # Greedy search takes the likeliest token, whether or not it ends.
         many = node("Mul", width, graph.number(max(2, 1 + len(given.ends))))
         self.candidates = node("Where", node("Equal", width, one), width, many)
-        self.counted = graph.best if graph.certain else width
+        self.counted = self.best if self.certain else width
         range_1W = self._range(width)
         is_own_WW = node("Equal", node("Transpose", range_1W, perm=[1, 0]), range_1W)
         own_WW = node("Where", is_own_WW, graph.number(0.0), graph.number(LOWEST))
@@ -239,23 +249,22 @@ class BeamSearch:
         zeros_N111, zeros_N11 = (node("Unsqueeze", zeros_N1, graph.number(*axes)) for axes in ((2, 3), (2,)))
         return [start, zeros_N111, zeros_N11, finished, may_end]
 
-    def prepare(self, block: LayerGraph, steps_T: str, lengths_n1: str) -> None:
+    def prepare(self, block: TransformerGraph, steps_T: str, lengths_n1: str) -> None:
         """Computes the penalties of all lengths, and those that bound a score."""
-        graph = self.graph
         lengths_T11 = block.node("Unsqueeze", block.node("Add", steps_T, block.scalar(1)), block.number(1, 2))
         bounding = lengths_T11
         if self.settings.early_stopping == "never":
-            horizon = lengths_n1 if graph.certain else self.longest
+            horizon = lengths_n1 if self.certain else self.longest
             bounding = block.node(
-                "Where", block.node("Greater", graph.exponent, block.number(0.0)), horizon, lengths_T11
+                "Where", block.node("Greater", self.exponent, block.number(0.0)), horizon, lengths_T11
             )
         self.penalties_T11, self.bounds = self.penalty(block, lengths_T11), self.penalty(block, bounding)
         zeros_n11 = block.node("Unsqueeze", block.node("Mul", lengths_n1, block.scalar(0)), block.number(2, 3))
         self.own_n1WW = block.node("Add", block.cast(zeros_n11, "FLOAT"), self.own_WW)
 
-    def step(self, step: LayerGraph, place: str, logits_nWV: str, state: State) -> tuple[list[str], list[str]]:
+    def step(self, step: TransformerGraph, place: str, logits_nWV: str, state: State) -> tuple[list[str], list[str]]:
         """Ranks the continuations of all hypotheses: the best that have not ended go on."""
-        node, impossible, graph = step.node, step.number(IMPOSSIBLE), self.graph
+        node, impossible = step.node, step.number(IMPOSSIBLE)
         log_p_nWV = self.ruled(step, node("LogSoftmax", logits_nWV, axis=-1), place)
         scores = node("Reshape", node("Add", log_p_nWV, state["running"]), step.number(0, -1))
         scores_nC, places_nC = step.outputs_of("TopK", scores, self.candidates, outputs=2)
@@ -264,7 +273,7 @@ class BeamSearch:
 
         # The best unfinished hypotheses continue.
         left_nC = node("Where", ended_nC, impossible, scores_nC)
-        left_nW, chosen_nW = step.outputs_of("TopK", left_nC, graph.width, outputs=2)
+        left_nW, chosen_nW = step.outputs_of("TopK", left_nC, self.width, outputs=2)
         newest_nW = node("GatherElements", tokens_nC, chosen_nW, axis=1)
         parents_nW = node("Div", node("GatherElements", places_nC, chosen_nW, axis=1), self.vocabulary)
         origins_n1W1 = node("Unsqueeze", parents_nW, step.number(1, 3))
@@ -287,16 +296,16 @@ class BeamSearch:
         after = [newest_nW, bias_n1WL, node("Unsqueeze", left_nW, step.number(2)), best_nK, may_end_on_nC]
         return after, [ended_scores_nC, places_nC, chosen_nW]
 
-    def going(self, graph: LayerGraph, state: State) -> str:
+    def going(self, graph: TransformerGraph, state: State) -> str:
         """Tells which sentences may still find better hypotheses."""
         return graph.node("ReduceMax", state["may_end"], graph.number(1), keepdims=1)
 
-    def kept(self, block: LayerGraph, state: State, keys: str) -> str:
+    def kept(self, block: TransformerGraph, state: State, keys: str) -> str:
         """Keeps the ancestors of hypotheses; a sentence with fewer than others keeps some more, which have none."""
         node, number = block.node, block.number
         slots = node("Shape", keys, start=2, end=3)
         bias_n1WL, own_n1WW = block.outputs_of(
-            "Split", state["bias"], node("Concat", slots, self.graph.width, axis=0), outputs=2, axis=3
+            "Split", state["bias"], node("Concat", slots, self.width, axis=0), outputs=2, axis=3
         )
         used_nL = node("Greater", node("ReduceMax", bias_n1WL, number(1, 2), keepdims=0), number(LOWEST))
         counts_n = node("ReduceSum", block.cast(used_nL, "INT64"), number(1), keepdims=0)
@@ -305,7 +314,7 @@ class BeamSearch:
         order_nL = node("Sub", node("Where", used_nL, block.scalar(_FIRST), block.scalar(0)), places_L)
         _, kept_nL = block.outputs_of("TopK", order_nL, longest, outputs=2)
         kept_n11L = node("Unsqueeze", kept_nL, number(1, 2))
-        shape = node("Concat", number(1, 1), self.graph.width, number(1), axis=0)
+        shape = node("Concat", number(1, 1), self.width, number(1), axis=0)
         bias_n1WL = node("GatherElements", bias_n1WL, node("Expand", kept_n11L, shape), axis=3)
         state["bias"] = node("Concat", bias_n1WL, own_n1WW, axis=3)
         return kept_nL
@@ -323,7 +332,7 @@ class BeamSearch:
             node("Reshape", node("Transpose", some, perm=[1, 0, 2]), number(0, -1))
             for some in (ended_TNC, parents_TNC, tokens_TNC)
         )
-        scores_NB, best_NB = graph.outputs_of("TopK", ended, graph.best, outputs=2)
+        scores_NB, best_NB = graph.outputs_of("TopK", ended, self.best, outputs=2)
         parents_NB, last_token_NB = (node("GatherElements", some, best_NB, axis=1) for some in (parents, tokens))
         last_NB, there_NB = node("Div", best_NB, self.candidates), node("Greater", scores_NB, number(IMPOSSIBLE))
         lengths_NB = node("Mul", node("Add", last_NB, number(1)), graph.cast(there_NB, "INT64"))
@@ -364,10 +373,10 @@ class GreedySearch(BeamSearch):
         shape = self.graph.node("Shape", lengths_N1)
         return [self.graph.node("Expand", self.graph.number(value), shape) for value in (self.settings.start, True)]
 
-    def prepare(self, block: LayerGraph, steps_T: str, lengths_n1: str) -> None:
+    def prepare(self, block: TransformerGraph, steps_T: str, lengths_n1: str) -> None:
         """Prepares nothing."""
 
-    def step(self, step: LayerGraph, place: str, logits_nWV: str, state: State) -> tuple[list[str], list[str]]:
+    def step(self, step: TransformerGraph, place: str, logits_nWV: str, state: State) -> tuple[list[str], list[str]]:
         """Takes the likeliest token of each row."""
         node, running_n1 = step.node, state["running"]
         log_p_n1V = self.ruled(step, node("LogSoftmax", logits_nWV, axis=-1), place)
@@ -378,11 +387,11 @@ class GreedySearch(BeamSearch):
         written = node("Where", running_n1, tokens_n1, step.scalar(-1))
         return [tokens_n1, going_n1], [written, node("Where", running_n1, best_n1, step.scalar(0.0))]
 
-    def going(self, graph: LayerGraph, state: State) -> str:
+    def going(self, graph: TransformerGraph, state: State) -> str:
         """Tells which rows have not ended."""
         return state["running"]
 
-    def kept(self, block: LayerGraph, state: State, keys: str) -> str:
+    def kept(self, block: TransformerGraph, state: State, keys: str) -> str:
         """Keeps all: each token descends from all before it."""
         return ""
 

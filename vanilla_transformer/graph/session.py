@@ -1,16 +1,16 @@
 """A model that translates tokens in ONNX Runtime, by its graph."""
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import onnxruntime
 
 from vanilla_transformer.errors import ModelError
 from vanilla_transformer.graph.builder import KINDS
-from vanilla_transformer.graph.known import Settings, unknown
+from vanilla_transformer.graph.known import Json, Settings, unknown
 from vanilla_transformer.graph.search import write_graph
 from vanilla_transformer.graph.transformer import Stored
 from vanilla_transformer.graph.weights import NUMPY, in_float32, read, rounded, stored_weights
@@ -51,7 +51,7 @@ class Session:
 
     def __init__(
         self,
-        config: Mapping[str, Any],
+        config: Json,
         weights: Iterable[tuple[str, np.ndarray]],
         settings: Settings,
         *,
@@ -93,7 +93,7 @@ class Session:
         ]
 
 
-def open_session(directory: Path, call: Mapping[str, Any], precision: str) -> Session:
+def open_session(directory: Path, call: Json, precision: str) -> Session:
     """Returns the session of a model directory, which no library but ONNX Runtime reads.
 
     Args:
@@ -112,7 +112,7 @@ def open_session(directory: Path, call: Mapping[str, Any], precision: str) -> Se
         raise ModelError(f"a damaged file: {type(error).__name__}: {error}") from error
 
 
-def read_model(directory: Path, call: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Stored], Settings]:
+def read_model(directory: Path, call: Json) -> tuple[Json, dict[str, Stored], Settings]:
     """Returns the configuration, the places of the weights and the settings of a model directory that is known."""
     files = directory / "config.json", directory / "generation_config.json"
     config, own = (json.loads(file.read_text(encoding="utf-8")) for file in files)

@@ -5,12 +5,12 @@ hypothesis · S source · L keys · W hypotheses of a sentence · D d_model · H
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from vanilla_transformer.graph.builder import OWN_OPERATORS, Graph, external_message
-from vanilla_transformer.graph.known import ACTIVATIONS, Settings
+from vanilla_transformer.graph.known import ACTIVATIONS, Json, Settings
 
 _ENDLESS = 1 << 31
 LOWEST = float(np.finfo(np.float32).min)
@@ -28,8 +28,8 @@ class Stored(NamedTuple):
     length: int
 
 
-class LayerGraph(Graph):
-    """A graph of the layers of encoder and decoder, whose inputs and outputs are (N, R, D).
+class TransformerGraph(Graph):
+    """The graph of a model, or of the body of a loop in it; inputs and outputs of layers are (N, R, D).
 
     What is done to weights alone, such as joining the projections to queries, keys and values, is computed once, when
     the graph is loaded.
@@ -38,20 +38,22 @@ class LayerGraph(Graph):
         config: The configuration of a model, as in its `config.json`.
         weights: Its weights by their names. Products by those in INT8 have a scale for each output, and one for each
             row of activations, so that no row depends on its neighbours.
+        settings: The settings of its search.
         around: The outer graph, where this one is the body of a loop in it.
     """
 
     def __init__(
         self,
-        config: Mapping[str, Any],
+        config: Json,
         weights: Mapping[str, Stored],
-        around: "LayerGraph | None" = None,
+        settings: Settings,
+        around: "TransformerGraph | None" = None,
     ) -> None:
         super().__init__(around)
-        self.config, self.weights = config, weights
-        self.outermost: LayerGraph = self if around is None else around.outermost
+        self.config, self.weights, self.settings = config, weights, settings
+        self.outermost: TransformerGraph = self if around is None else around.outermost
         # Where weights are prepared: the graph around a loop, since they are packed only for the loop right inside it.
-        self.home: LayerGraph = self if around is None or around.outermost is around else around.home
+        self.home: TransformerGraph = self if around is None or around.outermost is around else around.home
         self.heads: int = config["num_heads"]
         self.head_width: int = config["d_k"]
         self._attention: dict[str, object] = {
@@ -59,10 +61,18 @@ class LayerGraph(Graph):
             "scale": float(config["d_k"] ** -0.5),
             "mask_filter_value": LOWEST,
         }
+        self.encoder, self.decoder = (
+            [f"model.{stack}.layers.{number}" for number in range(config[f"{stack}_layers"])]
+            for stack in ("encoder", "decoder")
+        )
+        tied = config["tie_word_embeddings"]
+        self.source_embedding = "model.shared.weight"
+        self.target_embedding = self.source_embedding if tied else "model.decoder.embed_tokens.weight"
+        self.lm_head = self.source_embedding if tied else "lm_head.weight"
 
-    def body(self) -> "LayerGraph":
+    def body(self) -> "TransformerGraph":
         """Returns the body of a loop in this graph."""
-        return LayerGraph(self.config, self.weights, self)
+        return TransformerGraph(self.config, self.weights, self.settings, self)
 
     def weight(self, name: str) -> str:
         """Returns a weight of the file, in float32 or int8."""
@@ -183,40 +193,6 @@ class LayerGraph(Graph):
         epsilon = float(self.config["layer_norm_eps"])
         return self.node("LayerNormalization", self.node("Add", x, outputs), *weights, epsilon=epsilon)
 
-
-class TransformerGraph(LayerGraph):
-    """The graph of a model and of the settings of its search.
-
-    Args:
-        settings: The settings of the search.
-        fixed: Whether these are all of them; otherwise some are inputs with these defaults.
-
-    Attributes:
-        width, best, exponent: The beam, the number of results, and the exponent of the length penalty.
-    """
-
-    def __init__(
-        self,
-        config: Mapping[str, Any],
-        weights: Mapping[str, Stored],
-        settings: Settings,
-        *,
-        fixed: bool,
-    ) -> None:
-        super().__init__(config, weights)
-        self.settings, self.fixed = settings, fixed
-        self.width = self.best = self.exponent = ""
-        self.encoder, self.decoder = (
-            [f"model.{stack}.layers.{number}" for number in range(config[f"{stack}_layers"])]
-            for stack in ("encoder", "decoder")
-        )
-        tied = config["tie_word_embeddings"]
-        self.source_embedding = "model.shared.weight"
-        self.target_embedding = self.source_embedding if tied else "model.decoder.embed_tokens.weight"
-        self.lm_head = self.source_embedding if tied else "lm_head.weight"
-        # Where scores never rise, the returned hypotheses can be certain before all W are finished.
-        self.certain = settings.early_stopping == "never" and settings.forced_end is None
-
     def limits(self, mask_NS: str, beyond: str, max_new_tokens: str) -> str:
         """Returns the tokens that a hypothesis of each sentence may have, (N, 1)."""
         source_N1 = self.cast(self.node("ReduceSum", mask_NS, self.number(1), keepdims=1), "INT64")
@@ -225,40 +201,32 @@ class TransformerGraph(LayerGraph):
         lengths_N1 = self.node("Min", lengths_N1, self.number(self.settings.max_positions or _ENDLESS))
         return self.node("Max", lengths_N1, self.number(1))
 
-    def setting(self, name: str, value: float) -> str:
-        """Adds an input with its default, or what is fixed."""
-        if self.fixed:
-            return self.number(value)
-        return self.input(name, [1], "FLOAT" if isinstance(value, float) else "INT64", [value])
-
-    def encodings(self, graph: Graph, places: str, stack: str) -> str:
+    def encodings(self, places: str, stack: str) -> str:
         """Section 3.5: the encodings of successive positions, (positions, D)."""
         if self.settings.max_positions is not None:
             learned = self.weight(f"model.{stack}.positional_encoding.learned.weight")
             # A block may go on beyond the last position, which no sentence reaches.
-            return graph.node(
-                "Gather", learned, graph.node("Min", places, graph.scalar(self.settings.max_positions - 1))
-            )
-        width: int = self.config["d_model"]
+            return self.node("Gather", learned, self.node("Min", places, self.scalar(self.settings.max_positions - 1)))
+        width, outermost = self.config["d_model"], self.outermost
         exponents = np.arange(0, width, 2, dtype=np.float32) / np.float32(width)
-        frequencies = self.once("frequencies", lambda: self.constant(np.float32(10000.0) ** -exponents))
-        angles = graph.node("Mul", graph.node("Unsqueeze", graph.cast(places, "FLOAT"), graph.number(1)), frequencies)
-        pairs = [graph.node("Unsqueeze", graph.node(part, angles), graph.number(2)) for part in ("Sin", "Cos")]
-        return graph.node("Reshape", graph.node("Concat", *pairs, axis=2), graph.number(0, width))
+        frequencies = outermost.once("frequencies", lambda: outermost.constant(np.float32(10000.0) ** -exponents))
+        angles = self.node("Mul", self.node("Unsqueeze", self.cast(places, "FLOAT"), self.number(1)), frequencies)
+        pairs = [self.node("Unsqueeze", self.node(part, angles), self.number(2)) for part in ("Sin", "Cos")]
+        return self.node("Reshape", self.node("Concat", *pairs, axis=2), self.number(0, width))
 
     def read(self, tokens_NS: str, mask_NS: str) -> list[list[str]]:
         """Adds the encoder; returns each decoder layer's keys and values of its output. The mask is 32-bit."""
         length = self.node("Squeeze", self.node("Shape", tokens_NS, start=1), self.number(0))
         places_S = self.node("Range", self.scalar(0), length, self.scalar(1))
         places_NS = self.node("CumSum", mask_NS, self.scalar(1), exclusive=1)
-        encodings = self.node("Gather", self.encodings(self, places_S, "encoder"), places_NS)
+        encodings = self.node("Gather", self.encodings(places_S, "encoder"), places_NS)
         x = self.embed(tokens_NS, self.source_embedding, encodings)
         for layer in self.encoder:
             x = self.feed_forward(self.encoder_attention(x, layer, mask_NS), layer)
         return self.keys_and_values(x, self.decoder)
 
-    def logits(self, step: LayerGraph, x: str) -> str:
+    def logits(self, x: str) -> str:
         """Section 3.4: the output projection, which may be the embedding: (n, W, V)."""
         bias, scales = "lm_head.bias", f"{self.lm_head}{SCALES}"
-        logits = step.product(x, self.weight(self.lm_head), self.weight(scales) if scales in self.weights else "")
-        return step.node("Add", logits, self.weight(bias)) if bias in self.weights else logits
+        logits = self.product(x, self.weight(self.lm_head), self.weight(scales) if scales in self.weights else "")
+        return self.node("Add", logits, self.weight(bias)) if bias in self.weights else logits

@@ -3,10 +3,10 @@
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
+from vanilla_transformer.graph.known import Json
 from vanilla_transformer.graph.transformer import SCALES, Stored
 
 WEIGHTS = "model.safetensors"
@@ -50,7 +50,7 @@ def read(directory: Path, weights: Mapping[str, Stored]) -> Iterator[tuple[str, 
         yield name, numbers.reshape(stored.shape)
 
 
-def rounded(config: Mapping[str, Any], weights: Iterable[tuple[str, np.ndarray]]) -> Iterator[tuple[str, np.ndarray]]:
+def rounded(config: Json, weights: Iterable[tuple[str, np.ndarray]]) -> Iterator[tuple[str, np.ndarray]]:
     """Yields weights with the matrices of products rounded to 7 bits, and the scales of their rows.
 
     Without VNNI, sums of 8-bit weights would overflow the 16 bits that pairs are added in.
