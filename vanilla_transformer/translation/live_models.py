@@ -9,6 +9,7 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from vanilla_transformer.data.encoding import token_ids
 from vanilla_transformer.engine.cpu import fastest_dtype, precision_of
 from vanilla_transformer.engine.known import unknown_to_export
 from vanilla_transformer.errors import ModelError
@@ -17,7 +18,7 @@ from vanilla_transformer.graph.session import Found, Session
 from vanilla_transformer.loading.models import load_model, move
 from vanilla_transformer.model.generation_vanilla_transformer import PaperGenerationMixin
 from vanilla_transformer.model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
-from vanilla_transformer.model.tokenization_vanilla_transformer import VanillaTransformerTokenizer, plain_text
+from vanilla_transformer.model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
 
 logger = logging.getLogger(__name__)
 
@@ -26,11 +27,11 @@ class LibraryTokenizer:
     """A tokenizer of transformers, as this package reads and writes with it."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
-        self.tokenizer, self._reader = tokenizer, plain_text(tokenizer)
+        self.tokenizer = tokenizer
 
     def encode(self, texts: list[str]) -> list[list[int]]:
         """Returns the tokens of each text, with its end."""
-        return list(self._reader(texts)["input_ids"])
+        return token_ids(texts, self.tokenizer)
 
     def decode(self, sequences: list[list[int]]) -> list[str]:
         """Returns the texts of tokens."""
