@@ -96,12 +96,14 @@ def live_search(
     tokenizer: PreTrainedTokenizerBase,
     precision: str,
     device: str | None = None,
+    *,
+    logged: bool = False,
     **settings: Any,
 ) -> tuple[Session | GenerateSearch, LibraryTokenizer]:
     """Returns the fastest search of a loaded model, which is moved to the device, if there is one, and its tokens.
 
     The graph takes the weights that the model has now; what it does not know is decoded with live weights, and the
-    reason is logged.
+    reason is logged, unless it has been.
     """
     if not getattr(model.config, "is_encoder_decoder", True):
         raise ValueError(
@@ -116,7 +118,8 @@ def live_search(
     except ModelError as unknown:
         if precision == "int8":
             raise ValueError(f"8-bit weights cannot be combined with {unknown}: leave one of them out.") from unknown
-        logger.info("%s decodes itself, because the graph does not know %s.", type(model).__name__, unknown)
+        if not logged:
+            logger.info("%s decodes itself, because the graph does not know %s.", type(model).__name__, unknown)
     given = {name: one for name, one in settings.items() if one is not None}
     return GenerateSearch(model, tokenizer, **given), LibraryTokenizer(tokenizer)
 
@@ -134,7 +137,7 @@ def _session(model: PreTrainedModel, precision: str, settings: dict[str, Any]) -
 
 
 def load_search(
-    models: Sequence[str], *, precision: str, device: str | None, **settings: Any
+    models: Sequence[str], *, precision: str, device: str | None, logged: bool, **settings: Any
 ) -> tuple[Session | GenerateSearch, LibraryTokenizer]:
     """Loads a model, or an ensemble of several that share a vocabulary, with the fastest search and its tokens."""
     dtype = torch.bfloat16 if precision == "bfloat16" else torch.float32
@@ -145,7 +148,7 @@ def load_search(
         from vanilla_transformer.translation.ensemble import as_ensemble
 
         model = as_ensemble([(name, *model_of) for name, model_of in zip(models, found, strict=True)])
-    search, tokens = live_search(model, tokenizer, precision, **settings)
+    search, tokens = live_search(model, tokenizer, precision, logged=logged, **settings)
     if precision == "auto" and isinstance(search, GenerateSearch):
         widths = [getattr(member.config, "d_model", 0) for member, _ in found]
         model.to(fastest_dtype(min(widths), model.device))

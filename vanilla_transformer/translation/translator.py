@@ -280,6 +280,7 @@ def _open_search(models: Sequence[str], *, precision: str, device: str | None, *
     """Loads a model, or an ensemble of several, with what decodes it fastest, and its tokenizer; see `Translator`."""
     # Whether there is an accelerator that torch can use is asked of torch.
     on_cpu = device == "cpu" or (device is None and not has_accelerator())
+    logged = False
     if on_cpu and len(models) == 1 and precision != "bfloat16":
         path = Path(models[0]).expanduser()
         if not path.is_dir():
@@ -296,6 +297,7 @@ def _open_search(models: Sequence[str], *, precision: str, device: str | None, *
             return session, tokenizer
         except ModelError as unknown:
             logger.info("%s is read by transformers, because the graph does not know %s.", models[0], unknown)
+            logged = True
     from vanilla_transformer.translation.live_models import load_search
 
-    return load_search(models, precision=precision, device=device, **settings)
+    return load_search(models, precision=precision, device=device, logged=logged, **settings)
