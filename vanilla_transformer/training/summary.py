@@ -93,9 +93,9 @@ def describe_weights(averaged_steps: Sequence[int]) -> str:
     return f"{checkpoints} {', '.join(f'{step:,}' for step in averaged_steps)}"
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True)
 class TrainedRun(os.PathLike[str]):
-    """The directory of a finished run, an `os.PathLike`. A notebook shows its curves.
+    """The directory of a finished run, an `os.PathLike`.
 
     Attributes:
         directory: The directory of the model, with its tokenizer, card, log and learning curves.
@@ -120,17 +120,9 @@ class TrainedRun(os.PathLike[str]):
 
     __str__ = __fspath__
 
-    def __repr__(self) -> str:
-        values = {part: {name: score.value for name, score in of.items()} for part, of in self.scores.items()}
-        return f"{type(self).__name__}({str(self.directory)!r}, scores={values})"
-
     def __truediv__(self, name: str) -> Path:
         """Returns the path of a file in the directory."""
         return self.directory / name
-
-    def _repr_png_(self) -> bytes | None:
-        curves = self.directory / CURVES
-        return curves.read_bytes() if curves.is_file() else None
 
 
 def peak_memory(device: torch.device) -> int:
