@@ -155,6 +155,13 @@ def savable(settings: GenerationConfig) -> GenerationConfig:
     return kept
 
 
+def _positional(
+    logits_processor: object, stopping_criteria: object, generation_config: object, **kwargs: object
+) -> tuple[object, ...]:
+    """Returns what the library passes to a search in the order of `engine.Call`."""
+    return logits_processor, stopping_criteria, generation_config, kwargs
+
+
 class EngineGenerationMixin(GenerationMixin):
     """The library's `generate`, run by the engine wherever it knows the model and all of the call.
 
@@ -165,23 +172,18 @@ class EngineGenerationMixin(GenerationMixin):
     device: torch.device
 
     def _beam_search(  # type: ignore[override]
-        self,
-        input_ids: torch.LongTensor,
-        logits_processor: LogitsProcessorList,
-        stopping_criteria: StoppingCriteriaList,
-        generation_config: GenerationConfig,
-        **kwargs: Any,
+        self, input_ids: torch.LongTensor, **kwargs: Any
     ) -> torch.Tensor | ModelOutput:
-        given = input_ids, logits_processor, stopping_criteria, generation_config
-        found = self._by_engine(*given, kwargs)
+        found = self._by_engine(input_ids, *_positional(**kwargs))
         if found is not None:
             return found
+        settings: GenerationConfig = kwargs["generation_config"]
         # The library fills finished rows with `pad_token_id or eos_token_id`, and our padding is 0.
-        padding = getattr(generation_config, "_pad_token_tensor", None)
-        generation_config._pad_token_tensor = torch.tensor(_UNFILLED, device=input_ids.device)
+        padding = getattr(settings, "_pad_token_tensor", None)
+        settings._pad_token_tensor = torch.tensor(_UNFILLED, device=input_ids.device)
         # The library gives the scores of hypotheses only with those of all steps.
-        of_steps, generation_config.output_scores = generation_config.output_scores, True
-        outputs: Any = super()._beam_search(*given, **kwargs)  # type: ignore[misc]
+        of_steps, settings.output_scores = settings.output_scores, True
+        outputs: Any = super()._beam_search(input_ids, **kwargs)  # type: ignore[misc]
         if not of_steps and not isinstance(outputs, torch.Tensor):
             outputs.scores = None
         padding = self.config.pad_token_id if padding is None else int(padding)
@@ -191,16 +193,10 @@ class EngineGenerationMixin(GenerationMixin):
         return outputs
 
     def _sample(  # type: ignore[override]
-        self,
-        input_ids: torch.LongTensor,
-        logits_processor: LogitsProcessorList,
-        stopping_criteria: StoppingCriteriaList,
-        generation_config: GenerationConfig,
-        **kwargs: Any,
+        self, input_ids: torch.LongTensor, **kwargs: Any
     ) -> torch.Tensor | ModelOutput:
-        given = input_ids, logits_processor, stopping_criteria, generation_config
-        found = self._by_engine(*given, kwargs)
-        return super()._sample(*given, **kwargs) if found is None else found  # type: ignore[misc]
+        found = self._by_engine(input_ids, *_positional(**kwargs))
+        return super()._sample(input_ids, **kwargs) if found is None else found  # type: ignore[misc]
 
     def _by_engine(self, *given: Any) -> torch.Tensor | ModelOutput | None:
         """Returns the engine's result, or None if the library has to search."""
