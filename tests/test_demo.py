@@ -19,6 +19,7 @@ from vanilla_transformer import (
 from vanilla_transformer.cli import main
 from vanilla_transformer.demo import build_page, open_page
 from vanilla_transformer.loading.models import load_model
+from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.tokenizer import train_tokenizer
 
 pytest.importorskip("gradio", reason="gradio is not installed: pip install '.[demo]'")
@@ -43,6 +44,10 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     kinds = {"classify": "classifier", "tag": "tagger", "fill": "masked-language-model", "go_on": "language-model"}
     for name, kind in kinds.items():
         found[name] = save(*single_stack(kind, TEXTS, max_position_embeddings=100, **SIZES), directory / name)
+    dev = directory / "dev.txt"
+    dev.write_text("A line of dev.\n")
+    recipe = Recipe.of(task="language-modeling", dev=(str(dev),), output=found["go_on"])
+    (directory / "go_on" / "recipe.yaml").write_text(recipe.to_yaml())
     return found
 
 
@@ -92,7 +97,7 @@ def test_a_browser_shows_answers_and_asks_no_other_host(browser, address, client
     page.on("request", lambda request: asked.append(request.url))
     page.goto(address)
     page.fill("#text textarea", MARKUP)
-    for words in ("translate · classify", "It says <b>this</b>."):
+    for words in ("translate · classify", "It says <b>this</b>.", "A line of dev."):
         page.wait_for_selector(f"text={words}")
     page.click("text=Answer")
     expected = client.predict(MARKUP, api_name="/translate")

@@ -3,6 +3,7 @@
 import os
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from html import escape
 from itertools import chain
 from pathlib import Path
@@ -32,7 +33,8 @@ def build_page(models: "Sequence[Shown]", *, max_characters: int = 1000) -> "gra
             with gr.Column(min_width=280):
                 text = gr.Textbox(label="Text", lines=3, max_lines=12, autofocus=True, elem_id="text")
                 button = gr.Button("Answer", variant="primary")
-                if examples := dict.fromkeys(chain(*(texts for _, texts in cards))):
+                offered = [texts or _dev(path) for (path, *_), (_, texts) in zip(models, cards, strict=True)]
+                if examples := dict.fromkeys(chain(*offered)):
                     gr.Examples([[one] for one in examples], [text], cache_examples=False)
             for number, (path, model, tokenizer) in enumerate(models):
                 with gr.Column(min_width=280):
@@ -49,6 +51,20 @@ def build_page(models: "Sequence[Shown]", *, max_characters: int = 1000) -> "gra
                     )
     page.queue(max_size=100)
     return page
+
+
+def _dev(path: str) -> list[str]:
+    """Returns texts of dev for the model of a run on this machine, whose card has no examples."""
+    from vanilla_transformer.data.corpus import read_corpus
+    from vanilla_transformer.recipe.reading import load_recipe
+    from vanilla_transformer.tasks import task_for
+
+    with suppress(OSError, ValueError, LookupError):  # They may be elsewhere now.
+        recipe = load_recipe(Path(path, "recipe.yaml"), lenient=True)
+        form = task_for(recipe).form
+        texts = read_corpus(recipe.data.dev[0], form=form)[:5][form.columns[0].name]
+        return [text if isinstance(text, str) else " ".join(text) for text in texts]
+    return []
 
 
 def _checked(
