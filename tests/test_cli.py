@@ -66,7 +66,7 @@ def assert_one_sentence(stderr, *parts):
 
 
 def test_help_of_every_command_imports_no_heavy_library():
-    commands = ["train", "translate", "evaluate", "info", "average"]
+    commands = ["train", "translate", "evaluate", "info", "average", "tokenizer"]
     # A process of the command's own name, as the package looks at it to know whether it may wait.
     code = f"import sys; sys.argv[0] = 'vanilla-transformer'\n{HELP_WITHOUT_TORCH}"
     done = subprocess.run([sys.executable, "-c", code, *commands], capture_output=True, text=True)
@@ -229,13 +229,12 @@ def test_evaluate_takes_its_metrics_from_the_recipe_in_the_model_directory(run, 
         assert report["pairs"] == 3 and report["distinct_sources"] == 2
 
 
-def test_average_of_a_run_takes_its_last_checkpoints_and_the_last_step(run, tmp_path, monkeypatch):
-    monkeypatch.setenv("HOME", str(tmp_path))
+def test_average_of_a_run_takes_its_last_checkpoints_and_the_last_step(run, tmp_path):
     output = tmp_path / "run"
     trained = train(small_recipe(tmp_path, output=str(output), max_steps=5, average_checkpoints=3, num_beams=2))
     kept = {path.name[-1]: load_file(path / "model.safetensors") for path in (output / "checkpoints").iterdir()}
     for steps, words in {"245": [], "45": ["--last", 2]}.items():
-        assert run("average", trained, *words, f"--output=~/{steps}")[0] == 0
+        assert run("average", trained, *words, "--output", tmp_path / steps)[0] == 0
         averaged = load_model(tmp_path / steps)[0]
         assert (averaged.generation_config.num_beams, averaged.generation_config.length_penalty) == (2, 0.6)
         for name in kept["5"]:

@@ -12,6 +12,7 @@ TRAIN = "--vocab-size 275 --preset tiny --d-model 16 --d-ff 32 --encoder-layers 
 STEPS = "--max-steps 2 --save-steps 1 --average-checkpoints 1 --batch-tokens 60"
 # Each way to write; OUT is the output.
 COMMANDS = {
+    "tokenizer": "tokenizer {text} --vocab-size 275 --output OUT",
     "train": f"train --train {{text}} {{text}} --dev {{text}} {{text}} {TRAIN} {STEPS} --output OUT",
     "translate": "translate {model} {text} --output OUT --batch-tokens 64",
     "translate-gz": "translate {model} {text} --output OUT.gz",

@@ -41,6 +41,8 @@ REFUSED = [
     ("average run --output mean", "summary.json is damaged"),
     ("average lm --last 2 --output mean", "no run in lm"),
     ("average begun --output mean", "no checkpoint in begun"),
+    ("tokenizer in --output new", "vocab_size is missing"),
+    ("tokenizer in --vocab-size 300 --output model", "not empty"),
     ("align model in one", "in has 3 lines and one has 1: they must match"),
     ("align model in in --output in", "in cannot be both input and output"),
     ("align model in in --choose-heads --output new", "without --output"),

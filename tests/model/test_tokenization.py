@@ -16,7 +16,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 from vanilla_transformer import VanillaTransformerConfig
 from vanilla_transformer.errors import VocabularyError
 from vanilla_transformer.model.tokenization_vanilla_transformer import VanillaTransformerTokenizer, plain_text
-from vanilla_transformer.tokenizer import ALGORITHMS, lowercased, train_tokenizer
+from vanilla_transformer.tokenizer import ALGORITHMS, train_tokenizer
 
 SPECIAL = ["<pad>", "<s>", "</s>", "<unk>"]
 TEXTS = [
@@ -109,13 +109,6 @@ def test_no_piece_is_learned_that_spells_a_special_token(algorithm: str):
     assert plain_text(tokenizer)("</s>")["input_ids"].count(tokenizer.eos_token_id) == 1
     again = tokenizer.train_new_from_iterator(["Häuser"] * 2, 300)
     assert decoded(again, again("neue Häuser")["input_ids"]) == "neue Häuser"
-
-
-def test_split_text_is_learned_whole_in_lower_case_and_without_a_size_and_decoded_to_words():
-    texts = map(lowercased, ["sa@@ f@@ ti@@ g-@@ grünes gras .", "GRAS ist grün ."])
-    tokenizer = train_tokenizer(texts, algorithm="presplit", lowercase=True)
-    assert len(tokenizer) == 269 and tokenizer.tokenize("Gras ist grün .")[0] == "Ġgras"
-    assert tokenizer.detokenize("sa@@ f@@ ti@@ g-@@ grünes gras .") == "saftig-grünes gras ."
 
 
 def test_same_texts_give_the_same_vocabulary_in_another_process():

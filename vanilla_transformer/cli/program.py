@@ -26,6 +26,7 @@ from vanilla_transformer.cli.generate import Generate
 from vanilla_transformer.cli.info import Info
 from vanilla_transformer.cli.predict import Predict
 from vanilla_transformer.cli.push import Push
+from vanilla_transformer.cli.tokenizer import Tokenizer
 from vanilla_transformer.cli.train import Train
 from vanilla_transformer.cli.translate import Translate
 from vanilla_transformer.errors import RecipeError
@@ -41,7 +42,7 @@ ADVICE = (
     "traceback of an error."
 )
 _KINDS = (
-    *(Train, Translate, Predict, Evaluate, Generate, Demo, Explore, Info, Attend, Align, Average),
+    *(Train, Translate, Predict, Evaluate, Generate, Demo, Explore, Info, Attend, Align, Average, Tokenizer),
     *(Push, Export, Convert),
 )
 QUIET = {"TRANSFORMERS_VERBOSITY": "error", "HF_HUB_VERBOSITY": "error", "DATASETS_VERBOSITY": "critical"}
