@@ -93,6 +93,13 @@ def test_standard_input_that_is_a_file_is_resumed_too(run, break_off, tmp_path):
     assert (tmp_path / "out").read_bytes() == (tmp_path / "whole").read_bytes()
 
 
+def test_a_table_is_read_as_lines_and_this_is_told(run, tmp_path):
+    (tmp_path / "in.csv").write_text("source\na b\n")
+    code, err = run("in.csv", "--output", "out")
+    assert code == 0 and "in.csv is read as lines of text, not as a table" in err
+    assert (tmp_path / "out").read_text().count("\n") == 2 and "table" not in run("in", "--output", "out")[1]
+
+
 def test_under_a_launcher_it_says_to_start_it_by_itself(run, monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "2")
     code, err = run("in", "--output", "out")

@@ -161,9 +161,11 @@ def test_a_try_before_any_checkpoint_may_name_the_tokenizer_of_the_one_before(fi
 def test_rows_to_be_scored_on_that_are_also_learned_are_counted(files, gather, tmp_path):
     rows = [*LAW[:3], ("x", "y")]
     (tmp_path / "dev.jsonl").write_text("".join(json.dumps({"de": t, "en": s}) + "\n" for s, t in rows))
-    _, said = gather([*files, *COLUMNS], dev=(str(tmp_path / "dev.jsonl"), *COLUMNS))
-    [known] = [sentence for sentence in said if "Warning" in sentence]
-    assert "3 of the 4" in known and "dev" in known
+    (tmp_path / "test.jsonl").write_text(json.dumps({"de": "same", "en": "same"}) + "\n")
+    held_out = {name: (str(tmp_path / f"{name}.jsonl"), *COLUMNS) for name in ("dev", "test")}
+    _, said = gather([*files, *COLUMNS], **held_out)
+    copied, known = [sentence for sentence in said if "Warning" in sentence]
+    assert "test" in copied and "3 of the 4" in known and "dev" in known
 
 
 @pytest.mark.parametrize("fields", [{}, {"task": "language-modeling", "documents": "packed"}], ids=["pairs", "packed"])

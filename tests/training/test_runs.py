@@ -323,7 +323,12 @@ def test_scores_and_examples_are_reported(recipe, tmp_path, capsys):
     train(
         into(recipe, tmp_path / "model", max_steps=2, metrics=("chrf",), examples=("one two",), test=recipe.data.dev)
     )
-    assert capsys.readouterr().out.startswith("one two\t")
+    output, errors = capsys.readouterr()
+    assert output.startswith("one two\t")
+    following = errors.partition("Next:\n")[2].splitlines()
+    assert [line.split()[:2] for line in following if line.startswith("  ")] == [
+        ["vanilla-transformer", name] for name in ("translate", "evaluate", "demo")
+    ]
     summary = json.loads((tmp_path / "model" / "summary.json").read_text())
     assert {part: [score["name"] for score in scores] for part, scores in summary["scores"].items()} == {
         "dev": ["chrf"],

@@ -1,5 +1,6 @@
 """The end of a run: the mean of the last checkpoints, its scores, and the files of a model directory."""
 
+import shlex
 import shutil
 import time
 from dataclasses import replace
@@ -75,6 +76,11 @@ def finalize(context: RunContext, model: PreTrainedModel, progress: Progress) ->
         print(example, answer, sep="\t", flush=True)
     shutil.rmtree(run.prepared, ignore_errors=True)
     summary.write(run.summary)
+    place = shlex.quote(str(run.path))
+    use = [f"{task.command} {place} < FILE"] if task.command != "evaluate" else []
+    scored = "SOURCES TARGETS" if task.form.parallel else "FILE"
+    commands = [*use, f"evaluate {place} --data {scored}", f"demo {place}"]
+    logger.info("\n".join(["Next:", *(f"  vanilla-transformer {command}" for command in commands)]))
     return scores
 
 

@@ -118,7 +118,10 @@ def _together(recipe: Recipe, parts: Sequence[StoredCorpus]) -> StoredCorpus | M
 
 
 def _warnings(texts: Mapping[str, Sequence[Dataset]], columns: Sequence[str], unit: str) -> Iterator[str]:
-    """Warns of rows to be scored on that were learned."""
+    """Warns of likely mistakes in the choice of corpora: rows to copy, and rows to be scored on that were learned."""
+    for name, corpora in texts.items():
+        if len(columns) == 2 and any(all(a == b for a, b in _rows(corpus, columns)) for corpus in corpora):
+            yield f"Warning: both sides of {name} are the same text, so the model can only learn to copy."
     for name, others in (("dev", ["train"]), ("test", ["train", "dev"])):
         for corpus in texts[name]:
             rows = list(_rows(corpus, columns))
