@@ -118,45 +118,6 @@ class Limits(NamedTuple):
         return self._replace(lengths=self.lengths[sentences], last_penalty=self.last_penalty[sentences])
 
 
-def ends(candidates: Candidates, length: int, limits: Limits) -> torch.Tensor:
-    """Marks the candidates that end a hypothesis of `length` new tokens, (N, C)."""
-    at_end_NC = (candidates.tokens[..., None] == limits.end_tokens).any(-1)
-    return at_end_NC | (length >= limits.lengths)[:, None]
-
-
-def update_finished(
-    finished: Hypotheses, paths: torch.Tensor, ending: Candidates, ended: torch.Tensor, length: int, limits: Limits
-) -> Hypotheses:
-    """Returns the best W of those that had finished and of the candidates with `length` new tokens that end now.
-
-    `ending` may end, (N, W), and continue running hypotheses, whose `paths` these are; `ended` marks those that do.
-    """
-    scores = (ending.scores / float(length) ** limits.length_penalty).masked_fill(~ended, IMPOSSIBLE)
-    scores, chosen = torch.cat((finished.scores, scores), 1).topk(finished.scores.shape[1])
-    paths = torch.cat((finished.paths, _extended(paths, ending, length)), 1)
-    lengths = torch.cat((finished.lengths, length * ended), 1)
-    return Hypotheses(scores, paths.gather(1, _like_paths(chosen, paths)), lengths.gather(1, chosen))
-
-
-def may_improve(scores_NW: torch.Tensor, finished: Hypotheses, length: int, limits: Limits) -> torch.Tensor:
-    """Marks the sentences whose running hypotheses may still change the result, (N,).
-
-    They have `length` new tokens and these log-probabilities, best first.
-
-    Section 6.1 stops as soon as none can ("never"): a hypothesis gets no likelier by continuing, so the best running
-    one, under the penalty of the longest length allowed, bounds everything to come. The library's other rules stop
-    earlier: True once W have ended, False by the bound of a hypothesis of the current length.
-    """
-    best, last = scores_NW[:, 0], finished.scores[:, limits.counted - 1]
-    # Processors may lift scores so high that impossible ones seem possible.
-    goes_on = (best > IMPOSSIBLE / 2) & (length < limits.lengths)
-    if limits.early_stopping is True:
-        return goes_on & (last <= IMPOSSIBLE)
-    is_exact = limits.early_stopping == "never" and limits.length_penalty > 0
-    divisor = limits.last_penalty if is_exact else float(length) ** limits.length_penalty
-    return goes_on & (best / divisor > last)
-
-
 def _extended(paths: torch.Tensor, chosen: Candidates, length: int) -> torch.Tensor:
     """Appends the candidates' tokens to their parents' paths, `length` in all."""
     paths = paths.gather(1, _like_paths(chosen.parents, paths))
@@ -209,24 +170,43 @@ class BeamSearch:
         if self.process is not None:
             log_p_RV = self.process(self._rows(), log_p_RV)
         self.length += 1
-        chosen, ending, ended_NW = self.continuations(log_p_RV.view(sentences, width, -1))
-        ended_NW &= self.searching[:, None]
-        if ended_NW.device.type != "cpu" or ended_NW.any():
-            self.finished = update_finished(self.finished, self.paths, ending, ended_NW, self.length, self.limits)
-        self.paths = _extended(self.paths, chosen, self.length)
-        self.scores_NW, self.tokens_NW = chosen.scores, chosen.tokens
-        self.state.reorder(chosen.parents)
-        self.searching &= may_improve(self.scores_NW, self.finished, self.length, self.limits)
-
-    def continuations(self, log_p_NWV: torch.Tensor) -> tuple[Candidates, Candidates, torch.Tensor]:
-        """Returns W candidates of each sentence that continue, W that may end, and a mask of those that do, (N, W)."""
-        candidates = best_continuations(log_p_NWV, self.scores_NW, self.limits.candidates)
-        ended_NC = ends(candidates, self.length, self.limits)
-        scores, chosen = candidates.scores.add(ended_NC, alpha=IMPOSSIBLE).topk(self.width)
-        running = Candidates(scores, candidates.parents.gather(1, chosen), candidates.tokens.gather(1, chosen))
+        found = best_continuations(log_p_RV.view(sentences, width, -1), self.scores_NW, self.limits.candidates)
+        ended_NC = (found.tokens[..., None] == self.limits.end_tokens).any(-1)
+        ended_NC |= (self.length >= self.limits.lengths)[:, None]
         # Only the best W of a step may end.
-        ending = Candidates(*(part[:, : self.width] for part in candidates))
-        return running, ending, ended_NC[:, : self.width]
+        self._finish(Candidates(*(part[:, : self.width] for part in found)), ended_NC[:, : self.width])
+        self.scores_NW, chosen = found.scores.add(ended_NC, alpha=IMPOSSIBLE).topk(self.width)
+        parents_NW, self.tokens_NW = found.parents.gather(1, chosen), found.tokens.gather(1, chosen)
+        self.paths = _extended(self.paths, Candidates(self.scores_NW, parents_NW, self.tokens_NW), self.length)
+        self.state.reorder(parents_NW)
+        self.searching &= self._may_improve()
+
+    def _finish(self, ending: Candidates, ended_NW: torch.Tensor) -> None:
+        """Keeps the best W of the hypotheses that had finished and of the candidates that end now."""
+        ended_NW = ended_NW & self.searching[:, None]
+        if ended_NW.device.type == "cpu" and not ended_NW.any():
+            return
+        scores = (ending.scores / float(self.length) ** self.limits.length_penalty).masked_fill(~ended_NW, IMPOSSIBLE)
+        scores, chosen = torch.cat((self.finished.scores, scores), 1).topk(self.width)
+        paths = torch.cat((self.finished.paths, _extended(self.paths, ending, self.length)), 1)
+        lengths = torch.cat((self.finished.lengths, self.length * ended_NW), 1)
+        self.finished = Hypotheses(scores, paths.gather(1, _like_paths(chosen, paths)), lengths.gather(1, chosen))
+
+    def _may_improve(self) -> torch.Tensor:
+        """Marks the sentences whose running hypotheses may still change the result, (N,).
+
+        Section 6.1 stops as soon as none can ("never"): a hypothesis gets no likelier by continuing, so the best
+        running one, under the penalty of the longest length allowed, bounds everything to come. The library's other
+        rules stop earlier: True once W have ended, False by the bound of a hypothesis of the current length.
+        """
+        limits, best, last = self.limits, self.scores_NW[:, 0], self.finished.scores[:, self.limits.counted - 1]
+        # Processors may lift scores so high that impossible ones seem possible.
+        goes_on = (best > IMPOSSIBLE / 2) & (self.length < limits.lengths)
+        if limits.early_stopping is True:
+            return goes_on & (last <= IMPOSSIBLE)
+        is_exact = limits.early_stopping == "never" and limits.length_penalty > 0
+        divisor = limits.last_penalty if is_exact else float(self.length) ** limits.length_penalty
+        return goes_on & (best / divisor > last)
 
     def _drop_finished(self) -> None:
         """Stores the results of sentences whose search is over and drops them, where that saves more than it costs."""
