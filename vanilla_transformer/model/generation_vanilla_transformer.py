@@ -81,7 +81,8 @@ def paper_generation_config(
 
     The paper chose beam and α on the development set, and a recipe may too; one beam is greedy search, without α.
     Two settings are this package's own: `length_penalty_type` ("google", or "huggingface" for the library's
-    length^penalty) and `max_length_beyond_source` (None for no limit but the library's).
+    length^penalty) and `max_length_beyond_source` (None for no limit but the library's). A sentence is cut at this
+    limit: `forced_eos_token_id` is for the library's own.
     """
     of_beams = {"length_penalty": length_penalty, "early_stopping": "never"} if num_beams > 1 else {}
     return GenerationConfig(
