@@ -111,6 +111,8 @@ def _vocabularies(tokenizer: PreTrainedTokenizerBase, vocab_size: int) -> tuple[
     target = dict(source)
     # A Marian tokenizer may have a target vocabulary of its own, under this name.
     target.update(getattr(tokenizer, "decoder", None) or {} if not tokenizer.is_fast else {})
+    if max(target) >= vocab_size:
+        raise ModelError(f"The tokenizer has entry {max(target)}, the model {vocab_size} entries: they do not match.")
     in_order = [[side.get(index, f"<unused-{index}>") for index in range(vocab_size)] for side in (source, target)]
     return in_order[0], in_order[1]
 
