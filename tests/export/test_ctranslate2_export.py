@@ -64,6 +64,8 @@ def test_ten_lines_of_python_translate(spelled_backwards: Path, tmp_path: Path, 
     model.config.eos_token_id = model.generation_config.eos_token_id = [2, 7]
     with refused(ModelError, "</s>", "eos_token_id"):
         to_ctranslate2.export_ctranslate2(model, tokenizer, tmp_path / "other")
+    with refused(ModelError, tmp_path, "empty"):
+        to_ctranslate2.export_ctranslate2(model, tokenizer, tmp_path)
     tokenizer.add_tokens("another")
     with refused(ModelError, "do not match"):
         to_ctranslate2.export_ctranslate2(model, tokenizer, tmp_path / "other")

@@ -1,6 +1,7 @@
 """Refusal of models and settings that a format cannot express."""
 
 from collections.abc import Collection
+from pathlib import Path
 
 from transformers import PreTrainedModel
 
@@ -11,8 +12,15 @@ from vanilla_transformer.model.generation_vanilla_transformer import savable
 from vanilla_transformer.model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
 
 
-def exportable(model: PreTrainedModel, activations: Collection[str]) -> VanillaTransformerForConditionalGeneration:
-    """Returns the model; raises ModelError if an export with these activation functions would drop a part of it."""
+def exportable(
+    model: PreTrainedModel, activations: Collection[str], output: Path | None = None
+) -> VanillaTransformerForConditionalGeneration:
+    """Returns the model; raises ModelError if an export with these activation functions would drop a part of it.
+
+    So it does for an output directory that is not empty: it may be the model's own.
+    """
+    if output is not None and output.is_dir() and any(output.iterdir()):
+        raise ModelError(f"{output} is not empty: name another directory.")
     reason = unknown_to_export(model, activations)
     if reason or not isinstance(model, VanillaTransformerForConditionalGeneration):
         reason = reason or f"a {type(model).__name__}"

@@ -78,7 +78,7 @@ def export_ctranslate2(
     Args:
         quantization: A type of CTranslate2: float32, float16, bfloat16, int16, int8, int8_float32 and so on.
     """
-    model = exportable(model, _SUPPORTED_ACTIVATIONS)
+    model = exportable(model, _SUPPORTED_ACTIVATIONS, output)
     refuse_settings(model, _FOLLOWED)
     settings = Settings.of(model.config.to_dict(), model.generation_config.to_diff_dict())
     with torch.no_grad():

@@ -59,7 +59,7 @@ def export_onnx(
     """
     if quantization not in _PRECISIONS:
         raise ModelError(f"Quantization {quantization!r} is not available for ONNX: use float32 or int8.")
-    model = exportable(model, ACTIVATIONS)
+    model = exportable(model, ACTIVATIONS, output)
     config, state = model.config.to_dict(), model.state_dict()
     try:
         Settings.of(config, model.generation_config.to_diff_dict())
