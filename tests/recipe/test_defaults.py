@@ -127,6 +127,7 @@ def test_few_minutes_of_a_core_have_small_steps_unless_their_size_is_given():
     several = dataclasses.replace(one_core, processes=2)
     assert (
         step(20_000, 60)
+        == step(5_000, 30)
         == step(20_000, 5, several)
         == step(20_000, None, max_steps=300)
         == step(20_000, 5, GPU)

@@ -417,3 +417,21 @@ def test_one_command_uses_all_accelerators_unless_a_launcher_starts_it(monkeypat
     assert processes_for(Recipe.of(output="nowhere", max_steps=1)) == (8 if sys.platform == "linux" else 1)
     with refused(RecipeError, "processes", 9, 8):
         processes_for(Recipe.of(output="nowhere", processes=9))
+
+
+def test_few_minutes_of_a_translator_are_those_of_one_process(monkeypatch):
+    monkeypatch.setattr(torch.accelerator, "is_available", lambda: False)
+    monkeypatch.setattr(processes, "own_threads", lambda: 2)
+    monkeypatch.setattr(processes, "MIN_MEMORY", 0)
+
+    def number(**given) -> int:
+        return processes_for(Recipe.of(output="nowhere", **given))
+
+    assert number(max_minutes=10) == number(max_steps=999) == number(max_minutes=5, max_steps=9_999) == 1
+    assert (
+        number()
+        == number(max_minutes=11)
+        == number(max_minutes=10, batch_tokens=4_096)
+        == number(max_minutes=10, task="language-modeling")
+        == (2 if sys.platform == "linux" else 1)
+    )

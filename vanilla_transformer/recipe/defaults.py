@@ -140,8 +140,9 @@ ACCELERATOR_BYTES_KEPT, MAX_NUMBERS_IN_A_BATCH = 80, 1 << 22
 MIN_BATCHES = 4
 # A translator that will read fewer tokens than this in its minutes takes small steps of one batch: more of them fit
 # into the time. In 5 minutes of a core 20,000 pairs of Tatoeba give 18.5 sacreBLEU after 984 of them, and 13.4 after
-# 351 steps of 2,048 tokens.
-MIN_TOKENS_FOR_LARGE_STEPS, SMALL_STEP, SMALL_STEP_WARMUP = 8_000_000, 1_024, 600
+# 351 steps of 2,048 tokens. In many passes they teach less: 5,000 pairs give 16.6 in 112, and 17.1 with large ones.
+MIN_TOKENS_FOR_LARGE_STEPS, MIN_PASSES_FOR_LARGE_STEPS = 8_000_000, 40
+SMALL_STEP, SMALL_STEP_WARMUP = 1_024, 600
 MAX_TOKENS_IN_A_BATCH = {"cpu": 2_048, "accelerator": 8_192}
 # Shorter warm-ups raise the rate so high that small post-norm models stop learning; the paper's is the longest.
 MIN_WARMUP, MAX_WARMUP = 2_000, 4_000
@@ -280,9 +281,13 @@ def _for_few_tokens(recipe: Recipe, task: _Task, corpus: CorpusFacts, device: De
     tokens = _tokens_read(recipe, task, corpus, device)
     if tokens >= MIN_TOKENS_FOR_DEPTH:
         return {}
-    passes = tokens * corpus.passes_per_epoch / max(corpus.tokens)
+    passes = _passes(tokens, corpus)
     few = [dropout for limit, dropout in DROPOUT_IN_PASSES.items() if passes < limit and recipe.model.dropout is None]
     return SHALLOW | ({"dropout": few[0]} if few else {})
+
+
+def _passes(tokens: float, corpus: CorpusFacts) -> float:
+    return tokens * corpus.passes_per_epoch / max(corpus.tokens)
 
 
 def _tokens_read(recipe: Recipe, task: _Task, corpus: CorpusFacts, device: DeviceFacts) -> float:
@@ -323,13 +328,18 @@ def _batch_tokens(task: _Task, corpus: CorpusFacts) -> int:
     return min(_size_preset(task, corpus.pairs).batch_tokens, max(corpus.tokens[-1] // 10, 1))
 
 
+def chooses_steps(recipe: Recipe, task: _Task) -> bool:
+    """Tells whether a translator trains for some minutes, with sizes of model and steps that are chosen for it."""
+    given = recipe.used("architecture", "preset", "start", "batch_tokens", "batches_per_step", *_SIZES)
+    return recipe.optimization.max_minutes is not None and task.form.parallel and not given
+
+
 def _takes_small_steps(recipe: Recipe, task: _Task, corpus: CorpusFacts, device: DeviceFacts) -> bool:
     """Tells whether the minutes of a translator are so few that more and smaller steps teach more."""
-    if recipe.optimization.max_minutes is None or device.kind != "cpu" or device.processes > 1:
+    if device.kind != "cpu" or device.processes > 1 or not chooses_steps(recipe, task):
         return False  # Several would exchange their gradients more often.
-    if recipe.used("batch_tokens", "batches_per_step") or not _for_few_tokens(recipe, task, corpus, device):
-        return False
-    return _tokens_read(recipe, task, corpus, device) < MIN_TOKENS_FOR_LARGE_STEPS
+    tokens = _tokens_read(recipe, task, corpus, device)
+    return tokens < MIN_TOKENS_FOR_LARGE_STEPS and _passes(tokens, corpus) < MIN_PASSES_FOR_LARGE_STEPS
 
 
 def _choose_batches(
