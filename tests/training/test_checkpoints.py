@@ -51,7 +51,7 @@ def run(tmp_path):
     started.accelerator.free_memory()
 
 
-@pytest.mark.parametrize("name", ["optimizer.bin", "model.safetensors"])
+@pytest.mark.parametrize("name", ["optimizer.bin", "model.safetensors", "random_states_0.pkl", "checkpoint.json"])
 def test_a_damaged_checkpoint_is_named_and_without_it_the_one_before_is_there(run, name):
     latest = run.save(3, 12)
     (latest / name).write_bytes(b"moments")

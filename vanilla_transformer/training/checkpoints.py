@@ -126,19 +126,32 @@ def _cannot_write(directory: Path, step: int, error: Exception) -> RunError:
 
 def load_checkpoint(accelerator: "Accelerator", checkpoint: Checkpoint) -> None:
     """Restores weights, optimizer, schedule and random states; called by all processes."""
+    from accelerate.utils import load
+    from accelerate.utils.constants import RNG_STATE_NAME
+
+    random = checkpoint.path / f"{RNG_STATE_NAME}_{accelerator.process_index}.pkl"
     try:
+        if accelerator.is_main_process or random.exists():  # More processes may go on than had saved.
+            load(random)  # Without it `load_state` would go on with other random numbers.
         accelerator.load_state(str(checkpoint.path))
-    except (RuntimeError, EOFError, UnpicklingError) as error:
-        reason = str(error).partition("\n")[0]
-        raise RunError(
-            f"{checkpoint.path} cannot be read ({reason}): delete it to resume from the checkpoint before it."
-        ) from error
+    except (FileNotFoundError, RuntimeError, EOFError, UnpicklingError) as error:
+        raise _unreadable(checkpoint.path, error) from error
 
 
 def list_checkpoints(directory: Path) -> list[Checkpoint]:
     """Returns the checkpoints in `directory`, oldest first."""
-    states = sorted(directory.glob(f"step-*/{STATE}"))
-    return [Checkpoint(file.parent, Progress(**json.loads(file.read_bytes())["progress"])) for file in states]
+    checkpoints = []
+    for file in sorted(directory.glob(f"step-*/{STATE}")):
+        try:
+            checkpoints.append(Checkpoint(file.parent, Progress(**json.loads(file.read_bytes())["progress"])))
+        except (ValueError, TypeError, LookupError) as error:
+            raise _unreadable(file.parent, error) from error
+    return checkpoints
+
+
+def _unreadable(checkpoint: Path, error: Exception) -> RunError:
+    reason = str(error).partition("\n")[0]
+    return RunError(f"{checkpoint} cannot be read ({reason}): delete it to resume from the checkpoint before it.")
 
 
 def has_checkpoints(directory: Path) -> bool:

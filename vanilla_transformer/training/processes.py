@@ -144,7 +144,8 @@ def _explain(failures: dict[int, ProcessFailure], number: int, logs: Path) -> No
             if rank == 0:
                 raise SystemExit(failure.exitcode)
             printed = next(logs.glob(f"*/*/{rank}/stderr.log")).read_text(encoding="utf-8")
-            reason = printed.rpartition("error: ")[2].partition("\n")[0]
+            _, found, reason = printed.rpartition("error: ")
+            reason = reason.partition("\n")[0] if found else printed.strip().rpartition("\n")[2]
             raise RunError(f"Process {rank} of {number} has failed: {reason}")
     raise RunError(f"The {number} processes of the run have lost contact with each other: {again}.")
 
