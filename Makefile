@@ -4,9 +4,14 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 CLIENTS := .venv-clients
+LOWEST := .venv-lowest
+NEWEST := .venv-newest
+# The build for the CPU; a newer one from PyPI may bring CUDA.
+TORCH := $(shell sed -n 's/^torch==//p' constraints.txt)
 LIBRARY := build/transformers-source
 
-.PHONY: quickstart card test test-device test-library test-clients docs check format clean
+.PHONY: quickstart card test test-lowest test-newest newest constraints test-device test-library test-clients docs check
+.PHONY: format clean
 
 QUICKSTART := models/cmudict$(if $(MINUTES),,-quickstart)
 
@@ -26,6 +31,27 @@ card: quickstart
 test: $(VENV)/.installed-dev check
 	$(BIN)/python -m pytest -n 3
 	$(BIN)/python -m pytest tests/device -k "not half_precision"
+
+# The model, generation, Trainer, pipelines, the ONNX graph, the Hub and training, with the lowest versions that
+# pyproject.toml allows.
+test-lowest: $(LOWEST)/.installed
+	$(LOWEST)/bin/python -m pytest -n 3 $(addprefix tests/,data engine evaluation graph hub loading model recipe recurrent \
+		tasks training translation)
+
+# With the newest version of every library but torch; TORCH=2.15.0 takes another torch.
+test-newest: newest
+	$(NEWEST)/bin/python -m pytest -n 3
+	$(NEWEST)/bin/python -m pytest tests/device -k "not half_precision"
+
+# Moves constraints.txt to the newest versions.
+constraints: newest
+	echo '# Versions that this package was built and measured with.' > constraints.txt
+	$(NEWEST)/bin/python -m pip --disable-pip-version-check freeze --exclude-editable | sed 's/+cpu$$//' >> constraints.txt
+
+newest:
+	$(PYTHON) -m venv $(NEWEST)
+	$(NEWEST)/bin/python -m pip install --quiet --disable-pip-version-check --upgrade --upgrade-strategy eager \
+		torch==$(TORCH) --editable '.[train,export,demo,docs,dev]'
 
 # On CUDA's first device, or on a second device that a C++ compiler builds from tests/device.
 test-device: $(VENV)/.installed-dev
@@ -71,7 +97,7 @@ format: $(VENV)/.installed-dev
 	$(BIN)/ruff format .
 
 clean:
-	rm -rf $(VENV) $(CLIENTS) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis docs/_build
+	rm -rf $(VENV) $(CLIENTS) $(LOWEST) $(NEWEST) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis docs/_build
 
 $(VENV)/.created:
 	@$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or newer is needed; give it by make PYTHON=python3.11" if sys.version_info < (3, 11) else 0)'
@@ -87,6 +113,14 @@ $(VENV)/.installed: pyproject.toml constraints.txt | $(VENV)/.created
 $(VENV)/.installed-dev: pyproject.toml constraints.txt | $(VENV)/.created
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[train,export,demo,docs,dev]'
 	@touch $@ $(VENV)/.installed
+
+$(LOWEST)/.installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(LOWEST)
+	sed -n 's/^ *"\([A-Za-z0-9_-]*\)>=\([0-9.]*\)[^"]*",$$/\1==\2/p' pyproject.toml \
+		| sed 's/^torch==.*/torch==$(TORCH)/' > $(LOWEST)/constraints.txt
+	$(LOWEST)/bin/python -m pip install --quiet --disable-pip-version-check --constraint $(LOWEST)/constraints.txt \
+		--editable '.[train,export,dev]'
+	@touch $@
 
 $(CLIENTS)/.installed: pyproject.toml constraints.txt tests/clients/requirements.txt
 	$(PYTHON) -m venv $(CLIENTS)

@@ -1,10 +1,13 @@
 """Importing this module registers the package's classes with transformers' Auto classes and pipelines."""
 
+import logging
+from functools import cache
 from importlib.util import find_spec
 from types import ModuleType
 from typing import Any
 
 import transformers
+from packaging.version import Version
 from transformers import AutoConfig, AutoModelForSeq2SeqLM, AutoTokenizer, PreTrainedConfig, PreTrainedModel
 from transformers.models.auto.auto_factory import _BaseAutoModelClass
 
@@ -14,10 +17,16 @@ from vanilla_transformer.model import (
     modeling_vanilla_transformer_encoder,
 )
 from vanilla_transformer.model.pipeline_vanilla_transformer import (
+    HubModel,
     VanillaTransformerTokenClassificationPipeline,
     VanillaTransformerTranslationPipeline,
 )
 from vanilla_transformer.model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
+
+logger = logging.getLogger(__name__)
+
+# The newest version of transformers that all tests passed with.
+NEWEST_TESTED = "5.24.0"
 
 # Each family: its configuration, and its model for each Auto class, the second of which is its language model.
 FAMILIES: dict[type[PreTrainedConfig], dict[type[_BaseAutoModelClass], type[PreTrainedModel]]] = {}
@@ -55,6 +64,17 @@ def model_class(config: PreTrainedConfig) -> type[PreTrainedModel]:
     return saved[0] if saved else models[:2][-1]
 
 
+@cache
+def warn_of_untested_transformers() -> None:
+    """Warn once if a newer minor version of transformers is installed than the tests were run with."""
+    if Version(transformers.__version__).release[:2] > Version(NEWEST_TESTED).release[:2]:
+        logger.warning(
+            "transformers %s is newer than %s, the newest version that this package was tested with. If an answer "
+            "looks wrong, update this package or install transformers==%s.",
+            *(transformers.__version__, NEWEST_TESTED, NEWEST_TESTED),
+        )
+
+
 class _PipelineOfThePackage:
     """Keeps the pipeline that a configuration names until it is saved, and does not show it.
 
@@ -68,6 +88,7 @@ class _PipelineOfThePackage:
         vars(config)["custom_pipelines"] = value
 
 
+HubModel.before_loading = warn_of_untested_transformers
 shipped: list[ModuleType] = [
     modeling_vanilla_transformer,
     modeling_vanilla_transformer_encoder,

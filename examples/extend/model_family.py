@@ -47,11 +47,9 @@ class PreNormDecoderLayer(DecoderLayer):
     ) -> torch.Tensor:
         """Maps (batch, target length, d_model) to the same shape."""
         x = hidden_states
-        attended, _ = self.self_attention(self.self_attention_norm(x), mask, past_key_values=cache, **kwargs)
+        attended, _ = self.self_attention(self.self_attention_norm(x), mask, cache=cache, **kwargs)
         x = x + self.dropout(attended)
-        attended, _ = self.cross_attention(
-            self.cross_attention_norm(x), source_mask, source, past_key_values=cache, **kwargs
-        )
+        attended, _ = self.cross_attention(self.cross_attention_norm(x), source_mask, source, cache=cache, **kwargs)
         x = x + self.dropout(attended)
         return x + self.dropout(self.feed_forward(self.feed_forward_norm(x)))
 

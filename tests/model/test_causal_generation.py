@@ -7,6 +7,7 @@ from searches import ARCHITECTURES, END, PAD, WORDS, CausalLibrarySearch, assert
 from transformers import DynamicCache, GenerationConfig
 
 from vanilla_transformer import VanillaTransformerDecoderForCausalLM
+from vanilla_transformer.model.modeling_vanilla_transformer import CACHE_FIELD
 
 ENDS = [END, *range(20, WORDS, 8)]
 
@@ -111,9 +112,9 @@ def test_the_library_goes_on_from_a_cache(ways_taken):
     part = model.generate(**INPUTS, **asked, max_new_tokens=3)
     mask = torch.cat((INPUTS["attention_mask"], torch.ones(3, 3, dtype=torch.long)), 1)
     rest = model.generate(
-        part.sequences, attention_mask=mask, **asked, max_new_tokens=3, past_key_values=part.past_key_values
+        part.sequences, attention_mask=mask, **asked, max_new_tokens=3, **{CACHE_FIELD: part[CACHE_FIELD]}
     )
     assert torch.equal(rest.sequences, whole)
     assert ways_taken == ["library"] * 3
-    model.generate(**INPUTS, max_new_tokens=2, past_key_values=DynamicCache(config=model.config))
+    model.generate(**INPUTS, max_new_tokens=2, **{CACHE_FIELD: DynamicCache(config=model.config)})
     assert ways_taken[-1] == "engine"

@@ -13,7 +13,7 @@ from torch import nn
 from transformers import DynamicCache
 
 from vanilla_transformer import VanillaTransformerConfig, VanillaTransformerDecoderConfig
-from vanilla_transformer.model.modeling_vanilla_transformer import Dropout
+from vanilla_transformer.model.modeling_vanilla_transformer import CACHE_FIELD, Dropout
 
 TARGET = torch.tensor([[1, 6, 3, 12, 30], [1, 9, 7, 7, 40]])
 KINDS, ATTENTION = list(HEADS), ["eager", "sdpa"]
@@ -82,23 +82,21 @@ def test_cached_decoding_equals_uncached(implementation: str, fields: dict):
             encoder_outputs=encoded,
             attention_mask=MASK,
             decoder_input_ids=tokens,
-            past_key_values=cache,
+            cache=cache,
             use_cache=True,
         )
-        cache = outputs.past_key_values
+        cache = outputs[CACHE_FIELD]
         steps.append(outputs.logits)
     torch.testing.assert_close(torch.cat(steps, 1), translator(**given("translator")).logits, atol=1e-5, rtol=0)
-    filled = translator(
-        **given("translator"), past_key_values=DynamicCache()
-    ).logits  # It has no place for the source.
+    filled = translator(**given("translator"), cache=DynamicCache()).logits  # It has no place for the source.
     torch.testing.assert_close(torch.cat(steps, 1), filled, atol=1e-5, rtol=0)
 
     model = random_model("language-model", **fields)
     model.set_attn_implementation(implementation)
     ids, mask, cache, steps = IDS.flip(1), MASK.flip(1), None, []
     for start, end in ((0, 3), (3, 4), (4, 6)):
-        outputs = model(ids[:, start:end], mask[:, :end], past_key_values=cache, use_cache=True)
-        cache = outputs.past_key_values
+        outputs = model(ids[:, start:end], mask[:, :end], cache=cache, use_cache=True)
+        cache = outputs[CACHE_FIELD]
         steps.append(outputs.logits)
     whole = model(ids, mask).logits
     torch.testing.assert_close(torch.cat(steps, 1)[mask.bool()], whole[mask.bool()], atol=1e-5, rtol=0)

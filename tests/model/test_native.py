@@ -73,6 +73,9 @@ def computed(directories: list[str], trust: bool) -> dict[str, object]:
 
     ids, found = torch.tensor([[5, 9, 7, 8, 6, 30]]), {}
     asked = {
+        "AutoModelForSeq2SeqLM": ("translation", "the cat", {"max_new_tokens": 4}),
+        "AutoModelForSeq2SeqLMRecurrent": ("translation", "the cat", {"max_new_tokens": 4}),
+        "AutoModelForSequenceClassification": ("text-classification", "the cat", {}),
         "AutoModelForMaskedLM": ("fill-mask", "the <mask> sat", {}),
         "AutoModelForCausalLM": ("text-generation", "the cat", {"do_sample": False, "max_new_tokens": 4}),
         "AutoModelForTokenClassification": ("token-classification", "the cat sat on the mat", {}),
@@ -83,12 +86,22 @@ def computed(directories: list[str], trust: bool) -> dict[str, object]:
         model = auto_class.from_pretrained(directory, trust_remote_code=trust)
         assert type(model).__module__.startswith("transformers_modules.") == trust
         found[kind] = (model.generate(ids) if "Seq2Seq" in kind else model(ids).logits).tolist()
+        if "Seq2Seq" in kind or "Causal" in kind:
+            searches = [{"num_beams": 1}, {"num_beams": 3}, {"num_beams": 1, "do_sample": True}]
+            if "Recurrent" not in kind:  # The state of a recurrent model cannot be shortened or given a fixed size.
+                searches += [{"num_beams": 1, "cache_implementation": "static"}]
+                searches += [{"num_beams": 1, "prompt_lookup_num_tokens": 2}]
+            if "Seq2Seq" in kind:
+                searches += [{"decoder_input_ids": torch.tensor([[1, 7, 8]])}]
+            for number, search in enumerate(searches):
+                torch.manual_seed(0)
+                found[f"{kind} {number}"] = model.generate(ids, **search, max_new_tokens=6).tolist()
         if kind in asked:
             task, text, settings = asked[kind]
             words = {"aggregation_strategy": "first"} if task == "token-classification" else {}
             pipe = transformers.pipeline(task, model=directory, trust_remote_code=trust, **words)
             answers = pipe(text, **settings)
-            found[task] = [answer["word"] for answer in answers] if words else answers
+            found[f"{kind} {task}"] = [answer["word"] for answer in answers] if words else answers
     # As docs/guides/hugging-face.md says: the code in the root.
     root, _, folder = directory.rpartition("/")
     within = auto_class.from_pretrained(root, subfolder=folder, trust_remote_code=trust)

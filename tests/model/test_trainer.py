@@ -19,7 +19,13 @@ from transformers import (
     Seq2SeqTrainingArguments,
 )
 
-from vanilla_transformer import Translator, VanillaTransformerForConditionalGeneration, VanillaTransformerTokenizer
+from vanilla_transformer import (
+    RecurrentEncoderDecoderConfig,
+    RecurrentEncoderDecoderForConditionalGeneration,
+    Translator,
+    VanillaTransformerForConditionalGeneration,
+    VanillaTransformerTokenizer,
+)
 from vanilla_transformer.graph.session import Session
 from vanilla_transformer.tokenizer import train_tokenizer
 
@@ -121,6 +127,19 @@ def test_prediction_and_checkpoints_keep_the_decoding_defaults(tokenizer, tmp_pa
     expected = model.generate(torch.tensor([trainer.eval_dataset[0]["input_ids"]]))[0]
     assert predictions[0][: len(expected)].tolist() == expected.tolist()
     assert isinstance(Translator(tmp_path / "after").search, Session)
+
+
+def test_a_recurrent_model_is_trained_and_predicts_what_generate_gives(tokenizer, tmp_path):
+    sizes = {"vocab_size": 284, "d_model": 16, "num_layers": 1, "dropout": 0.0}
+    model = RecurrentEncoderDecoderForConditionalGeneration(RecurrentEncoderDecoderConfig(**sizes))
+    trainer = trainer_of(model, tokenizer, tmp_path, predict_with_generate=True, max_steps=20, learning_rate=0.05)
+    before = trainer.evaluate()["eval_loss"]
+    trainer.train()
+    assert trainer.evaluate()["eval_loss"] < 0.7 * before
+    rows = trainer.eval_dataset.select([0])
+    [predicted] = trainer.predict(rows).predictions
+    expected = model.generate(torch.tensor(rows["input_ids"]))[0].tolist()
+    assert predicted[: len(expected)].tolist() == expected
 
 
 def adapted(kind: str, model: Any, **settings: Any) -> Any:

@@ -12,6 +12,7 @@ from vanilla_transformer import (
     RecurrentEncoderDecoderForConditionalGeneration,
     RecurrentEncoderDecoderModel,
 )
+from vanilla_transformer.model.modeling_vanilla_transformer import CACHE_FIELD
 
 # Each attention and each cell, with and without what is fed back and a window.
 KINDS = [
@@ -83,10 +84,10 @@ def test_word_by_word_is_as_all_at_once_and_no_word_sees_a_later_one(cell, atten
             attention_mask=source["attention_mask"],
             encoder_outputs=encoded,
             decoder_input_ids=inputs[:, place : place + 1],
-            past_key_values=state,
+            cache=state,
             use_cache=True,
         )
-        state = step.past_key_values
+        state = step[CACHE_FIELD]
         torch.testing.assert_close(step.logits[:, 0], expected[:, place], atol=1e-5, rtol=1e-5)
     assert state.get_seq_length() == inputs.shape[1]
     later = inputs.clone()
@@ -104,7 +105,7 @@ def test_padding_beside_a_target_leaves_the_state_as_it_is(attention, source, la
     expected = model(**source, decoder_input_ids=inputs).logits
     torch.testing.assert_close(logits[:, 2:], expected, atol=1e-5, rtol=1e-5)
     behind = {"decoder_input_ids": padded.flip(1), "decoder_attention_mask": mask.flip(1)}
-    states = (model(**source, **read).past_key_values for read in (behind, {"decoder_input_ids": inputs.flip(1)}))
+    states = (model(**source, **read)[CACHE_FIELD] for read in (behind, {"decoder_input_ids": inputs.flip(1)}))
     torch.testing.assert_close(*(state.layers[0][0] for state in states))
 
 

@@ -61,7 +61,7 @@ _UNSUPPORTED = (
 )
 # Arguments that `generate` passes to a search: any other is unsupported unless it is None or False. `Seq2SeqTrainer`
 # passes on labels, which change nothing.
-_ARGUMENTS = words("attention_mask encoder_outputs labels logits_to_keep past_key_values position_ids use_cache")
+_ARGUMENTS = words("attention_mask cache encoder_outputs labels logits_to_keep past_key_values position_ids use_cache")
 # Processors that rule out the same tokens in all rows, with the lengths at which these change; the last one where its
 # words have a single token.
 _SUPPRESSING: dict[type, Callable[[Any], Collection[int]]] = {
@@ -97,7 +97,7 @@ def declined(call: Call) -> str | None:
 def decode(call: Call) -> torch.Tensor | ModelOutput | None:
     """Returns the result of the library's search for the same call, or None if the engine declines it.
 
-    `sequences_scores` are always returned, and no `past_key_values`: the library's belong to hypotheses that were
+    `sequences_scores` are always returned, and no cache: the library's belong to hypotheses that were
     still running.
     """
     reason = declined(call)
@@ -280,10 +280,11 @@ def _of_arguments(call: Call) -> Iterator[str]:
     for name, value in call.kwargs.items():
         if name not in _ARGUMENTS and value is not None and value is not False:
             yield name
-    cache = call.kwargs.get("past_key_values")
+    # transformers 5.24 renamed the cache.
+    cache = call.kwargs.get("cache", call.kwargs.get("past_key_values"))
     made_here = EncoderDecoderCache if call.model.config.is_encoder_decoder else DynamicCache
     if cache is not None and not (type(cache) is made_here and cache.get_seq_length() == 0):
-        yield "past_key_values"
+        yield "a cache from before the call"
 
 
 def _of_positions(call: Call) -> Iterator[str]:

@@ -160,7 +160,8 @@ class SearchDecoder:
 
     def read(self, tokens_NP: torch.Tensor) -> None:
         """Reads all tokens of each sentence's prompt but the last, by the decoder's own `forward`."""
-        read: Any = self.stack(tokens_NP, use_cache=True, return_dict=True, **self._reads).past_key_values
+        outputs: Any = self.stack(tokens_NP, use_cache=True, return_dict=True, **self._reads)
+        read = outputs[1]  # The cache, whose name differs between versions of transformers.
         length = self.position = tokens_NP.shape[1]
         self._take_slots(length, length + POSITIONS_OF_ONE)
         are_padding_NP = torch.zeros_like(tokens_NP, dtype=torch.bool)

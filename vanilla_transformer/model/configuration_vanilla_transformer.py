@@ -69,7 +69,7 @@ class VanillaTransformerBaseConfig(PreTrainedConfig):
         tie_word_embeddings: One matrix for input and output (section 3.4).
     """
 
-    keys_to_ignore_at_inference = ["past_key_values"]
+    keys_to_ignore_at_inference = ["cache", "past_key_values"]
     attribute_map = {"hidden_size": "d_model", "num_attention_heads": "num_heads", "head_dim": "d_k"}
 
     vocab_size: int = between(1, 2**24, 37000)

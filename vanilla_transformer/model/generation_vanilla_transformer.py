@@ -64,7 +64,7 @@ class SourceLengthLimit(StoppingCriteria):
     def __init__(self, limits: torch.Tensor, prompt_length: int) -> None:
         self.limits, self.prompt_length = limits, prompt_length
 
-    def __call__(self, input_ids: torch.LongTensor, scores: torch.FloatTensor, **kwargs: object) -> torch.Tensor:
+    def __call__(self, input_ids: torch.LongTensor, scores: torch.FloatTensor) -> torch.Tensor:
         """Marks the rows that have reached their sentence's limit; the rows of one sentence are adjacent."""
         limits = self.limits.to(input_ids.device).repeat_interleave(input_ids.shape[0] // len(self.limits))
         return input_ids.shape[1] - self.prompt_length >= limits
@@ -208,7 +208,7 @@ class PaperGenerationMixin(EngineGenerationMixin):
     """`generate` with the defaults of section 6.1; everything else is the library's."""
 
     @torch.no_grad()
-    def generate(  # type: ignore[override]
+    def generate(
         self,
         inputs: torch.Tensor | None = None,
         generation_config: GenerationConfig | None = None,
@@ -251,7 +251,7 @@ class PaperGenerationMixin(EngineGenerationMixin):
             generation_config.update(**settings)
             kwargs = {name: value for name, value in kwargs.items() if name not in settings}
         given = inputs, generation_config, logits_processor, stopping_criteria, *args
-        return super().generate(*given, **kwargs)  # type: ignore[misc]
+        return super().generate(*given, **kwargs)
 
     def _source_lengths(self, inputs: torch.Tensor | None, kwargs: dict[str, Any]) -> torch.Tensor:
         attention_mask = kwargs.get("attention_mask")
@@ -284,7 +284,7 @@ class PaperGenerationMixin(EngineGenerationMixin):
         begins, so that positions would count its padding.
         """
         mask = kwargs.pop("decoder_attention_mask", None)
-        prepared = super().prepare_inputs_for_generation(*args, **kwargs)  # type: ignore[misc]
+        prepared = super().prepare_inputs_for_generation(*args, **kwargs)
         return prepared if mask is None else {**prepared, "decoder_attention_mask": mask.to(self.device)}
 
     def adjust_generation_fn(

@@ -7,9 +7,10 @@ Shapes in names: B batch · S source · T positions · Q query positions · L ke
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
+import transformers
 from torch import nn
 from transformers import initialization as init
 from transformers.activations import ACT2FN
@@ -42,6 +43,25 @@ except ImportError:
     summed_cross_entropy = None  # type: ignore[assignment]
 
 IGNORED_LABEL = -100
+AnyCache = TypeVar("AnyCache")
+# The cache's name in the outputs of the installed transformers, which renamed it in version 5.24.
+CACHE_FIELD = "cache" if "cache" in Seq2SeqModelOutput.__dataclass_fields__ else "past_key_values"
+# Keyword arguments that a `forward` accepts beyond its named parameters.
+ACCEPTED_KEYWORDS = {
+    # Read by the decorators of transformers around a `forward`.
+    *("output_attentions", "output_hidden_states", "return_dict", "use_cache"),
+    # Read by attention functions. Continuous batching passes its indices to its cache as well.
+    *("cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k", "is_causal"),
+    *("read_index", "write_index", "block_table"),
+    # Passed with each batch of continuous batching and used outside the model.
+    *("logits_indices", "logits_processor_args"),
+    # Passed by `generate` to an encoder; the labels come from `Seq2SeqTrainer`.
+    *("labels", "logits_to_keep"),
+    # Passed by `Trainer` and by this package's training to every model. Classifiers have few logits to skip.
+    *("num_items_in_batch", "skip_logits"),
+    # Written by tokenizers of other models, which mark the two texts of a pair; the texts also have a separator.
+    "token_type_ids",
+}
 
 
 def scaled_dot_product_attention(
@@ -103,7 +123,7 @@ class MultiHeadAttention(nn.Module):
         hidden_states: torch.Tensor,
         attention_mask: torch.Tensor | None = None,
         key_value_states: torch.Tensor | None = None,
-        past_key_values: Cache | None = None,
+        cache: Cache | None = None,
         **kwargs: object,
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Maps (batch, positions, d_model) to the same shape, and attention weights where the backend has them.
@@ -112,10 +132,11 @@ class MultiHeadAttention(nn.Module):
             hidden_states: States that give the queries, (batch, query positions, d_model).
             attention_mask: In the form that the attention implementation expects.
             key_value_states: States that give keys and values in cross-attention; those of the queries if None.
-            past_key_values: Keys and values of earlier positions, to which this call adds its own.
+            cache: Keys and values of earlier positions, to which this call adds its own.
+            kwargs: Arguments of the attention implementation, such as the indices of continuous batching.
         """
         q_BHQK = self._heads(self.q_proj(hidden_states), self.d_k)
-        k_BHLK, v_BHLK = self._keys_and_values(hidden_states, key_value_states, past_key_values)
+        k_BHLK, v_BHLK = self._keys_and_values(hidden_states, key_value_states, cache, kwargs)
         implementation = self.config._attn_implementation or "eager"
         attend: Callable = ALL_ATTENTION_FUNCTIONS.get_interface(implementation, scaled_dot_product_attention)
         dropout = self.attention_dropout if self.training else 0.0
@@ -129,21 +150,31 @@ class MultiHeadAttention(nn.Module):
         return projected.unflatten(-1, (-1, width)).transpose(1, 2)
 
     def _keys_and_values(
-        self, hidden_states: torch.Tensor, key_value_states: torch.Tensor | None, past_key_values: Cache | None
+        self,
+        hidden_states: torch.Tensor,
+        key_value_states: torch.Tensor | None,
+        cache: Cache | None,
+        kwargs: dict[str, object],
     ) -> tuple[torch.Tensor, torch.Tensor]:
         states = hidden_states if key_value_states is None else key_value_states
-        cache = past_key_values
-        if isinstance(past_key_values, EncoderDecoderCache):
-            cache = past_key_values.self_attention_cache
+        if isinstance(cache, EncoderDecoderCache):
+            both, cache = cache, cache.self_attention_cache
             if key_value_states is not None:
-                cache = past_key_values.cross_attention_cache
-                if past_key_values.is_updated.get(self.layer_idx):
+                cache = both.cross_attention_cache
+                if both.is_updated.get(self.layer_idx):
                     layer: Any = cache.layers[self.layer_idx]
                     return layer.keys, layer.values
-                past_key_values.is_updated[self.layer_idx] = True
+                both.is_updated[self.layer_idx] = True
         k_BHLK = self._heads(self.k_proj(states), self.d_k)
         v_BHLK = self._heads(self.v_proj(states), self.d_v)
-        return (k_BHLK, v_BHLK) if cache is None else cache.update(k_BHLK, v_BHLK, self.layer_idx)
+        if cache is None:
+            return k_BHLK, v_BHLK
+        if CACHE_FIELD != "cache" and not isinstance(cache, Cache):
+            # Before transformers 5.24 attention functions update the cache of continuous batching.
+            kwargs["cache"] = cache
+            return k_BHLK, v_BHLK
+        # The cache of continuous batching reads its indices from the keywords, and changes them for this layer.
+        return cache.update(k_BHLK, v_BHLK, self.layer_idx, kwargs=kwargs)
 
 
 class PositionwiseFeedForward(nn.Module):
@@ -269,17 +300,15 @@ class DecoderLayer(GradientCheckpointingLayer):
         attention_mask: torch.Tensor | None = None,
         encoder_hidden_states: torch.Tensor | None = None,
         encoder_attention_mask: torch.Tensor | None = None,
-        past_key_values: Cache | None = None,
+        cache: Cache | None = None,
         **kwargs: object,
     ) -> torch.Tensor:
         """Maps (batch, target length, d_model) to the same shape; a decoder without a source skips cross-attention."""
         x = hidden_states
-        attended, _ = self.self_attention(x, attention_mask, past_key_values=past_key_values, **kwargs)
+        attended, _ = self.self_attention(x, attention_mask, cache=cache, **kwargs)
         x = self.self_attention_norm(x + self.dropout(attended))
         if encoder_hidden_states is not None:
-            attended, _ = self.cross_attention(
-                x, encoder_attention_mask, encoder_hidden_states, past_key_values=past_key_values, **kwargs
-            )
+            attended, _ = self.cross_attention(x, encoder_attention_mask, encoder_hidden_states, cache=cache, **kwargs)
             x = self.cross_attention_norm(x + self.dropout(attended))
         return self.feed_forward_norm(x + self.dropout(self.feed_forward(x)))
 
@@ -298,14 +327,40 @@ def can_be_read(tensor: torch.Tensor | None) -> bool:
     return tensor is None or tensor.device.type == "cpu"
 
 
-def refuse_positions(kwargs: dict[str, object]) -> None:
-    """Refuses a caller's positions, which would have no effect."""
-    for name in ("position_ids", "decoder_position_ids"):
-        if kwargs.get(name) is not None:
+def reject_unused(model: nn.Module, kwargs: dict[str, Any]) -> None:
+    """Raise TypeError for a keyword argument with a value that `forward` does not use.
+
+    A future transformers may rename an argument, and a caller may misspell one. Ignoring it would change the output
+    without a word. For positions, a ValueError says why they cannot be given.
+    """
+    for name, value in kwargs.items():
+        if value is None or name in ACCEPTED_KEYWORDS:
+            continue
+        if name in ("position_ids", "decoder_position_ids"):
             raise ValueError(
                 f"{name} cannot be given: a sentence's positions count its tokens in the attention mask, from 0. "
                 "Sentences that are packed into one row have to be rows of their own."
             )
+        raise TypeError(
+            f"{type(model).__name__}.forward() does not use the argument {name}. If you did not pass it yourself, "
+            f"this version of the code does not support transformers {transformers.__version__}."
+        )
+
+
+def given_cache(cache: AnyCache | None, past_key_values: AnyCache | None) -> AnyCache | None:
+    """Return the cache that the caller passed, under its new name or the one before transformers 5.24.
+
+    Raises:
+        ValueError: Both are given.
+    """
+    if cache is not None and past_key_values is not None:
+        raise ValueError("cache and past_key_values are two names of one argument: pass only one of them.")
+    return past_key_values if cache is None else cache
+
+
+def in_outputs(cache: Any) -> dict[str, Any]:
+    """Return the cache under its name in the outputs of the installed transformers."""
+    return {CACHE_FIELD: cache}
 
 
 class VanillaTransformerPreTrainedModel(HubModel):
@@ -320,7 +375,7 @@ class VanillaTransformerPreTrainedModel(HubModel):
     _supports_attention_backend = True
     _can_compile_fullgraph = True
     _no_split_modules = ["EncoderLayer", "DecoderLayer"]
-    _skip_keys_device_placement = ["past_key_values"]
+    _skip_keys_device_placement = ["cache", "past_key_values"]
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
@@ -428,7 +483,7 @@ class Encoder(Stack):
         **kwargs: object,
     ) -> BaseModelOutput:
         """Maps token ids (batch, source length) to states (batch, source length, d_model)."""
-        refuse_positions(kwargs)
+        reject_unused(self, kwargs)
         x = self.embed(input_ids, inputs_embeds, attention_mask)
         mask = create_bidirectional_mask(
             config=self.config,
@@ -471,7 +526,8 @@ class Decoder(Stack):
         use_cache: bool | None = None,
         encoder_hidden_states: torch.Tensor | None = None,
         encoder_attention_mask: torch.Tensor | None = None,
-        **kwargs: object,
+        cache: Cache | None = None,
+        **kwargs: Any,
     ) -> BaseModelOutputWithPastAndCrossAttentions:
         """Maps token ids (batch, target length) to the last states, (batch, target length, d_model).
 
@@ -481,28 +537,32 @@ class Decoder(Stack):
             position_ids: Positions from 0 for a decoder without a source, (batch, target length); by default they
                 count the tokens in the mask. If they restart within a row, the texts packed there do not see each
                 other, as long as there is neither a mask nor a cache (`use_cache=False`, or labels).
-            past_key_values: Keys and values of earlier positions.
+            past_key_values: The name of `cache` before transformers 5.24.
             inputs_embeds: Unscaled embeddings instead of `input_ids`.
-            use_cache: Whether to return `past_key_values`.
+            use_cache: Whether to return the cache.
             encoder_hidden_states: The encoder's output, (batch, source length, d_model).
             encoder_attention_mask: 1 on source tokens, 0 on padding, (batch, source length).
+            cache: Keys and values of earlier positions.
         """
-        if self.has_source:
-            refuse_positions({"position_ids": position_ids, **kwargs})
-        if use_cache and past_key_values is None:
-            past_key_values = DynamicCache(config=self.config)
+        reject_unused(self, {**kwargs, "position_ids": position_ids} if self.has_source else kwargs)
+        cache = given_cache(cache, past_key_values)
+        if use_cache and cache is None:
+            cache = DynamicCache(config=self.config)
             if self.has_source:
-                past_key_values = EncoderDecoderCache(past_key_values, DynamicCache(config=self.config))
-        elif self.has_source and not isinstance(past_key_values, EncoderDecoderCache | None):
+                cache = EncoderDecoderCache(cache, DynamicCache(config=self.config))
+        elif self.has_source and not isinstance(cache, EncoderDecoderCache | None):
             # It has no room for the source.
-            past_key_values = EncoderDecoderCache(past_key_values, DynamicCache(config=self.config))
-        start = past_key_values.get_seq_length() if past_key_values is not None else 0
+            cache = EncoderDecoderCache(cache, DynamicCache(config=self.config))
+        # The cache of continuous batching holds many texts and has no length: the caller gives positions and mask.
+        is_paged = cache is not None and not hasattr(cache, "get_seq_length")
+        start = 0 if cache is None or is_paged else cache.get_seq_length()
         x = self.embed(input_ids, inputs_embeds, attention_mask, start, position_ids)
         causal_mask = create_causal_mask(
-            config=self.config,
-            inputs_embeds=x,
-            attention_mask=attention_mask,
-            past_key_values=past_key_values,
+            # By position: transformers 5.24 renamed the fourth, and before it could not be a cache of this kind.
+            self.config,
+            x,
+            attention_mask,
+            None if is_paged and CACHE_FIELD != "cache" else cache,
             position_ids=position_ids,
             allow_is_causal_skip=can_be_read(attention_mask),
         )
@@ -518,8 +578,8 @@ class Decoder(Stack):
             )
         for layer in self.layers:
             # Positional: gradient checkpointing and output hooks read the arguments by place.
-            x = layer(x, causal_mask, encoder_hidden_states, source_mask, past_key_values, **kwargs)
-        return BaseModelOutputWithPastAndCrossAttentions(last_hidden_state=x, past_key_values=past_key_values)
+            x = layer(x, causal_mask, encoder_hidden_states, source_mask, cache, **kwargs)
+        return BaseModelOutputWithPastAndCrossAttentions(last_hidden_state=x, **in_outputs(cache))
 
 
 def label_smoothed_loss(
@@ -654,6 +714,7 @@ class EncoderDecoderHead(LanguageModelHead):
         logits_to_keep: int | torch.Tensor = 0,
         num_items_in_batch: torch.Tensor | int | None = None,
         skip_logits: bool = False,
+        cache: EncoderDecoderCache | None = None,
         **kwargs: object,
     ) -> Seq2SeqLMOutput:
         """The model's `forward`, with logits (batch, target length, vocabulary) and a loss.
@@ -687,7 +748,7 @@ class EncoderDecoderHead(LanguageModelHead):
             decoder_input_ids=decoder_input_ids,
             decoder_attention_mask=decoder_attention_mask,
             encoder_outputs=encoder_outputs,
-            past_key_values=past_key_values,
+            cache=given_cache(cache, past_key_values),
             inputs_embeds=inputs_embeds,
             decoder_inputs_embeds=decoder_inputs_embeds,
             use_cache=use_cache,
@@ -753,6 +814,7 @@ class VanillaTransformerModel(_EncoderDecoder):
         inputs_embeds: torch.Tensor | None = None,
         decoder_inputs_embeds: torch.Tensor | None = None,
         use_cache: bool | None = None,
+        cache: Cache | None = None,
         **kwargs: object,
     ) -> Seq2SeqModelOutput:
         """Maps source and shifted target to the decoder's last states, (batch, target length, d_model).
@@ -763,10 +825,11 @@ class VanillaTransformerModel(_EncoderDecoder):
             decoder_input_ids: Target tokens shifted right, (batch, target length).
             decoder_attention_mask: 1 on target tokens, 0 on padding, (batch, target length so far).
             encoder_outputs: An earlier output of the encoder, instead of `input_ids`.
-            past_key_values: Keys and values of the target's earlier positions and of the source.
+            past_key_values: The name of `cache` before transformers 5.24.
             inputs_embeds: Unscaled embeddings instead of `input_ids`.
             decoder_inputs_embeds: Unscaled embeddings instead of `decoder_input_ids`.
-            use_cache: Whether to return `past_key_values`.
+            use_cache: Whether to return the cache.
+            cache: Keys and values of the target's earlier positions and of the source.
         """
         if isinstance(encoder_outputs, BaseModelOutput):
             encoded = encoder_outputs
@@ -785,20 +848,20 @@ class VanillaTransformerModel(_EncoderDecoder):
             attention_mask=decoder_attention_mask,
             encoder_hidden_states=encoded.last_hidden_state,
             encoder_attention_mask=attention_mask,
-            past_key_values=past_key_values,
+            cache=given_cache(cache, past_key_values),
             inputs_embeds=decoder_inputs_embeds,
             use_cache=use_cache,
             **kwargs,
         )
         return Seq2SeqModelOutput(
             last_hidden_state=decoded.last_hidden_state,
-            past_key_values=decoded.past_key_values,
             decoder_hidden_states=decoded.hidden_states,
             decoder_attentions=decoded.attentions,
             cross_attentions=decoded.cross_attentions,
             encoder_last_hidden_state=encoded.last_hidden_state,
             encoder_hidden_states=encoded.hidden_states,
             encoder_attentions=encoded.attentions,
+            **in_outputs(getattr(decoded, CACHE_FIELD)),
         )
 
 

@@ -18,6 +18,7 @@ from .modeling_vanilla_transformer import (
     LanguageModelHead,
     MultiHeadAttention,
     VanillaTransformerPreTrainedModel,
+    given_cache,
 )
 from .pipeline_vanilla_transformer import AutoModels, name_hub_classes
 
@@ -60,6 +61,7 @@ class VanillaTransformerDecoderForCausalLM(
         logits_to_keep: int | torch.Tensor = 0,
         num_items_in_batch: torch.Tensor | int | None = None,
         skip_logits: bool = False,
+        cache: Cache | None = None,
         **kwargs: Any,
     ) -> CausalLMOutputWithPast:
         """`VanillaTransformerDecoderModel.forward`, with logits (batch, length, vocabulary) and a loss.
@@ -83,7 +85,7 @@ class VanillaTransformerDecoderForCausalLM(
             input_ids=input_ids,
             attention_mask=attention_mask,
             position_ids=position_ids,
-            past_key_values=past_key_values,
+            cache=given_cache(cache, past_key_values),
             inputs_embeds=inputs_embeds,
             use_cache=use_cache,
             **kwargs,

@@ -5,7 +5,7 @@
 
 import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -117,9 +117,18 @@ class HubModel(PreTrainedModel):
 
     Attributes:
         hub_classes: The class for each Auto class, by its file.
+        before_loading: Called before a model is loaded. The package checks the version of transformers there; the code
+            that is saved with a model does nothing.
     """
 
     hub_classes: ClassVar[dict[str, str]] = {}
+    before_loading: ClassVar[Callable[[], None]] = staticmethod(lambda: None)
+
+    @classmethod
+    def from_pretrained(cls, *args: Any, **kwargs: Any) -> Any:
+        """Load as transformers does."""
+        cls.before_loading()
+        return super().from_pretrained(*args, **kwargs)
 
     def save_pretrained(self, save_directory: str | os.PathLike[str], *args: Any, **kwargs: Any) -> None:
         """Saves as the library does, with the files of the classes registered for the Auto classes.

@@ -41,7 +41,7 @@ class RecurrentEncoderDecoderConfig(PreTrainedConfig):
     """
 
     model_type = "recurrent_encoder_decoder"
-    keys_to_ignore_at_inference = ["past_key_values"]
+    keys_to_ignore_at_inference = ["cache", "past_key_values"]
     attribute_map = {
         "hidden_size": "d_model",
         "num_hidden_layers": "num_layers",

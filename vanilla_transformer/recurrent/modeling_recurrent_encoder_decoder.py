@@ -16,7 +16,13 @@ from transformers.modeling_outputs import BaseModelOutput, Seq2SeqModelOutput
 from transformers.utils import can_return_tuple
 
 from vanilla_transformer.model.generation_vanilla_transformer import PaperGenerationMixin, paper_generation_config
-from vanilla_transformer.model.modeling_vanilla_transformer import EncoderDecoderHead, check_mask
+from vanilla_transformer.model.modeling_vanilla_transformer import (
+    EncoderDecoderHead,
+    check_mask,
+    given_cache,
+    in_outputs,
+    reject_unused,
+)
 from vanilla_transformer.model.pipeline_vanilla_transformer import AutoModels, HubModel, name_hub_classes
 
 from .configuration_recurrent_encoder_decoder import RecurrentEncoderDecoderConfig
@@ -50,6 +56,9 @@ class RecurrentState:
     """
 
     is_compileable = False
+    # As caches answer for each layer: the state takes the tokens one by one, so transformers passes only new ones.
+    is_linear = (False,)
+    is_croppable = False
 
     def __init__(self, layers: list[State], fed: torch.Tensor, keys: torch.Tensor | None, length: int = 0) -> None:
         self.layers, self.fed, self.keys, self.length = layers, fed, keys, length
@@ -116,6 +125,7 @@ class RecurrentEncoder(RecurrentPreTrainedModel):
 
         The padding may be on either side.
         """
+        reject_unused(self, kwargs)
         if (input_ids is None) == (inputs_embeds is None):
             raise ValueError("Give either input_ids or inputs_embeds.")
         embedded_BSD = self.dropout(self.embedding(input_ids) if inputs_embeds is None else inputs_embeds)
@@ -180,25 +190,26 @@ class RecurrentDecoder(RecurrentPreTrainedModel):
         attention_mask: torch.Tensor | None = None,
         encoder_outputs: RecurrentEncoderOutput | None = None,
         encoder_attention_mask: torch.Tensor | None = None,
-        past_key_values: RecurrentState | None = None,
+        cache: RecurrentState | None = None,
         inputs_embeds: torch.Tensor | None = None,
         **kwargs: object,
     ) -> tuple[torch.Tensor, torch.Tensor | None, RecurrentState]:
         """Maps shifted target tokens (batch, target length) to the input of the output projection.
 
-        Padding leaves the state unchanged; `past_key_values` is the state after the tokens already read.
+        Padding leaves the state unchanged; `cache` is the state after the tokens already read.
 
         Returns:
             Attentional states (batch, target length, d_model), attention weights (batch, target length, source
             length) or None without attention, and the state after the last token.
         """
+        reject_unused(self, kwargs)
         if (input_ids is None) == (inputs_embeds is None):
             raise ValueError("Give either decoder_input_ids (or labels) or decoder_inputs_embeds.")
         assert encoder_outputs is not None
         embedded_BTD = self.dropout(self.embedding(input_ids) if inputs_embeds is None else inputs_embeds)
         values_BSD = encoder_outputs.last_hidden_state
         assert values_BSD is not None
-        state = past_key_values or self.start(encoder_outputs)
+        state = cache or self.start(encoder_outputs)
         check_mask(encoder_attention_mask, values_BSD.shape[1])
         mask_BS = (
             values_BSD.new_ones(values_BSD.shape[:2]) if encoder_attention_mask is None else encoder_attention_mask
@@ -406,6 +417,7 @@ class RecurrentEncoderDecoderModel(RecurrentPreTrainedModel):
         decoder_inputs_embeds: torch.Tensor | None = None,
         use_cache: bool | None = None,
         output_attentions: bool | None = None,
+        cache: RecurrentState | None = None,
         **kwargs: object,
     ) -> Seq2SeqModelOutput:
         """Maps source and shifted target to the decoder's last states, (batch, target length, d_model).
@@ -416,13 +428,15 @@ class RecurrentEncoderDecoderModel(RecurrentPreTrainedModel):
             decoder_input_ids: Target tokens shifted right, (batch, target length).
             decoder_attention_mask: 1 on target tokens, 0 on padding, (batch, target length so far).
             encoder_outputs: An earlier output of the encoder, instead of `input_ids`.
-            past_key_values: The state after the target's earlier tokens.
+            past_key_values: The name of `cache` before transformers 5.24.
             inputs_embeds: Embeddings instead of `input_ids`.
             decoder_inputs_embeds: Embeddings instead of `decoder_input_ids`.
-            use_cache: Whether to return the state as `past_key_values`.
+            use_cache: Whether to return the state.
             output_attentions: Whether to return the attention weights over the source as `cross_attentions`, (batch,
                 1, target length, source length); there are none with the attention `none`.
+            cache: The state after the target's earlier tokens.
         """
+        reject_unused(self, kwargs)
         if kwargs.get("output_hidden_states", self.config.output_hidden_states):
             raise ValueError(
                 "output_hidden_states is not for recurrent models, which give the states of the last layer: read "
@@ -439,15 +453,15 @@ class RecurrentEncoderDecoderModel(RecurrentPreTrainedModel):
             decoder_attention_mask,
             encoder_outputs,
             attention_mask,
-            past_key_values,
+            given_cache(cache, past_key_values),
             decoder_inputs_embeds,
         )
         shown = self.config.output_attentions if output_attentions is None else output_attentions
         return Seq2SeqModelOutput(
             last_hidden_state=hidden_BTD,
-            past_key_values=state if (self.config.use_cache if use_cache is None else use_cache) else None,
             cross_attentions=(weights_BTS[:, None],) if shown and weights_BTS is not None else None,
             encoder_last_hidden_state=encoder_outputs.last_hidden_state,
+            **in_outputs(state if (self.config.use_cache if use_cache is None else use_cache) else None),
         )
 
 

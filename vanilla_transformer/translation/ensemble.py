@@ -13,6 +13,7 @@ from vanilla_transformer import engine
 from vanilla_transformer.data.encoding import reading_backend
 from vanilla_transformer.engine.search import DecoderState
 from vanilla_transformer.model.generation_vanilla_transformer import PaperGenerationMixin
+from vanilla_transformer.model.modeling_vanilla_transformer import reject_unused
 
 # What models must share to choose each next token together.
 _SHARED = ("vocab_size", "pad_token_id", "eos_token_id", "decoder_start_token_id")
@@ -68,6 +69,7 @@ class EnsembleForConditionalGeneration(PaperGenerationMixin, PreTrainedModel):
             attention_mask: 1 on source tokens, 0 on padding, (batch, source length).
             decoder_input_ids: Target tokens shifted right, (batch, target length).
         """
+        reject_unused(self, kwargs)
         given = {"input_ids": input_ids, "attention_mask": attention_mask, "decoder_input_ids": decoder_input_ids}
         logits = [member(**given, use_cache=False).logits for member in self.members]
         return Seq2SeqLMOutput(logits=torch.log_softmax(mean_logits(logits).float(), -1))

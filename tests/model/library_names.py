@@ -1,0 +1,109 @@
+"""Names of other libraries that the package uses although their documentation does not promise them.
+
+Each has the reason why it is used and, for a function, the parameters that the package relies on. A name is written as
+`module:attribute`. A name after `module#` is only assigned or read inside that module, so its source must contain it.
+`test_library_names.py` reports which of them an installed release has changed, and fails if the package uses another.
+"""
+
+GENERATION, MODEL = "transformers.generation.utils:GenerationMixin", "transformers.modeling_utils:PreTrainedModel"
+TOKENIZER = "transformers.tokenization_utils_tokenizers:TokenizersBackend"
+PIPELINE = "transformers.pipelines.base:Pipeline"
+
+NAMES: dict[str, tuple[str, str]] = {
+    # Decoding.
+    f"{GENERATION}._beam_search": (
+        "input_ids logits_processor stopping_criteria generation_config",
+        "The engine decodes instead, and scores of hypotheses are returned without those of all steps.",
+    ),
+    f"{GENERATION}._sample": (
+        "input_ids logits_processor stopping_criteria generation_config",
+        "The engine decodes instead.",
+    ),
+    f"{GENERATION}._maybe_prepare_encoder_kwargs_for_generation": (
+        "inputs_tensor model_kwargs model_input_name generation_config",
+        "The members of an ensemble encode the source themselves.",
+    ),
+    f"{GENERATION}._supports_default_dynamic_cache": ("", "The state of a recurrent model is no list of positions."),
+    f"{GENERATION}.adjust_generation_fn": (
+        "generation_config",
+        "A model that was saved without decoding settings gets the paper's.",
+    ),
+    f"{GENERATION}.prepare_inputs_for_generation": ("input_ids", "The mask of a target's prompt stays as given."),
+    "transformers.generation.utils#_pad_token_tensor": ("", "Finished rows of a beam are padded with `<pad>`, id 0."),
+    "transformers.generation.configuration_utils#_from_model_config": (
+        "",
+        "It marks decoding settings that nobody chose, which the paper's replace.",
+    ),
+    # Layers and masks.
+    "transformers.masking_utils:create_causal_mask": (
+        "config inputs_embeds attention_mask position_ids allow_is_causal_skip",
+        "The fourth parameter is passed by position, because 5.24 renamed it.",
+    ),
+    "transformers.masking_utils:create_bidirectional_mask": (
+        "config inputs_embeds attention_mask encoder_hidden_states allow_is_bidirectional_skip",
+        "It builds the masks of the encoder and of cross-attention.",
+    ),
+    "transformers.masking_utils:ALL_MASK_ATTENTION_FUNCTIONS": ("", "The engine rejects functions from outside."),
+    "transformers.modeling_utils:ALL_ATTENTION_FUNCTIONS": ("", "Attention implementations are looked up there."),
+    "transformers.configuration_utils#_attn_implementation": ("", "The name of the chosen attention implementation."),
+    "transformers.modeling_layers:GradientCheckpointingLayer": ("", "The base class of a layer."),
+    "transformers.activations:ACT2FN": ("", "Activations by their names in a configuration."),
+    "transformers.utils.generic:merge_with_config_defaults": ("func", "`use_cache` comes from the configuration."),
+    "transformers.utils.output_capturing:capture_outputs": ("func", "Hidden states and attention weights."),
+    "transformers.utils.output_capturing:OutputRecorder": ("target_class index layer_name", "Which of them."),
+    # Models.
+    f"{MODEL}._init_weights": ("module", "Initial weights."),
+    f"{MODEL}._resize_token_embeddings": ("", "A separate target embedding is resized too."),
+    f"{MODEL}._get_resized_embeddings": ("", "A separate target embedding is resized too."),
+    f"{MODEL}._auto_class": ("", "The class under which a model's code is saved."),
+    f"{MODEL}._can_compile_fullgraph": ("", "A flag of the model."),
+    f"{MODEL}._can_record_outputs": ("", "Where hidden states and attention weights are found."),
+    f"{MODEL}._input_embed_layer": ("", "The name of the embedding."),
+    f"{MODEL}._is_stateful": ("", "A recurrent state cannot be shortened."),
+    f"{MODEL}._no_split_modules": ("", "Layers that stay on one device; `--compile` compiles them one by one."),
+    f"{MODEL}._skip_keys_device_placement": ("", "The cache is not moved between devices."),
+    f"{MODEL}._supports_attention_backend": ("", "A flag of the model."),
+    f"{MODEL}._supports_flash_attn": ("", "A flag of the model."),
+    f"{MODEL}._supports_flex_attn": ("", "A flag of the model."),
+    f"{MODEL}._supports_sdpa": ("", "A flag of the model."),
+    f"{MODEL}._tied_weights_keys": ("", "Weights that share one matrix (section 3.4)."),
+    "transformers.models.auto.auto_factory:_BaseAutoModelClass": ("", "The type of an Auto class."),
+    "transformers.models.auto.auto_factory:_BaseAutoModelClass._model_mapping": ("", "The models of an Auto class."),
+    "transformers.models.auto.modeling_auto:MODEL_FOR_CAUSAL_LM_MAPPING_NAMES": (
+        "",
+        "`Trainer` shifts the labels of the models in this table when it smooths them.",
+    ),
+    "transformers.dynamic_module_utils:get_relative_import_files": ("module_file", "The files that a push uploads."),
+    # Pipelines.
+    "transformers.pipelines:PIPELINE_REGISTRY": ("", "`translation` and `token-classification` are registered there."),
+    "transformers.pipelines:REMOVED_TASKS": ("", "transformers 5 rejects `translation` as long as it is listed."),
+    f"{PIPELINE}._forward": ("input_tensors", "`translation` calls `generate`."),
+    f"{PIPELINE}._sanitize_parameters": ("", "`translation` passes settings to `generate`."),
+    f"{PIPELINE}._load_tokenizer": ("", "A flag of the pipeline."),
+    f"{PIPELINE}._load_processor": ("", "A flag of the pipeline."),
+    f"{PIPELINE}._load_image_processor": ("", "A flag of the pipeline."),
+    f"{PIPELINE}._load_video_processor": ("", "A flag of the pipeline."),
+    f"{PIPELINE}._load_feature_extractor": ("", "A flag of the pipeline."),
+    f"{PIPELINE}._pipeline_calls_generate": ("", "A flag of the pipeline."),
+    "transformers.pipelines.base#_prepare_generate_kwargs": ("", "The settings of a call."),
+    # Tokenizers.
+    f"{TOKENIZER}._add_tokens": ("", "Added tokens are decoded as text."),
+    f"{TOKENIZER}._decode": ("token_ids skip_special_tokens clean_up_tokenization_spaces", "Plain text is kept."),
+    f"{TOKENIZER}._encode_plus": ("text text_pair", "Words that are already split get their spaces."),
+    f"{TOKENIZER}.update_post_processor": ("", "The tokens around a text stay as they were loaded."),
+    "transformers.tokenization_utils_base#_switch_to_target_mode": ("", "Targets keep their case."),
+    "transformers.tokenization_utils_tokenizers#_tokenizer": ("", "A reader of plain text has a backend of its own."),
+    "transformers.tokenization_utils_base#_extra_special_tokens": ("", "In plain text they are no special tokens."),
+    # Other libraries.
+    "datasets.arrow_dataset#_fingerprint": ("", "It identifies the text that a run was started with."),
+    "torch.nn.modules.module:Module._save_to_state_dict": ("destination prefix keep_vars", "A shared embedding."),
+    "torch.nn.modules.module:_global_forward_hooks": ("", "The engine does not run hooks."),
+    "torch.nn.modules.module:_global_forward_pre_hooks": ("", "The engine does not run hooks."),
+    "torch.nn.modules.module#_forward_hooks": ("", "The engine does not run hooks."),
+    "torch.nn.modules.module#_forward_pre_hooks": ("", "The engine does not run hooks."),
+    "torch.nn.modules.module#_modules": ("", "A shared embedding is registered once."),
+    "torch.nn.modules.module#_is_replica": ("", "Replicas of `DataParallel` keep the original's stacks."),
+    "torch.cpu:_is_avx512_bf16_supported": ("", "Whether a CPU computes in bfloat16."),
+    "torch._inductor.utils#_is_mkldnn_bf16_supported": ("", "Whether a CPU computes in bfloat16."),
+    "subprocess:_args_from_interpreter_flags": ("", "Workers run with this interpreter's flags."),
+}
