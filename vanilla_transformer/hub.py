@@ -1,6 +1,6 @@
 """Uploads a model directory to the Hub."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import yaml
@@ -14,12 +14,14 @@ from huggingface_hub import (
 )
 from huggingface_hub.errors import HTTPError, RemoteEntryNotFoundError, RepositoryNotFoundError
 from huggingface_hub.utils import filter_repo_objects
+from transformers.dynamic_module_utils import get_relative_import_files
 
 from vanilla_transformer.errors import PushError
 from vanilla_transformer.graph.beside import NAME, renew
 from vanilla_transformer.loading.models import load_config
 from vanilla_transformer.loading.tokenizers import TOKENIZER_FILES, load_tokenizer
 from vanilla_transformer.recipe.reading import load_recipe
+from vanilla_transformer.recurrent.configuration_recurrent_encoder_decoder import saved_code
 from vanilla_transformer.training.model_card import (
     CARD,
     card_for_hub,
@@ -59,7 +61,8 @@ def push_model(
     """Uploads a model with its tokenizer, card, code and recipe to the Hub, and returns its URL.
 
     The repository is created if it does not exist, and so is the card. A card on the Hub that others wrote or edited
-    is kept. If interrupted, the same call uploads what is missing.
+    is kept. The code is this version's, even if another version saved the model. If interrupted, the same call uploads
+    what is missing.
 
     Args:
         repo_id: ORG/NAME, or NAME in the user's own namespace.
@@ -78,7 +81,10 @@ def push_model(
     if not (directory / CARD).is_file():
         write_model_card(directory)
     names, card = _sent(directory), card_for_hub(directory, repo_id)
-    replaced = {CARD: card.encode()}
+    replaced = {CARD: card.encode(), **_current_code(names)}
+    if any((directory / name).read_bytes() != replaced.get(name) for name in names if name in _CODE):
+        report("another version of this package saved the model's code: the current code is uploaded instead.")
+    names = sorted({*names, *replaced})
     if RECIPE in names:
         recipe = without_local_paths(load_recipe(directory / RECIPE, lenient=True))
         replaced[RECIPE] = recipe.to_yaml().encode()
@@ -136,6 +142,19 @@ def _sent(directory: Path) -> list[str]:
     files = [*directory.iterdir(), *directory.glob("additional_chat_templates/*")]
     names = sorted(file.relative_to(directory).as_posix() for file in files if file.is_file())
     return list(filter_repo_objects(names, allow_patterns=SENT))
+
+
+def _current_code(names: Iterable[str]) -> dict[str, bytes]:
+    """Return the package's version of each file of code among these names, and of the files that it imports.
+
+    Code that an earlier version saved may be wrong with today's transformers, although its weights are right.
+    """
+    code = saved_code() if any(name.startswith("modeling_recurrent") for name in names) else {}
+    files = [_FOLDERS[0] / name for name in names if name in _CODE]
+    for file in filter(Path.is_file, files):
+        for needed in (file, *map(Path, get_relative_import_files(file))):
+            code[needed.name] = needed.read_text(encoding="utf-8")
+    return {name: text.encode() for name, text in code.items()}
 
 
 def _others_wrote_the_card(card: str, repo_id: str, revision: str | None) -> bool:

@@ -10,6 +10,7 @@ from huggingface_hub import ModelCard
 from small_models import random_model, save, small_recipe, write_summary
 from transformers import AutoTokenizer
 
+from vanilla_transformer import RecurrentEncoderDecoderConfig, RecurrentEncoderDecoderForConditionalGeneration
 from vanilla_transformer.cli import main
 from vanilla_transformer.recipe.reading import load_recipe
 from vanilla_transformer.recipe.schema import Recipe
@@ -142,6 +143,31 @@ def test_models_of_one_stack_are_pushed_with_the_name_of_their_pipeline(
         model.model.layers[0].feed_forward.w_1.weight[0, 0] = torch.nan
     model.save_pretrained(directory)
     assert push(directory, "ann/one-stack") == 1
+
+
+def test_code_that_another_version_saved_is_replaced_by_the_current_one(ann: HubServer, directory: Path, capsys):
+    modeling = directory / "modeling_vanilla_transformer.py"
+    current = modeling.read_bytes()
+    modeling.write_text("from .generation_vanilla_transformer import PaperGenerationMixin\n")
+    (directory / "pipeline_vanilla_transformer.py").unlink()  # The code of that version did not import it.
+    assert push(directory, "ann/tiny") == 0
+    assert "the current code is uploaded instead" in capsys.readouterr().err
+    files = ann.repositories["ann/tiny"].files()
+    assert files[modeling.name] == current and set(files) >= CODE
+    assert push(directory, "ann/tiny") == 0
+
+
+def test_a_recurrent_model_is_pushed_with_its_own_code_and_what_that_imports(ann: HubServer, saved, tmp_path):
+    config = RecurrentEncoderDecoderConfig(vocab_size=280, d_model=16)
+    directory = tmp_path / "recurrent"
+    save(RecurrentEncoderDecoderForConditionalGeneration(config), AutoTokenizer.from_pretrained(saved), directory)
+    expected = {file.name: file.read_bytes() for file in directory.glob("*.py")}
+    assert {"modeling_recurrent_encoder_decoder.py", "recurrent_equations.py", *CODE} <= set(expected)
+    for name in expected:
+        (directory / name).write_text("old = True\n")
+    assert push(directory, "ann/recurrent") == 0
+    files = ann.repositories["ann/recurrent"].files()
+    assert {name: content for name, content in files.items() if name.endswith(".py")} == expected
 
 
 def test_a_second_push_completes_one_that_lost_the_connection(ann: HubServer, directory: Path, capsys):

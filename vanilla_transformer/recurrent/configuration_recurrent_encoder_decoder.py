@@ -2,7 +2,6 @@
 
 import os
 import re
-import shutil
 from pathlib import Path
 from typing import Any, Literal
 
@@ -80,10 +79,18 @@ class RecurrentEncoderDecoderConfig(PreTrainedConfig):
     def save_pretrained(self, save_directory: str | os.PathLike[str], *args: Any, **kwargs: Any) -> None:
         """Saves as the library does; the configuration of a model with the code that it names, in one folder."""
         super().save_pretrained(save_directory, *args, **kwargs)
-        for file in Path(__file__).parent.glob("*recurrent*.py") if getattr(self, "auto_map", None) else ():
-            code = file.read_text(encoding="utf-8")
-            for name in _IMPORTED.findall(code):
-                imported = Path(__file__).parents[1] / "model" / f"{name}.py"
-                for needed in [str(imported), *get_relative_import_files(imported)]:
-                    shutil.copy(needed, save_directory)
-            Path(save_directory, file.name).write_text(_IMPORTED.sub(r"from .\1 import", code), encoding="utf-8")
+        for name, code in saved_code().items() if getattr(self, "auto_map", None) else ():
+            Path(save_directory, name).write_text(code, encoding="utf-8")
+
+
+def saved_code() -> dict[str, str]:
+    """Return the code that is saved with a recurrent model, by file name: this folder's files and what they import."""
+    saved = {}
+    for file in Path(__file__).parent.glob("*recurrent*.py"):
+        code = file.read_text(encoding="utf-8")
+        for name in _IMPORTED.findall(code):
+            imported = Path(__file__).parents[1] / "model" / f"{name}.py"
+            for needed in (imported, *map(Path, get_relative_import_files(imported))):
+                saved[needed.name] = needed.read_text(encoding="utf-8")
+        saved[file.name] = _IMPORTED.sub(r"from .\1 import", code)
+    return saved
