@@ -354,7 +354,10 @@ def given_cache(cache: AnyCache | None, past_key_values: AnyCache | None) -> Any
         ValueError: Both are given.
     """
     if cache is not None and past_key_values is not None:
-        raise ValueError("cache and past_key_values are two names of one argument: pass only one of them.")
+        raise ValueError(
+            "cache and past_key_values are two names of one argument, and both were passed. If you did not pass them "
+            f"yourself, a library that you use does not support transformers {transformers.__version__} yet."
+        )
     return past_key_values if cache is None else cache
 
 
