@@ -67,7 +67,8 @@ docs: $(VENV)/.installed-dev quickstart
 
 # TRANSFORMERS=path takes the tests of a checkout of the library's repository, which has those of `generate` too.
 test-library: $(LIBRARY)/complete $(TRANSFORMERS:%=%/tests/generation/test_utils.py)
-	HF_HUB_OFFLINE=1 PYTHONPATH=$(TRANSFORMERS:%=%:)$(LIBRARY) $(BIN)/python -m pytest -q -o addopts= -W ignore tests/library
+	HF_HUB_OFFLINE=1 PYTHONPATH=$(TRANSFORMERS:%=%:)$(LIBRARY) $(BIN)/python -m pytest -q -o addopts= -W ignore \
+		-W always::FutureWarning tests/library
 
 # The library's shared tests are in its source package; what they import and it lacks are empty classes.
 $(LIBRARY)/complete: constraints.txt | $(VENV)/.installed-dev

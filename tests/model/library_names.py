@@ -13,7 +13,7 @@ NAMES: dict[str, tuple[str, str]] = {
     # Decoding.
     f"{GENERATION}._beam_search": (
         "input_ids logits_processor stopping_criteria generation_config",
-        "The engine decodes instead, and scores of hypotheses are returned without those of all steps.",
+        "The engine decodes instead. The scores of hypotheses are returned without the scores of all steps.",
     ),
     f"{GENERATION}._sample": (
         "input_ids logits_processor stopping_criteria generation_config",
@@ -92,7 +92,7 @@ NAMES: dict[str, tuple[str, str]] = {
     f"{TOKENIZER}._encode_plus": ("text text_pair", "Words that are already split get their spaces."),
     f"{TOKENIZER}.update_post_processor": ("", "The tokens around a text stay as they were loaded."),
     "transformers.tokenization_utils_base#_switch_to_target_mode": ("", "Targets keep their case."),
-    "transformers.tokenization_utils_tokenizers#_tokenizer": ("", "A reader of plain text has a backend of its own."),
+    "transformers.tokenization_utils_tokenizers#_tokenizer": ("", "A reader of plain text has a separate backend."),
     "transformers.tokenization_utils_base#_extra_special_tokens": ("", "In plain text they are no special tokens."),
     # Other libraries.
     "datasets.arrow_dataset#_fingerprint": ("", "It identifies the text that a run was started with."),

@@ -6,6 +6,7 @@ Shapes in names: B batch · S source · T positions · Q query positions · L ke
 (keys) or d_v (values) · V vocabulary.
 """
 
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
@@ -348,7 +349,9 @@ def reject_unused(model: nn.Module, kwargs: dict[str, Any]) -> None:
 
 
 def given_cache(cache: AnyCache | None, past_key_values: AnyCache | None) -> AnyCache | None:
-    """Return the cache that the caller passed, under its new name or the one before transformers 5.24.
+    """Return the cache that the caller passed under its new name, or under its old name with a deprecation warning.
+
+    Before transformers 5.24 the old name is the usual one, so nothing is warned of.
 
     Raises:
         ValueError: Both are given.
@@ -358,7 +361,11 @@ def given_cache(cache: AnyCache | None, past_key_values: AnyCache | None) -> Any
             "cache and past_key_values are two names of one argument, and both were passed. If you did not pass them "
             f"yourself, a library that you use does not support transformers {transformers.__version__} yet."
         )
-    return past_key_values if cache is None else cache
+    if past_key_values is None:
+        return cache
+    if CACHE_FIELD == "cache" and not torch.compiler.is_compiling():
+        warnings.warn("`past_key_values` is deprecated: use `cache` instead.", FutureWarning, stacklevel=3)
+    return past_key_values
 
 
 def in_outputs(cache: Any) -> dict[str, Any]:
