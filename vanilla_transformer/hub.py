@@ -61,8 +61,8 @@ def push_model(
     """Uploads a model with its tokenizer, card, code and recipe to the Hub, and returns its URL.
 
     The repository is created if it does not exist, and so is the card. A card on the Hub that others wrote or edited
-    is kept. The code is this version's, even if another version saved the model. If interrupted, the same call uploads
-    what is missing.
+    is kept. The code is this version's, so edits to these files are not uploaded. If interrupted, the same call
+    uploads what is missing.
 
     Args:
         repo_id: ORG/NAME, or NAME in the user's own namespace.
@@ -83,7 +83,7 @@ def push_model(
     names, card = _sent(directory), card_for_hub(directory, repo_id)
     replaced = {CARD: card.encode(), **_current_code(names)}
     if any((directory / name).read_bytes() != replaced.get(name) for name in names if name in _CODE):
-        report("another version of this package saved the model's code: the current code is uploaded instead.")
+        report(f"the code in {directory} differs from this version's code, which is uploaded instead.")
     names = sorted({*names, *replaced})
     if RECIPE in names:
         recipe = without_local_paths(load_recipe(directory / RECIPE, lenient=True))

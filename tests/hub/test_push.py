@@ -151,7 +151,7 @@ def test_code_that_another_version_saved_is_replaced_by_the_current_one(ann: Hub
     modeling.write_text("from .generation_vanilla_transformer import PaperGenerationMixin\n")
     (directory / "pipeline_vanilla_transformer.py").unlink()  # The code of that version did not import it.
     assert push(directory, "ann/tiny") == 0
-    assert "the current code is uploaded instead" in capsys.readouterr().err
+    assert "differs from this version's code, which is uploaded instead" in capsys.readouterr().err
     files = ann.repositories["ann/tiny"].files()
     assert files[modeling.name] == current and set(files) >= CODE
     assert push(directory, "ann/tiny") == 0

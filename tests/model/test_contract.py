@@ -1,4 +1,4 @@
-"""What the package relies on in transformers: a cache changes no token, and no argument is dropped without a word."""
+"""What the package relies on in transformers: a cache changes no token, and no argument is dropped silently."""
 
 import ast
 import inspect
@@ -116,7 +116,7 @@ def test_a_score_of_a_beam_is_that_of_the_whole_sequence(kind: str, context):
 
 @pytest.mark.parametrize("kind", GENERATING)
 def test_an_argument_that_transformers_renames_tomorrow_is_an_error(kind: str, monkeypatch):
-    """Ignoring a renamed cache gave other tokens without a word."""
+    """Ignoring a renamed cache silently gave other tokens."""
     prepare = GenerationMixin.prepare_inputs_for_generation
 
     def renamed(self, *args, **kwargs):
@@ -146,6 +146,20 @@ def test_every_forward_rejects_an_argument_that_it_does_not_use_and_takes_one_wi
     ensemble = EnsembleForConditionalGeneration([models["translator"]])
     with pytest.raises(TypeError, match="does not use the argument inputs_embeds"):
         ensemble(torch.ones(1, 2), inputs_embeds=torch.ones(1, 2, 16))
+
+
+def test_a_model_of_one_text_per_row_rejects_arguments_for_packed_rows():
+    for kind in ("translator", "tagger"):
+        with pytest.raises(TypeError, match="does not use the argument is_causal"):
+            random_model(kind)(**inputs_of(kind), is_causal=True)
+
+
+@pytest.mark.parametrize("wrong", [((torch.ones(1), torch.ones(1)),), {"keys": 1}, True, "static"])
+def test_a_cache_of_another_kind_is_an_error(wrong: Any):
+    for model in (random_model("translator"), random_model("language-model"), recurrent()):
+        inputs, name = asked(model)
+        with pytest.raises(TypeError, match=f"cache must be a .*, not a {type(wrong).__name__}"):
+            model(**{**inputs, name: SOURCES}, cache=wrong)
 
 
 def test_a_cache_has_two_names_and_one_value():

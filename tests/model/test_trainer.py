@@ -9,7 +9,7 @@ import pytest
 import torch
 from datasets import Dataset
 from refusals import refused
-from small_models import HEADS, inputs_of, random_model
+from small_models import HEADS, IDS, inputs_of, random_model
 from transformers import (
     DataCollatorForLanguageModeling,
     DataCollatorForSeq2Seq,
@@ -172,6 +172,18 @@ def test_adapters_are_trained_merged_and_saved(kind: str, tmp_path: Path):
     by_peft = peft.PeftModel.from_pretrained(base, tmp_path / "adapter").eval()
     for one in (merged, HEADS[kind].from_pretrained(tmp_path / "merged"), by_peft, by_itself):
         torch.testing.assert_close(one(**inputs).logits, logits, atol=1e-5, rtol=0)
+
+
+def test_a_trained_prompt_is_read_by_generate():
+    torch.manual_seed(0)
+    settings = peft.PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=2)
+    model, ids = peft.get_peft_model(random_model("language-model"), settings).eval(), IDS[:1]
+    with torch.no_grad():
+        for weight in model.prompt_encoder.parameters():
+            weight.mul_(5)
+    alone = random_model("language-model").generate(ids, max_new_tokens=1)[0, -1]
+    expected = model(ids).logits[0, -1].argmax()
+    assert model.generate(input_ids=ids, max_new_tokens=1)[0, -1] == expected != alone
 
 
 @pytest.mark.parametrize("kind", ["translator", "language-model"])

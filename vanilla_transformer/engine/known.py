@@ -38,8 +38,12 @@ _WITHOUT_EFFECT = words(
 )
 # Implementations of the same attention.
 _ATTENTIONS = ("eager", "sdpa", "flash_attention_2", "flash_attention_3", "flex_attention", None)
-# Methods involved in calling a module, besides those of its own class.
-_CALLS = ("__call__", "_wrapped_call_impl", "_call_impl", "forward", "__getattr__")
+# Methods involved in calling a module or in a step of `generate`, besides those of its own class. PEFT replaces the
+# last of them.
+_CALLS = (
+    *("__call__", "_wrapped_call_impl", "_call_impl", "forward", "__getattr__"),
+    *("_update_model_kwargs_for_generation", "prepare_inputs_for_generation"),
+)
 # Hooks that transformers leaves on a model once attentions were requested; they act only when requested again.
 _CAPTURING = "transformers.utils.output_capturing"
 # Where decorators that may stand around a method are written, and methods themselves.

@@ -51,17 +51,19 @@ CACHE_FIELD = "cache" if "cache" in Seq2SeqModelOutput.__dataclass_fields__ else
 ACCEPTED_KEYWORDS = {
     # Read by the decorators of transformers around a `forward`.
     *("output_attentions", "output_hidden_states", "return_dict", "use_cache"),
-    # Read by attention functions. Continuous batching passes its indices to its cache as well.
-    *("cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k", "is_causal"),
-    *("read_index", "write_index", "block_table"),
-    # Passed with each batch of continuous batching and used outside the model.
-    *("logits_indices", "logits_processor_args"),
     # Passed by `generate` to an encoder; the labels come from `Seq2SeqTrainer`.
     *("labels", "logits_to_keep"),
     # Passed by `Trainer` and by this package's training to every model. Classifiers have few logits to skip.
     *("num_items_in_batch", "skip_logits"),
     # Written by tokenizers of other models, which mark the two texts of a pair; the texts also have a separator.
     "token_type_ids",
+}
+# What a decoder without a source accepts as well, for texts that are packed into one row.
+PACKING_KEYWORDS = {
+    # Read by attention functions.
+    *("cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k", "is_causal"),
+    # Read by the cache of continuous batching, or used outside the model.
+    *("read_index", "write_index", "block_table", "logits_indices", "logits_processor_args"),
 }
 
 
@@ -328,14 +330,17 @@ def can_be_read(tensor: torch.Tensor | None) -> bool:
     return tensor is None or tensor.device.type == "cpu"
 
 
-def reject_unused(model: nn.Module, kwargs: dict[str, Any]) -> None:
+def reject_unused(model: nn.Module, kwargs: dict[str, Any], packs: bool = False) -> None:
     """Raise TypeError for a keyword argument with a value that `forward` does not use.
 
-    A future transformers may rename an argument, and a caller may misspell one. Ignoring it would change the output
-    without a word. For positions, a ValueError says why they cannot be given.
+    A future transformers may rename an argument, and a caller may misspell one. Ignoring it would silently change the
+    output. For positions, a ValueError says why they cannot be given.
+
+    Args:
+        packs: Whether the model reads texts that are packed into one row.
     """
     for name, value in kwargs.items():
-        if value is None or name in ACCEPTED_KEYWORDS:
+        if value is None or name in ACCEPTED_KEYWORDS or (packs and name in PACKING_KEYWORDS):
             continue
         if name in ("position_ids", "decoder_position_ids"):
             raise ValueError(
@@ -343,15 +348,16 @@ def reject_unused(model: nn.Module, kwargs: dict[str, Any]) -> None:
                 "Sentences that are packed into one row have to be rows of their own."
             )
         raise TypeError(
-            f"{type(model).__name__}.forward() does not use the argument {name}. If you did not pass it yourself, "
-            f"this version of the code does not support transformers {transformers.__version__}."
+            f"{type(model).__name__}.forward() does not use the argument {name}: check its spelling, or remove the "
+            "column from the batch. If transformers passed it, this code does not support transformers "
+            f"{transformers.__version__}."
         )
 
 
 def given_cache(cache: AnyCache | None, past_key_values: AnyCache | None) -> AnyCache | None:
     """Return the cache that the caller passed under its new name, or under its old name with a deprecation warning.
 
-    Before transformers 5.24 the old name is the usual one, so nothing is warned of.
+    Before transformers 5.24 the old name is the usual one, so no warning is given.
 
     Raises:
         ValueError: Both are given.
@@ -366,6 +372,12 @@ def given_cache(cache: AnyCache | None, past_key_values: AnyCache | None) -> Any
     if CACHE_FIELD == "cache" and not torch.compiler.is_compiling():
         warnings.warn("`past_key_values` is deprecated: use `cache` instead.", FutureWarning, stacklevel=3)
     return past_key_values
+
+
+def check_cache(cache: object, kind: type) -> None:
+    """Raise TypeError if a cache is not of this kind."""
+    if cache is not None and not isinstance(cache, kind):
+        raise TypeError(f"cache must be a {kind.__name__}, not a {type(cache).__name__}.")
 
 
 def in_outputs(cache: Any) -> dict[str, Any]:
@@ -554,8 +566,13 @@ class Decoder(Stack):
             encoder_attention_mask: 1 on source tokens, 0 on padding, (batch, source length).
             cache: Keys and values of earlier positions.
         """
-        reject_unused(self, {**kwargs, "position_ids": position_ids} if self.has_source else kwargs)
+        given = {**kwargs, "position_ids": position_ids} if self.has_source else kwargs
+        reject_unused(self, given, packs=not self.has_source)
         cache = given_cache(cache, past_key_values)
+        # The cache of continuous batching holds many texts and has no length: the caller gives positions and mask.
+        is_paged = "Paged" in type(cache).__name__ and not self.has_source
+        if not is_paged:
+            check_cache(cache, Cache)
         if use_cache and cache is None:
             cache = DynamicCache(config=self.config)
             if self.has_source:
@@ -563,8 +580,6 @@ class Decoder(Stack):
         elif self.has_source and not isinstance(cache, EncoderDecoderCache | None):
             # It has no room for the source.
             cache = EncoderDecoderCache(cache, DynamicCache(config=self.config))
-        # The cache of continuous batching holds many texts and has no length: the caller gives positions and mask.
-        is_paged = cache is not None and not hasattr(cache, "get_seq_length")
         start = 0 if cache is None or is_paged else cache.get_seq_length()
         x = self.embed(input_ids, inputs_embeds, attention_mask, start, position_ids)
         causal_mask = create_causal_mask(
@@ -743,6 +758,7 @@ class EncoderDecoderHead(LanguageModelHead):
         `model.loss_function = f`, which is called as in the library's models: `f(logits=, labels=, vocab_size=,
         num_items_in_batch=)`.
         """
+        reject_unused(self, kwargs)
         if labels is not None:
             use_cache = False
             if decoder_input_ids is None and decoder_inputs_embeds is None:
@@ -841,6 +857,7 @@ class VanillaTransformerModel(_EncoderDecoder):
             use_cache: Whether to return the cache.
             cache: Keys and values of the target's earlier positions and of the source.
         """
+        reject_unused(self, kwargs)
         if isinstance(encoder_outputs, BaseModelOutput):
             encoded = encoder_outputs
         elif encoder_outputs is not None:

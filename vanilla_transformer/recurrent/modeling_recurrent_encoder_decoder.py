@@ -18,6 +18,7 @@ from transformers.utils import can_return_tuple
 from vanilla_transformer.model.generation_vanilla_transformer import PaperGenerationMixin, paper_generation_config
 from vanilla_transformer.model.modeling_vanilla_transformer import (
     EncoderDecoderHead,
+    check_cache,
     check_mask,
     given_cache,
     in_outputs,
@@ -56,7 +57,7 @@ class RecurrentState:
     """
 
     is_compileable = False
-    # As caches answer for each layer: the state takes the tokens one by one, so transformers passes only new ones.
+    # Read by transformers 5.24. A cache has one value per layer; False means that a step passes only new tokens.
     is_linear = (False,)
     is_croppable = False
 
@@ -209,6 +210,7 @@ class RecurrentDecoder(RecurrentPreTrainedModel):
         embedded_BTD = self.dropout(self.embedding(input_ids) if inputs_embeds is None else inputs_embeds)
         values_BSD = encoder_outputs.last_hidden_state
         assert values_BSD is not None
+        check_cache(cache, RecurrentState)
         state = cache or self.start(encoder_outputs)
         check_mask(encoder_attention_mask, values_BSD.shape[1])
         mask_BS = (
