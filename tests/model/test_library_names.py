@@ -26,7 +26,7 @@ DOCUMENTED = ("cache_utils", "generation", "modeling_outputs", "utils", "utils.l
 @pytest.mark.parametrize("name", NAMES)
 def test_the_installed_release_has_the_name_and_its_parameters(name: str):
     parameters, reason = NAMES[name]
-    changed = f"transformers {transformers.__version__} has changed {name}, which is used for: {reason}"
+    changed = f"A library has changed {name} (transformers is {transformers.__version__}). Its use: {reason}"
     module, _, private = name.partition("#")
     if private:
         source = Path(find_spec(module).origin).read_text(encoding="utf-8")

@@ -97,8 +97,7 @@ def declined(call: Call) -> str | None:
 def decode(call: Call) -> torch.Tensor | ModelOutput | None:
     """Returns the result of the library's search for the same call, or None if the engine declines it.
 
-    `sequences_scores` are always returned, and no cache: the library's belong to hypotheses that were
-    still running.
+    `sequences_scores` are always returned. The cache is not, because it belongs to hypotheses that were still running.
     """
     reason = declined(call)
     if reason is not None:

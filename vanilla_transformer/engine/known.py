@@ -38,8 +38,8 @@ _WITHOUT_EFFECT = words(
 )
 # Implementations of the same attention.
 _ATTENTIONS = ("eager", "sdpa", "flash_attention_2", "flash_attention_3", "flex_attention", None)
-# Methods involved in calling a module or in a step of `generate`, besides those of its own class. PEFT replaces the
-# last of them.
+# Methods involved in calling a module or in a step of `generate`, in addition to the methods of the module's class.
+# PEFT replaces `prepare_inputs_for_generation`.
 _CALLS = (
     *("__call__", "_wrapped_call_impl", "_call_impl", "forward", "__getattr__"),
     *("_update_model_kwargs_for_generation", "prepare_inputs_for_generation"),
