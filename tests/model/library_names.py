@@ -8,6 +8,16 @@ Each has the reason why it is used and, for a function, the parameters that the 
 GENERATION, MODEL = "transformers.generation.utils:GenerationMixin", "transformers.modeling_utils:PreTrainedModel"
 TOKENIZER = "transformers.tokenization_utils_tokenizers:TokenizersBackend"
 PIPELINE = "transformers.pipelines.base:Pipeline"
+# Flags by which a class states what it supports or needs.
+MODEL_FLAGS = (
+    *("_can_compile_fullgraph", "_supports_attention_backend", "_supports_flash_attn"),
+    *("_supports_flex_attn", "_supports_sdpa"),
+)
+PIPELINE_FLAGS = (
+    *("_load_feature_extractor", "_load_image_processor", "_load_processor", "_load_tokenizer"),
+    *("_load_video_processor", "_pipeline_calls_generate"),
+)
+HOOKS = (":_global_forward_hooks", ":_global_forward_pre_hooks", "#_forward_hooks", "#_forward_pre_hooks")
 
 NAMES: dict[str, tuple[str, str]] = {
     # Decoding.
@@ -35,6 +45,10 @@ NAMES: dict[str, tuple[str, str]] = {
         "It marks decoding settings that nobody chose, which the paper's replace.",
     ),
     # Layers and masks.
+    "transformers.generation.continuous_batching:PagedAttentionCache": (
+        "",
+        "It has no length, so a decoder treats it differently.",
+    ),
     "transformers.masking_utils:create_causal_mask": (
         "config inputs_embeds attention_mask position_ids allow_is_causal_skip",
         "The fourth parameter is passed by position, because 5.24 renamed it.",
@@ -56,16 +70,15 @@ NAMES: dict[str, tuple[str, str]] = {
     f"{MODEL}._resize_token_embeddings": ("", "A separate target embedding is resized too."),
     f"{MODEL}._get_resized_embeddings": ("", "A separate target embedding is resized too."),
     f"{MODEL}._auto_class": ("", "The class under which a model's code is saved."),
-    f"{MODEL}._can_compile_fullgraph": ("", "A flag of the model."),
     f"{MODEL}._can_record_outputs": ("", "Where hidden states and attention weights are found."),
     f"{MODEL}._input_embed_layer": ("", "The name of the embedding."),
     f"{MODEL}._is_stateful": ("", "A recurrent state cannot be shortened."),
     f"{MODEL}._no_split_modules": ("", "Layers that stay on one device; `--compile` compiles them one by one."),
     f"{MODEL}._skip_keys_device_placement": ("", "The cache is not moved between devices."),
-    f"{MODEL}._supports_attention_backend": ("", "A flag of the model."),
-    f"{MODEL}._supports_flash_attn": ("", "A flag of the model."),
-    f"{MODEL}._supports_flex_attn": ("", "A flag of the model."),
-    f"{MODEL}._supports_sdpa": ("", "A flag of the model."),
+    **{
+        f"{MODEL}.{flag}": ("", "transformers rejects an attention implementation or compilation without it.")
+        for flag in MODEL_FLAGS
+    },
     f"{MODEL}._tied_weights_keys": ("", "Weights that share one matrix (section 3.4)."),
     "transformers.models.auto.auto_factory:_BaseAutoModelClass": ("", "The type of an Auto class."),
     "transformers.models.auto.auto_factory:_BaseAutoModelClass._model_mapping": ("", "The models of an Auto class."),
@@ -79,12 +92,7 @@ NAMES: dict[str, tuple[str, str]] = {
     "transformers.pipelines:REMOVED_TASKS": ("", "transformers 5 rejects `translation` as long as it is listed."),
     f"{PIPELINE}._forward": ("input_tensors", "`translation` calls `generate`."),
     f"{PIPELINE}._sanitize_parameters": ("", "`translation` passes settings to `generate`."),
-    f"{PIPELINE}._load_tokenizer": ("", "A flag of the pipeline."),
-    f"{PIPELINE}._load_processor": ("", "A flag of the pipeline."),
-    f"{PIPELINE}._load_image_processor": ("", "A flag of the pipeline."),
-    f"{PIPELINE}._load_video_processor": ("", "A flag of the pipeline."),
-    f"{PIPELINE}._load_feature_extractor": ("", "A flag of the pipeline."),
-    f"{PIPELINE}._pipeline_calls_generate": ("", "A flag of the pipeline."),
+    **{f"{PIPELINE}.{flag}": ("", "`pipeline` loads and prepares parts by it.") for flag in PIPELINE_FLAGS},
     "transformers.pipelines.base#_prepare_generate_kwargs": ("", "The settings of a call."),
     # Tokenizers.
     f"{TOKENIZER}._add_tokens": ("", "Added tokens are decoded as text."),
@@ -97,10 +105,7 @@ NAMES: dict[str, tuple[str, str]] = {
     # Other libraries.
     "datasets.arrow_dataset#_fingerprint": ("", "It identifies the text that a run was started with."),
     "torch.nn.modules.module:Module._save_to_state_dict": ("destination prefix keep_vars", "A shared embedding."),
-    "torch.nn.modules.module:_global_forward_hooks": ("", "The engine does not run hooks."),
-    "torch.nn.modules.module:_global_forward_pre_hooks": ("", "The engine does not run hooks."),
-    "torch.nn.modules.module#_forward_hooks": ("", "The engine does not run hooks."),
-    "torch.nn.modules.module#_forward_pre_hooks": ("", "The engine does not run hooks."),
+    **{f"torch.nn.modules.module{hook}": ("", "The engine runs no hooks, so it rejects them.") for hook in HOOKS},
     "torch.nn.modules.module#_modules": ("", "A shared embedding is registered once."),
     "torch.nn.modules.module#_is_replica": ("", "Replicas of `DataParallel` keep the original's stacks."),
     "torch.cpu:_is_avx512_bf16_supported": ("", "Whether a CPU computes in bfloat16."),

@@ -16,6 +16,7 @@ from torch import nn
 from transformers import initialization as init
 from transformers.activations import ACT2FN
 from transformers.cache_utils import Cache, DynamicCache, EncoderDecoderCache
+from transformers.generation.continuous_batching import PagedAttentionCache
 from transformers.masking_utils import create_bidirectional_mask, create_causal_mask
 from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.modeling_outputs import (
@@ -172,11 +173,11 @@ class MultiHeadAttention(nn.Module):
         v_BHLK = self._heads(self.v_proj(states), self.d_v)
         if cache is None:
             return k_BHLK, v_BHLK
-        if CACHE_FIELD != "cache" and not isinstance(cache, Cache):
-            # Before transformers 5.24 attention functions update the cache of continuous batching.
+        if CACHE_FIELD != "cache" and isinstance(cache, PagedAttentionCache):
+            # Before transformers 5.24 attention functions update it.
             kwargs["cache"] = cache
             return k_BHLK, v_BHLK
-        # The cache of continuous batching reads its indices from the keywords, and changes them for this layer.
+        # A paged cache reads its indices from the keywords, and changes them for this layer.
         return cache.update(k_BHLK, v_BHLK, self.layer_idx, kwargs=kwargs)
 
 
@@ -330,7 +331,7 @@ def can_be_read(tensor: torch.Tensor | None) -> bool:
     return tensor is None or tensor.device.type == "cpu"
 
 
-def reject_unused(model: nn.Module, kwargs: dict[str, Any], packs: bool = False) -> None:
+def reject_unused(kwargs: dict[str, Any], packs: bool = False) -> None:
     """Raise TypeError for a keyword argument with a value that `forward` does not use.
 
     A future transformers may rename an argument, and a caller may misspell one. Ignoring it would silently change the
@@ -348,9 +349,8 @@ def reject_unused(model: nn.Module, kwargs: dict[str, Any], packs: bool = False)
                 "Sentences that are packed into one row have to be rows of their own."
             )
         raise TypeError(
-            f"{type(model).__name__}.forward() does not use the argument {name}: check its spelling, or remove the "
-            "column from the batch. If transformers passed it, this code does not support transformers "
-            f"{transformers.__version__}."
+            f"The model does not use the argument {name}: check its spelling, or remove the column from the batch. If "
+            f"transformers passed it, this code does not support transformers {transformers.__version__}."
         )
 
 
@@ -374,10 +374,10 @@ def given_cache(cache: AnyCache | None, past_key_values: AnyCache | None) -> Any
     return past_key_values
 
 
-def check_cache(cache: object, kind: type) -> None:
-    """Raise TypeError if a cache is not of this kind."""
-    if cache is not None and not isinstance(cache, kind):
-        raise TypeError(f"cache must be a {kind.__name__}, not a {type(cache).__name__}.")
+def check_cache(cache: object, *kinds: type) -> None:
+    """Raise TypeError if a cache is of none of these kinds."""
+    if cache is not None and not isinstance(cache, kinds):
+        raise TypeError(f"cache must be a {kinds[0].__name__}, not a {type(cache).__name__}.")
 
 
 def in_outputs(cache: Any) -> dict[str, Any]:
@@ -505,7 +505,7 @@ class Encoder(Stack):
         **kwargs: object,
     ) -> BaseModelOutput:
         """Maps token ids (batch, source length) to states (batch, source length, d_model)."""
-        reject_unused(self, kwargs)
+        reject_unused(kwargs)
         x = self.embed(input_ids, inputs_embeds, attention_mask)
         mask = create_bidirectional_mask(
             config=self.config,
@@ -567,12 +567,9 @@ class Decoder(Stack):
             cache: Keys and values of earlier positions.
         """
         given = {**kwargs, "position_ids": position_ids} if self.has_source else kwargs
-        reject_unused(self, given, packs=not self.has_source)
+        reject_unused(given, packs=not self.has_source)
         cache = given_cache(cache, past_key_values)
-        # The cache of continuous batching holds many texts and has no length: the caller gives positions and mask.
-        is_paged = "Paged" in type(cache).__name__ and not self.has_source
-        if not is_paged:
-            check_cache(cache, Cache)
+        check_cache(cache, Cache, PagedAttentionCache)
         if use_cache and cache is None:
             cache = DynamicCache(config=self.config)
             if self.has_source:
@@ -580,10 +577,12 @@ class Decoder(Stack):
         elif self.has_source and not isinstance(cache, EncoderDecoderCache | None):
             # It has no room for the source.
             cache = EncoderDecoderCache(cache, DynamicCache(config=self.config))
+        # A paged cache holds many texts and has no length: continuous batching passes their positions and their mask.
+        is_paged = isinstance(cache, PagedAttentionCache)
         start = 0 if cache is None or is_paged else cache.get_seq_length()
         x = self.embed(input_ids, inputs_embeds, attention_mask, start, position_ids)
         causal_mask = create_causal_mask(
-            # By position: transformers 5.24 renamed the fourth, and before it could not be a cache of this kind.
+            # By position: transformers 5.24 renamed the fourth, and before, it could not be a paged cache.
             self.config,
             x,
             attention_mask,
@@ -758,7 +757,6 @@ class EncoderDecoderHead(LanguageModelHead):
         `model.loss_function = f`, which is called as in the library's models: `f(logits=, labels=, vocab_size=,
         num_items_in_batch=)`.
         """
-        reject_unused(self, kwargs)
         if labels is not None:
             use_cache = False
             if decoder_input_ids is None and decoder_inputs_embeds is None:
@@ -857,7 +855,6 @@ class VanillaTransformerModel(_EncoderDecoder):
             use_cache: Whether to return the cache.
             cache: Keys and values of the target's earlier positions and of the source.
         """
-        reject_unused(self, kwargs)
         if isinstance(encoder_outputs, BaseModelOutput):
             encoded = encoder_outputs
         elif encoder_outputs is not None:

@@ -19,7 +19,6 @@ from .modeling_vanilla_transformer import (
     MultiHeadAttention,
     VanillaTransformerPreTrainedModel,
     given_cache,
-    reject_unused,
 )
 from .pipeline_vanilla_transformer import AutoModels, name_hub_classes
 
@@ -78,7 +77,6 @@ class VanillaTransformerDecoderForCausalLM(
         The loss is the mean cross-entropy in nats per token, smoothed by `config.label_smoothing` in training mode.
         """
         shift_labels = kwargs.pop("shift_labels", None)
-        reject_unused(self, kwargs, packs=True)
         if shift_labels is not None:
             labels = shift_labels
         if labels is not None:

@@ -20,7 +20,6 @@ from .modeling_vanilla_transformer import (
     VanillaTransformerPreTrainedModel,
     label_smoothed_loss,
     number_of_items,
-    reject_unused,
 )
 from .pipeline_vanilla_transformer import AutoModels, name_hub_classes
 
@@ -63,7 +62,6 @@ class VanillaTransformerEncoderForMaskedLM(LanguageModelHead, VanillaTransformer
             skip_logits: Returns the loss of `labels` without logits, which saves most of their time and memory.
             label_positions: Where labels that count are in `labels.flatten()`, so that they need not be looked for.
         """
-        reject_unused(self, kwargs)
         outputs = self.model(input_ids, attention_mask, inputs_embeds, **kwargs)
         hidden_BTD = outputs.last_hidden_state
         if skip_logits and type(labels) is torch.Tensor and not torch.compiler.is_compiling():
@@ -140,7 +138,6 @@ class _Classifier(Head, VanillaTransformerPreTrainedModel):
                 regression, whole numbers are classes, anything else is several labels.
             num_items_in_batch: Divisor of the summed loss; the number of labels that count if None.
         """
-        reject_unused(self, kwargs)
         outputs = self.model(input_ids, attention_mask, inputs_embeds, **kwargs)
         classified = self._classified(outputs.last_hidden_state, attention_mask)
         logits, loss = self.classifier(self.dropout(classified)), None

@@ -126,7 +126,7 @@ class RecurrentEncoder(RecurrentPreTrainedModel):
 
         The padding may be on either side.
         """
-        reject_unused(self, kwargs)
+        reject_unused(kwargs)
         if (input_ids is None) == (inputs_embeds is None):
             raise ValueError("Give either input_ids or inputs_embeds.")
         embedded_BSD = self.dropout(self.embedding(input_ids) if inputs_embeds is None else inputs_embeds)
@@ -203,7 +203,7 @@ class RecurrentDecoder(RecurrentPreTrainedModel):
             Attentional states (batch, target length, d_model), attention weights (batch, target length, source
             length) or None without attention, and the state after the last token.
         """
-        reject_unused(self, kwargs)
+        reject_unused(kwargs)
         if (input_ids is None) == (inputs_embeds is None):
             raise ValueError("Give either decoder_input_ids (or labels) or decoder_inputs_embeds.")
         assert encoder_outputs is not None
@@ -438,7 +438,7 @@ class RecurrentEncoderDecoderModel(RecurrentPreTrainedModel):
                 1, target length, source length); there are none with the attention `none`.
             cache: The state after the target's earlier tokens.
         """
-        reject_unused(self, kwargs)
+        reject_unused(kwargs)
         if kwargs.get("output_hidden_states", self.config.output_hidden_states):
             raise ValueError(
                 "output_hidden_states is not for recurrent models, which give the states of the last layer: read "

@@ -69,7 +69,7 @@ class EnsembleForConditionalGeneration(PaperGenerationMixin, PreTrainedModel):
             attention_mask: 1 on source tokens, 0 on padding, (batch, source length).
             decoder_input_ids: Target tokens shifted right, (batch, target length).
         """
-        reject_unused(self, kwargs)
+        reject_unused(kwargs)
         given = {"input_ids": input_ids, "attention_mask": attention_mask, "decoder_input_ids": decoder_input_ids}
         logits = [member(**given, use_cache=False).logits for member in self.members]
         return Seq2SeqLMOutput(logits=torch.log_softmax(mean_logits(logits).float(), -1))
