@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args
 from tyro.conf import arg
 from tyro.constructors import PrimitiveConstructorSpec
 
+from vanilla_transformer.graph.settings import MAX_BEAMS, MAX_LENGTH, MAX_LENGTH_PENALTY
+
 # Python counts no further than a machine word, and no run comes as far as this.
 MAX = 10**15
 Spec = PrimitiveConstructorSpec[Any]
@@ -68,6 +70,9 @@ OptionalShare = Annotated[float | None, _SHARE, HINT]
 Positive = Annotated[float, _POSITIVE, HINT]
 OptionalPositive = Annotated[float | None, _POSITIVE, HINT]
 OptionalNumber = Annotated[float | None, number(float, 0), HINT]
+OptionalBeams = Annotated[int | None, number(int, 1, MAX_BEAMS + 1), HINT]
+OptionalLength = Annotated[int | None, number(int, 0, MAX_LENGTH + 1), HINT]
+OptionalPenalty = Annotated[float | None, number(float, -MAX_LENGTH_PENALTY, MAX_LENGTH_PENALTY), HINT]
 OptionalText = Annotated[str | None, arg(metavar="TEXT", help_behavior_hint=_known_default)]
 OptionalPlace = Annotated[str | None, Spec(1, "DIRECTORY", _read_place, _is_place, lambda value: [str(value)]), HINT]
 Texts = Annotated[tuple[str, ...], _TEXTS, HINT]

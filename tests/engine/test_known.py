@@ -15,7 +15,7 @@ from transformers import GenerationConfig, PreTrainedConfig
 from vanilla_transformer import VanillaTransformerConfig, VanillaTransformerForConditionalGeneration
 from vanilla_transformer.engine import calls
 from vanilla_transformer.engine.known import unknown
-from vanilla_transformer.graph.known import limit_of_new_tokens
+from vanilla_transformer.graph.settings import limit_of_new_tokens
 from vanilla_transformer.model import modeling_vanilla_transformer as modeling
 
 ASKED = {**INPUTS, "max_new_tokens": 6, "num_beams": 2, "return_dict_in_generate": True}

@@ -16,7 +16,7 @@ from vanilla_transformer import Translator, VanillaTransformerConfig, VanillaTra
 from vanilla_transformer.cli import main
 from vanilla_transformer.errors import ModelError
 from vanilla_transformer.export.to_onnx import export_onnx
-from vanilla_transformer.graph.known import shapes
+from vanilla_transformer.graph.supported import shapes
 from vanilla_transformer.graph.weights import WEIGHTS
 from vanilla_transformer.loading.models import load_model
 

@@ -5,8 +5,9 @@ import torch
 from hypothesis import given, settings as examples, strategies as st
 from searches import ARCHITECTURES, sentences, sharp
 
-from vanilla_transformer.graph.known import Settings, shapes
 from vanilla_transformer.graph.session import Session
+from vanilla_transformer.graph.settings import Settings
+from vanilla_transformer.graph.supported import shapes
 
 
 def session(model, **call) -> Session:

@@ -14,10 +14,10 @@ from transformers import AutoTokenizer
 
 from vanilla_transformer import Translator, VanillaTransformerForConditionalGeneration, VanillaTransformerTokenizer
 from vanilla_transformer.errors import ModelError
-from vanilla_transformer.graph import known
-from vanilla_transformer.graph.known import Settings
 from vanilla_transformer.graph.session import open_session
+from vanilla_transformer.graph.settings import DEFAULTS, WITHOUT_EFFECT, Settings, limit_of_new_tokens, with_defaults
 from vanilla_transformer.machine import has_accelerator
+from vanilla_transformer.model import generation_vanilla_transformer as generation
 from vanilla_transformer.model.tokenization_vanilla_transformer import plain_text
 from vanilla_transformer.tokenizer import train_tokenizer
 from vanilla_transformer.translation.tokenizer_file import TokenizerFile
@@ -141,7 +141,24 @@ def test_every_setting_of_the_library_is_followed_or_declined(name):
     except ModelError as error:
         assert name in str(error)
     else:
-        assert (settings == Settings.of(config, own)) == (name in known._WITHOUT_EFFECT)
+        assert (settings == Settings.of(config, own)) == (name in WITHOUT_EFFECT)
+
+
+def test_a_model_without_this_package_has_the_same_defaults():
+    google, huggingface = generation._PAPER_BEAM, generation._NO_BEAM
+    assert {"google": google, "huggingface": huggingface} == DEFAULTS
+    model = sharp(0)
+    own = model.generation_config.to_diff_dict()
+    assert with_defaults(own) == own | DEFAULTS["google"] | {"num_beams": 4, "num_return_sequences": 1}
+    settings = Settings.of(model.config.to_dict(), own)
+    assert settings.max_length_beyond_source == generation.MAX_LENGTH_BEYOND_SOURCE == 50
+    for penalty in DEFAULTS:
+        call = {"num_beams": 2, "length_penalty_type": penalty}
+        found = with_defaults(call) | generation._beam_settings(call, {})
+        assert found == with_defaults(call)
+    for limits in ({}, {"max_length": 9}, {"max_length_beyond_source": 3}, {"max_length": 20, "max_new_tokens": 4}):
+        same_for_all = generation._tokens_beyond_source(limits, {}) is None
+        assert (limit_of_new_tokens(limits) is not None) == same_for_all
 
 
 def test_why_the_graph_declines_is_logged_once(directory, caplog):

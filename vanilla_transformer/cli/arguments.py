@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 from tyro.conf import FlagCreatePairsOff, Positional, arg
 
 from vanilla_transformer.errors import RecipeError
-from vanilla_transformer.options import HINT, OptionalCount, OptionalText, number
+from vanilla_transformer.options import OptionalBeams, OptionalCount, OptionalLength, OptionalPenalty, OptionalText
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -78,11 +78,11 @@ class DecodingOptions(BatchedComputing):
     """Search, device and precision."""
 
     #: Beam size; 1 for greedy search (default: the model's; section 6.1: 4).
-    num_beams: Annotated[int | None, number(int, 1, 10_001), HINT] = None
+    num_beams: OptionalBeams = None
     #: Exponent of the length penalty (default: the model's; section 6.1: 0.6).
-    length_penalty: Annotated[float | None, number(float, -10, 10), HINT] = None
+    length_penalty: OptionalPenalty = None
     #: Maximum tokens a translation may have beyond its source (default: the model's; section 6.1: 50).
-    max_length_beyond_source: Annotated[int | None, number(int, 0, 1_000_001), HINT] = None
+    max_length_beyond_source: OptionalLength = None
     precision: Annotated[
         Literal["auto", "float32", "bfloat16", "int8"],
         arg(

@@ -127,7 +127,7 @@ class Evaluate:
 
 def _translates(model: str) -> bool:
     """Tells without torch, which tasks need, whether a directory is known to hold a model that translates."""
-    from vanilla_transformer.graph.known import MODEL
+    from vanilla_transformer.graph.supported import MODEL
     from vanilla_transformer.recipe.reading import load_recipe
 
     recipe, config = Path(model, "recipe.yaml"), Path(model, "config.json")

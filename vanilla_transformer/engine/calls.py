@@ -25,7 +25,7 @@ from transformers import (
 from transformers.generation import GenerateBeamDecoderOnlyOutput, GenerateBeamEncoderDecoderOutput
 from transformers.utils import ModelOutput, logging
 
-from vanilla_transformer.graph.known import MAX_LENGTH_PENALTY, words
+from vanilla_transformer.graph.settings import MAX_LENGTH_PENALTY, words
 
 from .cpu import fitting_threads
 from .known import unknown

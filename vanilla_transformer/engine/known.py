@@ -23,7 +23,8 @@ from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from vanilla_transformer.graph.known import FIELDS, words
+from vanilla_transformer.graph.settings import words
+from vanilla_transformer.graph.supported import FIELDS
 
 _OURS = "vanilla_transformer."
 _CLASSES = words(

@@ -23,7 +23,7 @@ from vanilla_transformer.explore.packing import (
     pack,
     pack_8_bits,
 )
-from vanilla_transformer.graph.known import limit_of_new_tokens, not_followed, words
+from vanilla_transformer.graph.settings import limit_of_new_tokens, not_followed, with_defaults, words
 from vanilla_transformer.model.tokenization_vanilla_transformer import plain_text
 from vanilla_transformer.training.model_card import CARD
 from vanilla_transformer.translation.live_models import evaluating
@@ -148,14 +148,14 @@ def _pieces(tokenizer: PreTrainedTokenizerBase, count: int) -> list[str]:
 
 
 def _search(model: Any, settings: Mapping[str, Any]) -> dict[str, object]:
-    """Returns the model's own search settings, with which the page begins."""
-    google = settings.get("length_penalty_type", "huggingface") == "google"
+    """Returns the model's own settings of the search, which the page starts with."""
+    given = with_defaults(settings)
     return {
-        "width": settings.get("num_beams") or 1,
-        "alpha": float(settings.get("length_penalty", 0.6 if google else 1.0)),
-        "google": google,
-        "early": settings.get("early_stopping", "never" if google else False),
-        "beyond": settings.get("max_length_beyond_source"),
+        "width": given["num_beams"],
+        "alpha": float(given["length_penalty"]),
+        "google": given["length_penalty_type"] == "google",
+        "early": given["early_stopping"],
+        "beyond": given.get("max_length_beyond_source"),
         "most": limit_of_new_tokens(settings) if model.config.is_encoder_decoder else _CONTINUATION,
     }
 

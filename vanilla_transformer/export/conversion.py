@@ -8,7 +8,7 @@ from transformers.activations import ACT2FN
 
 from vanilla_transformer.errors import ModelError
 from vanilla_transformer.export.refusals import exportable
-from vanilla_transformer.graph.known import limit_of_new_tokens
+from vanilla_transformer.graph.settings import limit_of_new_tokens
 from vanilla_transformer.loading.marian import MARIAN, fresh, to_marian
 from vanilla_transformer.loading.models import load_weights_and_config, saved_config
 from vanilla_transformer.loading.tokenizers import load_tokenizer

@@ -7,7 +7,7 @@ from transformers import PreTrainedModel
 
 from vanilla_transformer.engine.known import unknown_to_export
 from vanilla_transformer.errors import ModelError
-from vanilla_transformer.graph.known import not_followed
+from vanilla_transformer.graph.settings import not_followed
 from vanilla_transformer.model.generation_vanilla_transformer import savable
 from vanilla_transformer.model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
 

@@ -9,7 +9,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from vanilla_transformer.errors import ModelError
 from vanilla_transformer.export.refusals import exportable, refuse_settings
-from vanilla_transformer.graph.known import Settings, words
+from vanilla_transformer.graph.settings import Settings, words
 from vanilla_transformer.loading.marian import to_marian
 from vanilla_transformer.model.generation_vanilla_transformer import savable
 from vanilla_transformer.model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration

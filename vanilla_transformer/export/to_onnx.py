@@ -10,7 +10,8 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from vanilla_transformer.errors import ModelError
 from vanilla_transformer.export.refusals import exportable
 from vanilla_transformer.graph.beside import CLIENT, write_beside
-from vanilla_transformer.graph.known import ACTIVATIONS, Settings, shapes
+from vanilla_transformer.graph.settings import Settings
+from vanilla_transformer.graph.supported import ACTIVATIONS, shapes
 from vanilla_transformer.graph.weights import WEIGHTS, rounded
 from vanilla_transformer.model.generation_vanilla_transformer import savable
 from vanilla_transformer.model.tokenization_vanilla_transformer import plain_text

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import numpy as np
 
-from vanilla_transformer.graph.known import Settings
 from vanilla_transformer.graph.search import write_graph
 from vanilla_transformer.graph.session import read_model
+from vanilla_transformer.graph.settings import Settings
 from vanilla_transformer.graph.weights import WEIGHTS, read_header
 
 NAME = "translate.onnx"

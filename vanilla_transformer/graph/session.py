@@ -10,8 +10,9 @@ import onnxruntime
 
 from vanilla_transformer.errors import ModelError
 from vanilla_transformer.graph.builder import KINDS
-from vanilla_transformer.graph.known import Json, Settings, unknown
 from vanilla_transformer.graph.search import write_graph
+from vanilla_transformer.graph.settings import Json, Settings
+from vanilla_transformer.graph.supported import first_unsupported
 from vanilla_transformer.graph.transformer import Stored
 from vanilla_transformer.graph.weights import NUMPY, in_float32, read, rounded, stored_weights
 from vanilla_transformer.machine import own_threads
@@ -117,7 +118,7 @@ def read_model(directory: Path, call: Json) -> tuple[Json, dict[str, Stored], Se
     files = directory / "config.json", directory / "generation_config.json"
     config, own = (json.loads(file.read_text(encoding="utf-8")) for file in files)
     stored = stored_weights(directory)
-    reason = unknown(config, {name: weight.shape for name, weight in stored.items()})
+    reason = first_unsupported(config, {name: weight.shape for name, weight in stored.items()})
     if reason is not None:
         raise ModelError(reason)
     return config, stored, Settings.of(config, own, call)

@@ -10,7 +10,8 @@ from typing import NamedTuple
 import numpy as np
 
 from vanilla_transformer.graph.builder import OWN_OPERATORS, Graph, external_message
-from vanilla_transformer.graph.known import ACTIVATIONS, Json, Settings
+from vanilla_transformer.graph.settings import Json, Settings
+from vanilla_transformer.graph.supported import ACTIVATIONS
 
 _ENDLESS = 1 << 31
 LOWEST = float(np.finfo(np.float32).min)

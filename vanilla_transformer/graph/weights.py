@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from vanilla_transformer.graph.known import Json
+from vanilla_transformer.graph.settings import Json
 from vanilla_transformer.graph.transformer import SCALES, Stored
 
 WEIGHTS = "model.safetensors"

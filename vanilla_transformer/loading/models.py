@@ -20,7 +20,7 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from transformers.utils import logging as transformers_logging
 
 from vanilla_transformer.errors import ModelError, RecipeError
-from vanilla_transformer.graph.known import check_search
+from vanilla_transformer.graph.settings import LENGTH_LIMITS, check_search
 from vanilla_transformer.loading.files import directory_of, readable
 from vanilla_transformer.loading.marian import MARIAN, from_marian
 from vanilla_transformer.loading.tokenizers import load_tokenizer
@@ -81,7 +81,7 @@ def _search_problem(settings: GenerationConfig, vocabulary: int, tokens: int) ->
         ids = value if isinstance(value, list) else [value]
         if not ids or any(type(one) is not int or not 0 <= one < vocabulary for one in ids):
             return f"{name} in its generation_config.json must be an id below {vocabulary:,}, not {value!r}"
-    limits = [getattr(settings, name, None) for name in ("max_length_beyond_source", "max_new_tokens", "max_length")]
+    limits = [getattr(settings, name, None) for name in LENGTH_LIMITS]
     given = [limit for limit in limits if limit is not None]
     if not given or any(type(limit) is not int for limit in given):
         return "its generation_config.json gives no limit of length as a whole number: max_length_beyond_source"

@@ -18,6 +18,7 @@ from tyro.constructors import (
 
 from vanilla_transformer.data.sources import COLUMN_SETTINGS, Corpora, CorpusSpec, one_corpus, parse_corpora, to_words
 from vanilla_transformer.errors import RecipeError, did_you_mean
+from vanilla_transformer.graph.settings import MAX_LENGTH_PENALTY
 from vanilla_transformer.options import (
     HINT,
     Choice,
@@ -25,7 +26,9 @@ from vanilla_transformer.options import (
     ChosenNumber,
     ChosenTexts,
     Count,
+    OptionalBeams,
     OptionalCount,
+    OptionalLength,
     OptionalNumber,
     OptionalPlace,
     OptionalPositive,
@@ -280,14 +283,14 @@ class Decoding(Block):
     """Settings of the model's generation config (section 6.1), by default those of the model it starts from."""
 
     #: Beam size in the generation config; by default 4 (section 6.1). 1 is greedy search, without length penalty.
-    num_beams: Annotated[int | None, number(int, 1, 10_001), HINT] = None
+    num_beams: OptionalBeams = None
     #: Exponent of the length penalty in the generation config; by default 0.6 (section 6.1).
-    length_penalty: Annotated[float | None, number(float, 0, 10), HINT] = None
+    length_penalty: Annotated[float | None, number(float, 0, MAX_LENGTH_PENALTY), HINT] = None
     #: Formula of the length penalty: google (the default) divides by ((5 + length) / 6)^penalty (section 6.1),
     #: huggingface by length^penalty.
     length_penalty_type: Choice[Literal["google", "huggingface"]] = None
     #: Maximum tokens an output may have beyond its source; by default 50 (section 6.1; 300 for trees, section 6.3).
-    max_length_beyond_source: Annotated[int | None, number(int, 0, 1_000_001), HINT] = None
+    max_length_beyond_source: OptionalLength = None
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,9 @@ from vanilla_transformer.data.encoding import token_ids
 from vanilla_transformer.engine.cpu import fastest_dtype, precision_of
 from vanilla_transformer.engine.known import unknown_to_export
 from vanilla_transformer.errors import ModelError
-from vanilla_transformer.graph.known import ACTIVATIONS, Settings, shapes
 from vanilla_transformer.graph.session import Found, Session
+from vanilla_transformer.graph.settings import Settings
+from vanilla_transformer.graph.supported import ACTIVATIONS, shapes
 from vanilla_transformer.loading.models import load_model, move
 from vanilla_transformer.model.generation_vanilla_transformer import PaperGenerationMixin
 from vanilla_transformer.model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration

@@ -7,7 +7,7 @@ from typing import Self
 
 from tokenizers import Tokenizer, pre_tokenizers
 
-from vanilla_transformer.graph.known import words
+from vanilla_transformer.graph.settings import words
 
 # Fields that are read here, or change no token and no text. A tokenizer with others that are set needs its class.
 _FIELDS = words(

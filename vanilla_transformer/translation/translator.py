@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 from vanilla_transformer.errors import ModelError, check_number, refuse_one_text
-from vanilla_transformer.graph.known import check_search
 from vanilla_transformer.graph.session import Session, open_session
+from vanilla_transformer.graph.settings import check_search
 from vanilla_transformer.machine import has_accelerator
 from vanilla_transformer.translation.tokenizer_file import TokenizerFile, source_tokens
 
