@@ -17,7 +17,7 @@ from huggingface_hub.utils import filter_repo_objects
 from transformers.dynamic_module_utils import get_relative_import_files
 
 from vanilla_transformer.errors import PushError
-from vanilla_transformer.graph.beside import NAME, renew
+from vanilla_transformer.graph.onnx_file import NAME, renew
 from vanilla_transformer.loading.models import load_config
 from vanilla_transformer.loading.tokenizers import TOKENIZER_FILES, load_tokenizer
 from vanilla_transformer.recipe.reading import load_recipe

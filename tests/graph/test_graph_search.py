@@ -1,4 +1,4 @@
-"""The graph finds what `generate` finds: any settings that it knows, alone and in batches, and in 8 bits nearly."""
+"""The ONNX graph and `generate` find the same hypotheses, for any supported settings and for any batch."""
 
 import pytest
 import torch
@@ -11,7 +11,7 @@ from vanilla_transformer.graph.supported import shapes
 
 
 def session(model, **call) -> Session:
-    """The graph of a live model, with the settings of a call."""
+    """Returns the ONNX graph of a model, with the settings of a call."""
     config, own = model.config.to_dict(), model.generation_config.to_diff_dict()
     state = {name: weight.float().numpy() for name, weight in model.state_dict().items()}
     return Session(config, ((name, state[name]) for name in shapes(config)), Settings.of(config, own, call))

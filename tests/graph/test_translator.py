@@ -1,4 +1,4 @@
-"""A `Translator` of a directory: without torch, with the class's own tokens, and 8 bits that no neighbour changes."""
+"""A `Translator` of a directory needs no torch, has the same tokens as the class, and ignores neighbouring lines."""
 
 import os
 import subprocess
@@ -131,7 +131,7 @@ def test_8_bits_give_nearly_the_scores_of_float32():
 
 
 @pytest.mark.parametrize("name", CHANGED)
-def test_every_setting_of_the_library_is_followed_or_declined(name):
+def test_every_setting_of_transformers_is_followed_or_unsupported(name):
     config = sharp(0).config.to_dict()
     own = {"length_penalty_type": "google", "max_length_beyond_source": 50, "num_beams": 2, "suppress_tokens": [9]}
     if name == "forced_eos_token_id":
@@ -161,17 +161,17 @@ def test_a_model_without_this_package_has_the_same_defaults():
         assert (limit_of_new_tokens(limits) is not None) == same_for_all
 
 
-def test_why_the_graph_declines_is_logged_once(directory, caplog):
+def test_why_the_graph_does_not_support_a_setting_is_logged_once(directory, caplog):
     caplog.set_level("INFO", "vanilla_transformer")
     with pytest.raises(ValueError, match="early_stopping"):
         Translator(directory, early_stopping="sometimes")("a")
     caplog.clear()
     Translator(directory, no_repeat_ngram_size=2)
-    [told] = [record.getMessage() for record in caplog.records if "the graph" in record.getMessage()]
+    [told] = [record.getMessage() for record in caplog.records if "the ONNX graph" in record.getMessage()]
     assert "no_repeat_ngram_size=2" in told
 
 
-def test_damaged_directories_are_declined_and_said_by_the_loader(directory, tmp_path):
+def test_damaged_directories_are_rejected_and_reported_by_the_loader(directory, tmp_path):
     model = VanillaTransformerForConditionalGeneration.from_pretrained(directory)
     tokenizer = VanillaTransformerTokenizer.from_pretrained(directory)
     with torch.no_grad():

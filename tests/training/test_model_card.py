@@ -12,7 +12,7 @@ from vanilla_transformer import Translator, VanillaTransformerForConditionalGene
 from vanilla_transformer.cli import main
 from vanilla_transformer.data.sources import CorpusSpec
 from vanilla_transformer.evaluation import Score
-from vanilla_transformer.graph.beside import renew
+from vanilla_transformer.graph.onnx_file import renew
 from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.training.model_card import add_scores, is_unmodified, write_model_card
 from vanilla_transformer.training.summary import Summary

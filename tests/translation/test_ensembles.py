@@ -197,7 +197,7 @@ def test_minimum_bayes_risk_chooses_among_the_beam(run, directories):
     [
         ("translate one three in", "one and three have different tokenizers"),
         ("translate one split in", "one and split have different tokenizers"),
-        ("translate one two in --precision int8", "8-bit weights cannot be combined with"),
+        ("translate one two in --precision int8", "8-bit quantization cannot be combined with"),
     ],
 )
 def test_impossible_options_are_refused_in_one_sentence(run, words, message):

@@ -1,4 +1,4 @@
-"""Writes the page: a folder for any static host, in which the model computes without contacting another host."""
+"""Writes the explorer: a folder for any static host, whose page runs the model and contacts no other host."""
 
 import json
 import re
@@ -29,26 +29,26 @@ from vanilla_transformer.training.model_card import CARD
 from vanilla_transformer.translation.live_models import evaluating
 
 _WEB = Path(__file__).parent / "web"
-# Texts on the page of a model whose card has no examples.
+# Texts for a model whose card has no examples.
 _EXAMPLES = {"masked-language-model": "A <mask> waits."}
 _SHOWN_LIKELIEST = 5
-# Settings of `generate` that the page's search follows, or that change nothing in what it shows.
+# Settings of `generate` that the explorer's search follows, or that do not affect what it shows.
 _FOLLOWED = words(
     "early_stopping length_penalty length_penalty_type max_length max_length_beyond_source max_new_tokens num_beams "
     "num_return_sequences pad_token_id renormalize_logits"
 )
-# Tokens that a language model goes on with.
+# Number of tokens that a language model generates.
 _CONTINUATION = 24
 _README = """---
 {head}---
 
 # {name}, computed before your eyes
 
-Any host of static files serves this folder; on your own machine `python -m http.server` does, at
-http://localhost:8000. The model computes in the browser of whoever opens it, and what they write stays there: no other
-host is asked. `model` holds its weights; D3 (ISC licence), tokenizers.js (Apache-2.0) and the font STIX Two Math (SIL
-Open Font License) are in `vendor`, with their licences, and the rest is the page's own JavaScript, to be read as it
-is.
+Any host of static files can serve this folder. On your own machine, run `python -m http.server` and open
+http://localhost:8000. The model runs in the visitor's browser, so what a visitor writes is not sent to any host. The
+folder `model` contains the weights. The folder `vendor` contains D3 (ISC licence), tokenizers.js (Apache-2.0) and the
+font STIX Two Math (SIL Open Font License) with their licences. The other files are the explorer's own JavaScript,
+which is readable as it is.
 """
 
 
@@ -67,14 +67,16 @@ def write_page(
 
     Args:
         output: A directory that is empty or does not exist.
-        name: The page's heading.
-        examples: Texts that the page offers; it opens with the first.
-        run: The directory of the model's training, whose checkpoints and log the page replays.
+        model: The model.
+        tokenizer: Its tokenizer.
+        name: The heading.
+        examples: Texts that the explorer offers. It opens with the first one.
+        run: The directory of the model's training run, whose checkpoints and log the explorer replays.
         documentation: The address of the documentation, for links from each number to its chapter.
-        report: Called with each way in which the page differs from the model.
+        report: Called with each way in which the explorer differs from the model.
 
     Raises:
-        ModelError: The page cannot compute the model, or cannot read its tokenizer.
+        ModelError: The explorer does not support the model or its tokenizer.
     """
     kind = family(model)
     tokenizer = plain_text(tokenizer)
@@ -82,7 +84,7 @@ def write_page(
     settings = model.generation_config.to_diff_dict() if kind in WRITERS and model.generation_config else {}
     ignored = not_followed(settings, model.config.to_dict(), _FOLLOWED)
     if ignored:
-        report(f"The page's search ignores {', '.join(ignored)} in the model's generation_config.json.")
+        report(f"The explorer ignores {', '.join(ignored)} in the model's generation_config.json.")
     examples = list(examples) or [_EXAMPLES.get(kind) or _some_text(tokenizer)]
     check = _check(model, tokenizer, examples[0])
     with atomic_directory(output, "page", last="index.html") as place:
@@ -131,7 +133,7 @@ def _tokens(tokenizer: PreTrainedTokenizerBase, config: PreTrainedConfig) -> dic
 
 
 def _pieces(tokenizer: PreTrainedTokenizerBase, count: int) -> list[str]:
-    """Returns each entry of the vocabulary as a person reads it, with spaces as dots."""
+    """Returns each token of the vocabulary in readable text, with spaces as dots."""
     special = set(tokenizer.all_special_ids)
     pieces = []
     for number in range(count):
@@ -140,7 +142,7 @@ def _pieces(tokenizer: PreTrainedTokenizerBase, count: int) -> list[str]:
             pieces.append(str(raw or f"<{number}>"))
             continue
         decoder = getattr(getattr(tokenizer, "backend_tokenizer", None), "decoder", None)
-        # After another piece, a piece keeps its leading space.
+        # A token that is not the first keeps its leading space.
         text = decoder.decode([raw, raw])[len(decoder.decode([raw])) :] if decoder is not None else raw
         text = raw if "\ufffd" in text or not text else text
         pieces.append(re.sub("[ \u0120\u2581]", "·", str(text)))
@@ -148,7 +150,7 @@ def _pieces(tokenizer: PreTrainedTokenizerBase, count: int) -> list[str]:
 
 
 def _search(model: Any, settings: Mapping[str, Any]) -> dict[str, object]:
-    """Returns the model's own settings of the search, which the page starts with."""
+    """Returns the model's own settings of the search, which the explorer starts with."""
     given = with_defaults(settings)
     return {
         "width": given["num_beams"],
@@ -161,7 +163,7 @@ def _search(model: Any, settings: Mapping[str, Any]) -> dict[str, object]:
 
 
 def _check(model: Any, tokenizer: PreTrainedTokenizerBase, text: str) -> dict[str, object]:
-    """Returns the model's values for the first example, with which the page proves that it computes the same."""
+    """Returns the model's values for the first example, with which the explorer checks its own values."""
     inputs = tokenizer(text, return_tensors="pt").to(model.device)
     inputs = {key: inputs[key] for key in ("input_ids", "attention_mask")}
     target = None
@@ -198,7 +200,7 @@ def _training(
     curve = learning_curve(run)
     if not steps and (run / "checkpoints").is_dir():
         report(
-            "The page does not replay the training: the model's weights leave no room for checkpoints, or there "
-            "are none."
+            "The explorer does not replay the training, because there are no checkpoints or the model's weights "
+            "leave no room for them."
         )
     return {"steps": steps, "curve": curve} if steps or curve else None

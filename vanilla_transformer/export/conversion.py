@@ -1,4 +1,4 @@
-"""Marian (OPUS-MT) models as ours, and ours as Marian models, which transformers runs without this package."""
+"""Converts Marian (OPUS-MT) models to ours, and ours to Marian models, which do not need this package."""
 
 from pathlib import Path
 
@@ -29,20 +29,21 @@ def convert(source: str | Path) -> Converted:
             f"{source} is a {config.model_type} model, which cannot be converted; supported types: {MARIAN}, {OURS}."
         )
     model = load_weights_and_config(source, torch.float32)
-    assert isinstance(model, VanillaTransformerForConditionalGeneration)  # As which a Marian model is loaded.
+    assert isinstance(model, VanillaTransformerForConditionalGeneration)  # A Marian model is loaded as this class.
     tokenizer = load_tokenizer(source)
     if config.model_type == OURS:
         return as_marian(model, tokenizer)
     dropped = [name for name in ("encoder_layerdrop", "decoder_layerdrop") if getattr(config, name, 0)]
-    remarks = [f"{name} is dropped: the paper's model has none, and it acts in training alone." for name in dropped]
+    remarks = [f"{name} is dropped: the paper's model has none, and it only affects training." for name in dropped]
     return model, tokenizer, remarks
 
 
 def as_marian(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> Converted:
     """Converts our model to a Marian model, which transformers loads without this package.
 
-    Marian's `generate` has neither Google's length penalty nor a length limit per sentence: it gets the library's
-    penalty with the same exponent, which differs by a constant and by five tokens, and one limit for all sentences.
+    Marian's `generate` has neither Google's length penalty nor a length limit per sentence. So the model gets the
+    penalty of transformers with the same exponent, which differs by a constant factor and by five tokens, and one
+    length limit for all sentences.
     """
     model = exportable(model, ACT2FN)
     marian = to_marian(model)
@@ -50,11 +51,11 @@ def as_marian(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> Con
     limit, remarks = limit_of_new_tokens(settings), []
     penalty, beyond = (settings.pop(name, None) for name in ("length_penalty_type", "max_length_beyond_source"))
     if penalty == "google":
-        remarks.append("Marian has no Google length penalty: the library's is used, with the same exponent.")
+        remarks.append("Marian has no Google length penalty: that of transformers is used, with the same exponent.")
     if beyond is not None and limit is None:
         settings["max_length"] = model.config.max_position_embeddings
         remarks.append(
-            f"Marian has one length limit for all sentences: max_length is set to {settings['max_length']}."
+            f"Marian has one length limit for all sentences, so max_length is set to {settings['max_length']}."
         )
     marian.generation_config = fresh(settings)
     return marian, _without_our_class(tokenizer), remarks

@@ -1,4 +1,4 @@
-"""Refusal of models and settings that a format cannot express."""
+"""Checks that a format supports a model and its settings."""
 
 from collections.abc import Collection
 from pathlib import Path
@@ -15,9 +15,9 @@ from vanilla_transformer.model.modeling_vanilla_transformer import VanillaTransf
 def exportable(
     model: PreTrainedModel, activations: Collection[str], output: Path | None = None
 ) -> VanillaTransformerForConditionalGeneration:
-    """Returns the model; raises ModelError if an export with these activation functions would drop a part of it.
+    """Returns the model; raises ModelError if an export that supports these activation functions would drop a part.
 
-    So it does for an output directory that is not empty: it may be the model's own.
+    An output directory that is not empty is also rejected, because it may be the model's own directory.
     """
     if output is not None and output.is_dir() and any(output.iterdir()):
         raise ModelError(f"{output} is not empty: name another directory.")
@@ -30,7 +30,7 @@ def exportable(
 
 
 def refuse_settings(model: VanillaTransformerForConditionalGeneration, followed: Collection[str]) -> None:
-    """Raises ValueError if a model's settings include one, beside those `followed`, that its export would ignore."""
+    """Raises ValueError if one of the model's settings is not in `followed`, so that the export would ignore it."""
     settings = model.generation_config.to_diff_dict()
     wrong = not_followed(settings, model.config.to_dict(), followed)
     if wrong:

@@ -15,10 +15,10 @@ from vanilla_transformer.model.generation_vanilla_transformer import savable
 from vanilla_transformer.model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
 from vanilla_transformer.model.tokenization_vanilla_transformer import plain_text
 
-# CTranslate2 computes no positions, it stores them. Ours have no limit; this many suffice for the longest source that
-# `vanilla-transformer translate` takes, and for its translation.
+# CTranslate2 stores positional encodings instead of computing them, so their number is limited. This number is enough
+# for the longest source that `vanilla-transformer translate` accepts, and for its translation.
 _POSITIONS = 2048
-# Settings of `generate` that its README's example follows, or names as different.
+# Settings of `generate` that the example in the exported README follows or describes as different.
 _FOLLOWED = words(
     "bad_words_ids decoder_start_token_id early_stopping forced_eos_token_id length_penalty length_penalty_type "
     "max_length max_length_beyond_source max_new_tokens num_beams num_return_sequences pad_token_id "
@@ -38,14 +38,15 @@ CTranslate2 divides a hypothesis's score by its length to the power of `length_p
 no penalty, and in float32 the translations are those of the original model with `length_penalty=0,
 length_penalty_type="huggingface"`. Sources and translations are limited to {positions} tokens.
 
-{processors}
+{cpus}
 """
 
-_IN_8_BITS = """Its weights are in int8 on 7 bits, so that it is right on any x86 processor, with VNNI and without,
-as it is loaded above and with `compute_type="auto"`. Arm has not been tried."""
-_NOT_IN_8_BITS = """As it is loaded above it is right on any processor. `compute_type="auto"` and `"int8"` make 8 bits
-of its weights when they load them, and without VNNI (most processors before 2020) CTranslate2's sums of such products
-are wrong, without a word: leave them out there, or export with `--quantization int8`, which is right on both."""
+_IN_8_BITS = """The weights are in int8 and use 7 bits. So translations are correct on any x86 CPU, with and without
+VNNI, both as loaded above and with `compute_type="auto"`. This was not tested on Arm."""
+_NOT_IN_8_BITS = """As loaded above, translations are correct on any CPU. `compute_type="auto"` and `"int8"` quantize
+weights to 8 bits when the model is loaded. On CPUs without VNNI (most CPUs before 2020), CTranslate2 then computes
+wrong results without a warning. Do not use these types on such CPUs, or export with `--quantization int8`, which is
+correct on all of them."""
 
 _INT16_OR_FLOAT32 = (
     ', compute_type="int16" if "int16" in ctranslate2.get_supported_compute_types("cpu") else "float32"'
@@ -86,9 +87,7 @@ def export_ctranslate2(
     tokenizer = plain_text(tokenizer)
     source, target = _vocabularies(tokenizer, model.config.vocab_size)
     if settings.ends != (tokenizer.eos_token_id,):
-        raise ModelError(
-            f"CTranslate2 ends texts at {tokenizer.eos_token} alone, not at eos_token_id={settings.ends}."
-        )
+        raise ModelError(f"CTranslate2 ends texts only at {tokenizer.eos_token}, not at eos_token_id={settings.ends}.")
     spec.register_source_vocabulary(source)
     spec.register_target_vocabulary(target)
     spec.config.bos_token = tokenizer.bos_token or tokenizer.eos_token
@@ -101,18 +100,18 @@ def export_ctranslate2(
     spec.save(str(output))
     savable(model.generation_config).save_pretrained(output)
     tokenizer.save_pretrained(output)
-    alone = (output / "tokenizer.json").is_file()
-    (output / "README.md").write_text(_readme(settings, tokenizer, target, alone, quantization), encoding="utf-8")
+    has_file = (output / "tokenizer.json").is_file()
+    (output / "README.md").write_text(_readme(settings, tokenizer, target, has_file, quantization), encoding="utf-8")
 
 
 def _vocabularies(tokenizer: PreTrainedTokenizerBase, vocab_size: int) -> tuple[list[str], list[str]]:
     """Returns source and target vocabulary in the order of the ids; unused ids get a placeholder."""
     source = {index: token for token, index in tokenizer.get_vocab().items()}
     target = dict(source)
-    # A Marian tokenizer may have a target vocabulary of its own, under this name.
+    # A Marian tokenizer may have its own target vocabulary, under this name.
     target.update(getattr(tokenizer, "decoder", None) or {} if not tokenizer.is_fast else {})
     if max(target) >= vocab_size:
-        raise ModelError(f"The tokenizer has entry {max(target)}, the model {vocab_size} entries: they do not match.")
+        raise ModelError(f"Token {max(target)} of the tokenizer and the model's {vocab_size} tokens do not match.")
     in_order = [[side.get(index, f"<unused-{index}>") for index in range(vocab_size)] for side in (source, target)]
     return in_order[0], in_order[1]
 
@@ -121,34 +120,34 @@ def _readme(
     settings: Settings,
     tokenizer: PreTrainedTokenizerBase,
     target: list[str],
-    alone: bool,
+    has_file: bool,
     quantization: str,
 ) -> str:
-    """Explains how to run the export, with the settings with which the model decodes."""
+    """Returns a README that explains how to run the export with the model's own settings."""
     options = f"beam_size={settings.num_beams}, length_penalty={settings.length_penalty:g}"
-    # Without these limits CTranslate2 cuts sources after 1024 tokens and translations after 256.
+    # By default, CTranslate2 cuts sources after 1024 tokens and translations after 256.
     limit = min(_POSITIONS, settings.max_new_tokens or _POSITIONS)
-    limit -= settings.forced_end is not None  # The last token is then the end.
+    limit -= settings.forced_end is not None  # The last token is then the end token.
     options += f", max_input_length={_POSITIONS}, max_decoding_length={limit}"
     if settings.suppressed:
         options += f", suppress_sequences={[[target[index]] for index in settings.suppressed]}"
-    example = (_WITH_TOKENIZERS if alone else _WITH_TRANSFORMERS).format(
+    example = (_WITH_TOKENIZERS if has_file else _WITH_TRANSFORMERS).format(
         options=options,
-        # Where CTranslate2 has no int16 it would use int8 instead.
+        # On a CPU without support for int16, CTranslate2 would use int8 instead.
         compute_type=_INT16_OR_FLOAT32 if quantization == "int16" else "",
         split_special_tokens=tokenizer.split_special_tokens,
         tokenizer_class=type(tokenizer).__name__,
     )
     return _README.format(
-        packages="tokenizers" if alone else "transformers sentencepiece sacremoses",
+        packages="tokenizers" if has_file else "transformers sentencepiece sacremoses",
         example=example,
         positions=_POSITIONS,
-        processors=_IN_8_BITS if quantization.startswith("int8") else _NOT_IN_8_BITS,
+        cpus=_IN_8_BITS if quantization.startswith("int8") else _NOT_IN_8_BITS,
     )
 
 
 def _specification(model: VanillaTransformerForConditionalGeneration) -> transformer_spec.TransformerSpec:
-    """Returns the model in CTranslate2's terms, as those of a Marian model, with as many positions as are stored."""
+    """Returns the model as CTranslate2 describes a Marian model, with `_POSITIONS` positional encodings."""
     marian = to_marian(model)
     marian.config.normalize_before = marian.config.normalize_embedding = False
     spec = BartLoader().get_model_spec(marian)
@@ -161,9 +160,10 @@ def _specification(model: VanillaTransformerForConditionalGeneration) -> transfo
 
 
 def optimize(spec: transformer_spec.TransformerSpec, quantization: str) -> None:
-    """Shares equal weights and rounds them as CTranslate2 does, but to 7 bits instead of 8.
+    """Shares equal weights and quantizes them as CTranslate2 does, but to 7 bits instead of 8.
 
-    Without VNNI it adds pairs of products in 16 bits, which hold 2 · 255 · 64 but not 2 · 255 · 127.
+    On CPUs without VNNI, CTranslate2 adds pairs of products in 16 bits, which can represent 2 · 255 · 64 but not
+    2 · 255 · 127.
     """
     weights = {
         name: variable.tensor.detach().clone()  # CTranslate2 scales in place.

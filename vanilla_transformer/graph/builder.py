@@ -1,6 +1,6 @@
-"""ONNX graphs, written operator by operator, as protocol buffers: the package `onnx` takes long to import.
+"""Writes ONNX graphs, operator by operator, without the package `onnx`, which takes long to import.
 
-Field numbers are those of `onnx.proto`. A message is its bytes.
+ONNX files are protocol buffers. The field numbers are defined in `onnx.proto`. A message is represented by its bytes.
 """
 
 import struct
@@ -19,7 +19,7 @@ _FLOAT, _INT, _STRING, _GRAPH, _INTS = 1, 2, 3, 5, 7
 
 
 def _number(value: int) -> bytes:
-    """Returns seven bits a byte, the lowest first; negative numbers count from 2^64."""
+    """Returns a number with seven bits per byte, the lowest first; 2^64 is added to negative numbers."""
     value %= 1 << 64
     found = bytearray()
     while value > 127:
@@ -53,19 +53,19 @@ def _attribute(name: str, value: object) -> bytes:
 def node_message(
     operator: str, inputs: Iterable[str], outputs: Iterable[str], attributes: Mapping[str, object], domain: str = ""
 ) -> bytes:
-    """A NodeProto: one operator. An attribute is a number, a text, several integers, or the bytes of a graph."""
+    """Returns a NodeProto, one operator; an attribute is a number, a text, several integers, or a graph as bytes."""
     named = [_part(1, name) for name in inputs] + [_part(2, name) for name in outputs] + [_part(4, operator)]
     return b"".join(named + [_part(5, _attribute(*pair)) for pair in attributes.items()]) + _part(7, domain)
 
 
 def tensor_message(name: str, value: np.ndarray) -> bytes:
-    """A TensorProto that holds its numbers."""
+    """Returns a TensorProto that contains its numbers."""
     kind = KINDS[_OF_NUMPY[value.dtype.str[1:]]]
     return _tensor(name, value.shape, kind) + _part(9, np.ascontiguousarray(value).tobytes())
 
 
 def external_message(name: str, shape: Iterable[int], kind: str, file: str, offset: int, length: int) -> bytes:
-    """A TensorProto whose numbers are in a file beside it, from a byte on."""
+    """Returns a TensorProto whose numbers are stored in another file, starting at a byte offset."""
     place = {"location": file, "offset": str(offset), "length": str(length)}
     entries = [_part(13, _part(1, key) + _part(2, value)) for key, value in place.items()]
     return _tensor(name, shape, KINDS[kind]) + b"".join(entries) + _integer(14, _EXTERNAL)
@@ -76,7 +76,7 @@ def _tensor(name: str, shape: Iterable[int], kind: int) -> bytes:
 
 
 def value_message(name: str, shape: Sequence[int | str] | None, kind: str) -> bytes:
-    """A ValueInfoProto: type and shape of an input or output; a size that varies is a name."""
+    """Returns a ValueInfoProto, the type and shape of an input or output; a variable size has a name."""
     found = _integer(1, KINDS[kind])
     if shape is not None:
         sizes = [_integer(1, size) if isinstance(size, int) else _part(2, size) for size in shape]
@@ -85,26 +85,26 @@ def value_message(name: str, shape: Sequence[int | str] | None, kind: str) -> by
 
 
 def graph_message(nodes: list[bytes], inputs: list[bytes], outputs: list[bytes], initializers: list[bytes]) -> bytes:
-    """A GraphProto."""
+    """Returns a GraphProto."""
     parts = (1, nodes), (5, initializers), (11, inputs), (12, outputs)
     return _part(2, "graph") + b"".join(_part(field, one) for field, some in parts for one in some)
 
 
 def model_message(graph: bytes) -> bytes:
-    """A ModelProto: a whole file."""
+    """Returns a ModelProto, which is the content of a file."""
     operators = [_part(1, domain) + _integer(2, number) for domain, number in (("", OPSET), (OWN_OPERATORS, 1))]
     return _integer(1, IR_VERSION) + _part(7, graph) + b"".join(_part(8, one) for one in operators)
 
 
 class Graph:
-    """A graph under construction: each method adds nodes and returns the name of their output.
+    """A graph under construction. Most methods add nodes and return the name of their output.
 
     Args:
-        around: The outer graph, where this one is the body of a loop in it.
+        around: The outer graph, if this graph is the body of a loop.
     """
 
     def __init__(self, around: "Graph | None" = None) -> None:
-        # Names inside a loop must differ from those around it.
+        # Names inside a loop must differ from names outside of it.
         self.prefix: str = "" if around is None else f"{around.prefix}{len(around.nodes)}_"
         self.nodes: list[bytes] = []
         self.inputs: list[bytes] = []
@@ -113,7 +113,7 @@ class Graph:
         self._kept: dict[object, str] = {}
 
     def input(self, name: str, shape: Shape | None, kind: str = "FLOAT", default: object = None) -> str:
-        """Adds an input of each run, with its default; in a loop's body, an input of each iteration."""
+        """Adds an input with an optional default. In the body of a loop, it is an input of each iteration."""
         name = self.prefix + name
         self.inputs.append(value_message(name, shape, kind))
         if default is not None:
@@ -121,23 +121,23 @@ class Graph:
         return name
 
     def output(self, name: str, value: str, shape: Shape, kind: str = "FLOAT") -> None:
-        """Names and describes an output."""
+        """Adds an output with a name, a shape and a type."""
         self.nodes.append(node_message("Identity", [value], [name], {}))
         self.outputs[name] = value_message(name, shape, kind)
 
     def constant(self, value: np.ndarray) -> str:
-        """Adds an array."""
+        """Adds a constant array."""
         name = f"{self.prefix}constant_{len(self.initializers)}"
         self.initializers.append(tensor_message(name, value))
         return name
 
     def number(self, *values: float) -> str:
-        """Adds a vector of integers, booleans or floats; equal ones share one copy."""
+        """Adds a constant vector of integers, booleans or floats; equal vectors share one copy."""
         value = _array(values)
         return self.once((values, value.dtype), lambda: self.constant(value))
 
     def scalar(self, value: float) -> str:
-        """Adds one number without a dimension."""
+        """Adds a constant number, which has no dimension."""
         number = _array(value)
         return self.once((value, number.dtype), lambda: self.constant(number))
 
@@ -146,49 +146,49 @@ class Graph:
         return self.outputs_of(operator, *inputs, outputs=1, domain=domain, **attributes)[0]
 
     def own(self, operator: str, *inputs: str, **attributes: object) -> str:
-        """Adds one node of ONNX Runtime's own operators."""
+        """Adds one node with one of ONNX Runtime's own operators."""
         return self.node(operator, *inputs, domain=OWN_OPERATORS, **attributes)
 
     def outputs_of(
         self, operator: str, *inputs: str, outputs: int, domain: str = "", **attributes: object
     ) -> list[str]:
-        """Adds one node of several outputs; returns their names."""
+        """Adds one node with several outputs; returns their names."""
         names = [f"{self.prefix}{operator}_{len(self.nodes)}_{number}" for number in range(outputs)]
         self.nodes.append(node_message(operator, inputs, names, attributes, domain))
         return names
 
     def loop(self, rounds: str, body: "Graph", first: list[str], results: list[str]) -> list[str]:
-        """Repeats another graph, whose own inputs are the iteration number, a boolean, and `first`.
+        """Adds a loop over another graph, whose inputs are the iteration number, a boolean, and further values.
 
         Args:
             rounds: Maximum number of iterations.
-            body: The graph of one iteration; it may use values of this graph.
-            first: Inputs of the first iteration; each later one gets the outputs of the iteration before.
+            body: The graph of one iteration, which may use values of this graph.
+            first: The further values for the first iteration; each iteration returns them for the next.
             results: Outputs of an iteration: whether to continue, values for the next one, and values to collect.
 
         Returns:
-            The values that the last iteration leaves, and the collected values of all, along a first dimension.
+            The values after the last iteration, and the values collected in all iterations, along a first dimension.
         """
         graph = body.finished(results)
         return self.outputs_of("Loop", rounds, self.scalar(True), *first, outputs=len(results) - 1, body=graph)
 
     def cast(self, x: str, kind: str) -> str:
-        """Casts to another type."""
+        """Casts a value to another type."""
         return self.node("Cast", x, to=KINDS[kind])
 
     def finished(self, results: list[str]) -> bytes:
-        """Returns the graph as a message; only outputs of the whole have a type and a shape."""
+        """Returns the graph as a message; only the outputs of the outermost graph have a type and a shape."""
         outputs = [self.outputs.get(name) or _part(1, name) for name in results]
         return graph_message(self.nodes, self.inputs, outputs, self.initializers)
 
     def once(self, key: object, write: Callable[[], str]) -> str:
-        """Returns the name of a part that is written on first use."""
+        """Returns the name of a value, which is added on first use."""
         if key not in self._kept:
             self._kept[key] = write()
         return self._kept[key]
 
 
 def _array(value: object) -> np.ndarray:
-    """Returns integers and booleans in their own type, and floats in float32."""
+    """Returns an array; floats are converted to float32."""
     array = np.asarray(value)
     return array.astype(np.float32) if array.dtype == np.float64 else array

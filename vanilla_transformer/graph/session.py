@@ -1,4 +1,4 @@
-"""A model that translates tokens in ONNX Runtime, by its graph."""
+"""Translation of tokens by an ONNX graph in ONNX Runtime."""
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
@@ -17,35 +17,33 @@ from vanilla_transformer.graph.transformer import Stored
 from vanilla_transformer.graph.weights import NUMPY, in_float32, read, rounded, stored_weights
 from vanilla_transformer.machine import own_threads
 
-# Width from which 8 bits are faster: below, rounding a row takes as long as is saved in its product.
+# The d_model from which on 8 bits are faster. Below, quantizing a row takes as long as its multiplication saves.
 INT8_FROM_WIDTH = 256
-# Parameters up to which one thread is as fast as several: what they save on small products they lose waiting.
+# The number of parameters up to which one thread is as fast as several, because threads would wait for each other.
 MAX_PARAMETERS_OF_ONE_THREAD = 1 << 24
 _KINDS = {np.dtype(kind): name for name, kind in NUMPY.items()}
 
 
 class Found(NamedTuple):
-    """A hypothesis: its tokens, with the end, and its log-probability over the length penalty, if it is known."""
+    """A hypothesis: its tokens, the end token included, and its log-probability divided by the length penalty."""
 
     tokens: list[int]
-    score: float | None
+    score: float | None  # None for greedy search by `generate`.
 
 
 class Session:
-    """The graph of a model with its weights, which it holds, and the settings of its search.
-
-    It may be used by several threads at once.
+    """The ONNX graph of a model and its search, with a copy of the weights. Several threads may use it at once.
 
     Args:
         config: The configuration, as in `config.json`.
-        weights: By their names, in float32, float16, or bfloat16 as 16-bit integers.
+        weights: The weights and their names, in float32, in float16, or in bfloat16 as 16-bit integers.
         settings: The settings of the search.
-        precision: `float32`, `int8`, or `auto`, the faster of the two for one sentence.
+        precision: `float32`, `int8`, or `auto` for the faster of the two for one sentence.
 
     Attributes:
-        side_by_side: Number of calls that are best made at a time.
+        side_by_side: The best number of simultaneous calls.
         precision: `float32` or `int8`.
-        vocab_size: Entries of the vocabulary.
+        vocab_size: The size of the vocabulary.
     """
 
     device = "cpu"
@@ -70,7 +68,7 @@ class Session:
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = 1 if is_small else own_threads()
         options.inter_op_num_threads, options.log_severity_level = 1, 3
-        # Its lock costs a small model a seventh of its time; a large one asks for pages so large that it pays.
+        # The arena's lock costs a small model a seventh of its time. A large model allocates so much that it pays off.
         options.enable_cpu_mem_arena = not is_small
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
         self._held = [
@@ -81,7 +79,7 @@ class Session:
         self._session = onnxruntime.InferenceSession(graph, options, providers=["CPUExecutionProvider"])
 
     def search(self, rows: Sequence[Sequence[int]]) -> list[list[Found]]:
-        """Returns the best hypotheses of each row of source tokens."""
+        """Returns the best hypotheses for the source tokens of each sentence."""
         longest = max(map(len, rows))
         tokens = np.full((len(rows), longest), self.padding, np.int64)
         mask = np.zeros((len(rows), longest), np.int64)
@@ -95,14 +93,15 @@ class Session:
 
 
 def open_session(directory: Path, call: Json, precision: str) -> Session:
-    """Returns the session of a model directory, which no library but ONNX Runtime reads.
+    """Returns the session of a model directory, which is read without torch and transformers.
 
     Args:
-        call: Settings of the search, as arguments of `generate`; others are the model's own.
+        directory: The model directory.
+        call: Settings of the search, as arguments of `generate`; the model's own settings apply to all others.
         precision: `float32`, `int8` or `auto`.
 
     Raises:
-        ModelError: There is something that the graph does not know, or the files are not those of a model.
+        ModelError: The ONNX graph does not support the model or a setting, or the files are damaged.
     """
     try:
         config, stored, settings = read_model(directory, call)
@@ -114,7 +113,7 @@ def open_session(directory: Path, call: Json, precision: str) -> Session:
 
 
 def read_model(directory: Path, call: Json) -> tuple[Json, dict[str, Stored], Settings]:
-    """Returns the configuration, the places of the weights and the settings of a model directory that is known."""
+    """Returns the configuration, the weights' positions and the settings of a directory; see `open_session`."""
     files = directory / "config.json", directory / "generation_config.json"
     config, own = (json.loads(file.read_text(encoding="utf-8")) for file in files)
     stored = stored_weights(directory)
@@ -125,7 +124,7 @@ def read_model(directory: Path, call: Json) -> tuple[Json, dict[str, Stored], Se
 
 
 def finite(weights: Iterable[tuple[str, np.ndarray]]) -> Iterator[tuple[str, np.ndarray]]:
-    """Yields the weights; raises ModelError at one that holds NaN or infinity."""
+    """Yields the weights; raises ModelError if one contains NaN or infinity."""
     for name, weight in weights:
         numbers = in_float32(weight).ravel()
         if not np.isfinite(np.dot(numbers, numbers)):

@@ -39,21 +39,12 @@ _FOLLOWED = words(
     "length_penalty_type max_length max_length_beyond_source max_new_tokens min_length min_new_tokens num_beams "
     "num_return_sequences pad_token_id renormalize_logits suppress_tokens"
 )
-# Values that have no effect, in addition to None and to the value in the model's configuration.
+# Values that have no effect, in addition to None and to the value in the model's configuration. False equals 0.
 _NEUTRAL: dict[str, object] = {
-    "begin_suppress_tokens": [],
-    "diversity_penalty": 0.0,
-    "do_sample": False,
-    "encoder_no_repeat_ngram_size": 0,
-    "encoder_repetition_penalty": 1.0,
-    "guidance_scale": 1.0,
-    "min_length": 0,
-    "min_new_tokens": 0,
-    "no_repeat_ngram_size": 0,
-    "num_beam_groups": 1,
-    "remove_invalid_values": False,
-    "repetition_penalty": 1.0,
-    "suppress_tokens": [],
+    **dict.fromkeys(words("begin_suppress_tokens suppress_tokens"), []),
+    **dict.fromkeys(words("do_sample diversity_penalty min_length min_new_tokens remove_invalid_values"), 0),
+    **dict.fromkeys(words("encoder_no_repeat_ngram_size no_repeat_ngram_size"), 0),
+    **dict.fromkeys(words("encoder_repetition_penalty guidance_scale num_beam_groups repetition_penalty"), 1),
 }
 # Settings that never change the hypotheses, because they only affect sampling, an assistant model, or what `generate`
 # returns in addition to the hypotheses.

@@ -1,7 +1,8 @@
-"""The encoder-decoder as an ONNX graph, on weights that stay in their file.
+"""The encoder-decoder as an ONNX graph, whose weights are stored in another file.
 
-Shapes in names: N sentences · R tokens of each that are computed together: all of a source, or the newest of each
-hypothesis · S source · L keys · W hypotheses of a sentence · D d_model · H heads · K d_k · V vocabulary.
+Shapes in names: N sentences · R tokens per sentence that are computed together, which are all tokens of a source or
+the newest token of each hypothesis · S source · L keys · W hypotheses per sentence · D d_model · H heads · K d_k ·
+V vocabulary.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,12 +16,12 @@ from vanilla_transformer.graph.supported import ACTIVATIONS
 
 _ENDLESS = 1 << 31
 LOWEST = float(np.finfo(np.float32).min)
-# After the name of a weight in 8 bits, that of what 1 stands for in each of its rows.
+# The name of an 8-bit matrix plus this suffix is the name of its scales, one per row: the number that 1 represents.
 SCALES = ".scales"
 
 
 class Stored(NamedTuple):
-    """Where a weight lies: its shape, its type, and its place in bytes in a file beside the graph."""
+    """Where a weight is stored: its shape, its type, and its position in a file in bytes."""
 
     shape: tuple[int, ...]
     kind: str
@@ -32,15 +33,15 @@ class Stored(NamedTuple):
 class TransformerGraph(Graph):
     """The graph of a model, or of the body of a loop in it; inputs and outputs of layers are (N, R, D).
 
-    What is done to weights alone, such as joining the projections to queries, keys and values, is computed once, when
-    the graph is loaded.
+    Computations that only involve weights are done once, when the graph is loaded. An example is joining the
+    projections to queries, keys and values.
 
     Args:
         config: The configuration of a model, as in its `config.json`.
-        weights: Its weights by their names. Products by those in INT8 have a scale for each output, and one for each
-            row of activations, so that no row depends on its neighbours.
-        settings: The settings of its search.
-        around: The outer graph, where this one is the body of a loop in it.
+        weights: Where each weight is stored, by its name. A matrix multiplication with an INT8 weight has one scale
+            per output and one scale per row of activations, so that no row depends on its neighbours.
+        settings: The settings of the search.
+        around: The outer graph, if this graph is the body of a loop.
     """
 
     def __init__(
@@ -53,7 +54,7 @@ class TransformerGraph(Graph):
         super().__init__(around)
         self.config, self.weights, self.settings = config, weights, settings
         self.outermost: TransformerGraph = self if around is None else around.outermost
-        # Where weights are prepared: the graph around a loop, since they are packed only for the loop right inside it.
+        # The graph in which weights are prepared. ONNX Runtime packs weights only for a loop directly inside of it.
         self.home: TransformerGraph = self if around is None or around.outermost is around else around.home
         self.heads: int = config["num_heads"]
         self.head_width: int = config["d_k"]
@@ -72,11 +73,11 @@ class TransformerGraph(Graph):
         self.lm_head = self.source_embedding if tied else "lm_head.weight"
 
     def body(self) -> "TransformerGraph":
-        """Returns the body of a loop in this graph."""
+        """Returns a new graph, for the body of a loop in this graph."""
         return TransformerGraph(self.config, self.weights, self.settings, self)
 
     def weight(self, name: str) -> str:
-        """Returns a weight of the file, in float32 or int8."""
+        """Returns a stored weight, in float32 or int8."""
         return self.outermost.once(("weight", name), lambda: self.outermost._stored(name))
 
     def _stored(self, name: str) -> str:
@@ -85,14 +86,14 @@ class TransformerGraph(Graph):
         return name if stored.kind in ("FLOAT", "INT8") else self.cast(name, "FLOAT")
 
     def unchanged(self, file: str, header: np.ndarray) -> str:
-        """Tells whether a file begins with these bytes."""
+        """Returns True if a file begins with these bytes."""
         name = f"header of {file}"
         self.initializers.append(external_message(name, header.shape, "UINT8", file, 0, len(header)))
         pair = (self.cast(part, "INT32") for part in (name, self.constant(header)))
         return self.cast(self.node("ReduceMin", self.cast(self.node("Equal", *pair), "INT32"), keepdims=0), "BOOL")
 
     def linear(self, x: str, *names: str) -> str:
-        """xWᵀ + b, (N, R, D), of one linear layer, or of several side by side."""
+        """Returns xWᵀ + b of one linear layer, or of several layers, joined along the last axis, (N, R, D)."""
         weights, scales, biases = (
             [f"{name}.{part}" for name in names if f"{name}.{part}" in self.weights]
             for part in ("weight", f"weight{SCALES}", "bias")
@@ -102,19 +103,19 @@ class TransformerGraph(Graph):
         return self.node("Add", outputs, bias) if bias else outputs
 
     def product(self, x: str, matrix: str, scales: str = "") -> str:
-        """xWᵀ, (N, R, D): in float32, or in 8 bits where the matrix has scales."""
+        """Returns xWᵀ, computed in float32, or in 8 bits if the matrix has scales, (N, R, D)."""
         home = self.home
         turned = home.once((matrix, "turned"), lambda: home.node("Transpose", matrix, perm=[1, 0]))
         if not scales:
             return self.node("MatMul", x, turned)
-        # A row of zeros is divided by zero, and multiplied by it in the end.
+        # A row of zeros is first divided by zero and finally multiplied by zero.
         largest = self.node("ReduceMax", self.node("Abs", x), self.number(-1), keepdims=1)
         step, zero = home.scalar(1 / 127), home.once("zero", lambda: home.constant(np.array(128, np.uint8)))
         rows = self.node("QuantizeLinear", self.node("Div", x, largest), step, zero)
         return self.node("Mul", self.own("MatMulIntegerToFloat", rows, turned, step, scales, zero), largest)
 
     def _joined(self, names: Sequence[str]) -> str:
-        """Joins weights along their first axis, once."""
+        """Returns weights joined along their first axis; equal requests share one result."""
 
         def join() -> str:
             parts = [self.weight(name) for name in names]
@@ -143,11 +144,12 @@ class TransformerGraph(Graph):
 
         Args:
             x: The newest token of each hypothesis.
-            past: Keys and values, (N, H, L, K), to which those of the tokens are added.
-            bias: Added to the attention scores, (N, 1, R, L + R); "" where each token attends to all.
+            layer: The name of the layer.
+            past: Keys and values of earlier tokens, (N, H, L, K).
+            bias: Added to the attention scores, (N, 1, R, L + R); "" if each token attends to all earlier tokens.
 
         Returns:
-            The states of the tokens, and the keys and values including theirs.
+            The states of the tokens, and the keys and values of the earlier and the newest tokens.
         """
         parts = self.outputs_of("Split", self._projected(x, layer), outputs=3, axis=-1, num_outputs=3)
         inputs = *parts, "", "", bias, *past
@@ -160,7 +162,7 @@ class TransformerGraph(Graph):
         return self.linear(x, *(f"{layer}.self_attention.{part}_proj" for part in "qkv"))
 
     def keys_and_values(self, x: str, layers: Iterable[str]) -> list[list[str]]:
-        """Maps the encoder's output to the keys and values of the source for each decoder layer, (N, H, S, K)."""
+        """Converts the encoder's output to keys and values for each decoder layer, (N, H, S, K)."""
         found = []
         for layer in layers:
             names = [f"{layer}.cross_attention.{part}_proj" for part in "kv"]
@@ -189,13 +191,13 @@ class TransformerGraph(Graph):
         return self._sublayer(x, self.linear(attended, f"{name}.out_proj"), f"{name}_norm")
 
     def _sublayer(self, x: str, outputs: str, norm: str) -> str:
-        """LayerNorm(x + Sublayer(x))."""
+        """Returns LayerNorm(x + Sublayer(x))."""
         weights = self.weight(f"{norm}.weight"), self.weight(f"{norm}.bias")
         epsilon = float(self.config["layer_norm_eps"])
         return self.node("LayerNormalization", self.node("Add", x, outputs), *weights, epsilon=epsilon)
 
     def limits(self, mask_NS: str, beyond: str, max_new_tokens: str) -> str:
-        """Returns the tokens that a hypothesis of each sentence may have, (N, 1)."""
+        """Returns the maximum number of tokens per hypothesis, (N, 1)."""
         source_N1 = self.cast(self.node("ReduceSum", mask_NS, self.number(1), keepdims=1), "INT64")
         is_given = self.node("Greater", max_new_tokens, self.number(0))
         lengths_N1 = self.node("Where", is_given, max_new_tokens, self.node("Add", source_N1, beyond))
@@ -206,7 +208,7 @@ class TransformerGraph(Graph):
         """Section 3.5: the encodings of successive positions, (positions, D)."""
         if self.settings.max_positions is not None:
             learned = self.weight(f"model.{stack}.positional_encoding.learned.weight")
-            # A block may go on beyond the last position, which no sentence reaches.
+            # The last block may have steps beyond the last position, which no sentence uses.
             return self.node("Gather", learned, self.node("Min", places, self.scalar(self.settings.max_positions - 1)))
         width, outermost = self.config["d_model"], self.outermost
         exponents = np.arange(0, width, 2, dtype=np.float32) / np.float32(width)
@@ -216,7 +218,7 @@ class TransformerGraph(Graph):
         return self.node("Reshape", self.node("Concat", *pairs, axis=2), self.number(0, width))
 
     def read(self, tokens_NS: str, mask_NS: str) -> list[list[str]]:
-        """Adds the encoder; returns each decoder layer's keys and values of its output. The mask is 32-bit."""
+        """Adds the encoder; returns the keys and values of its output for each decoder layer. The mask is in int32."""
         length = self.node("Squeeze", self.node("Shape", tokens_NS, start=1), self.number(0))
         places_S = self.node("Range", self.scalar(0), length, self.scalar(1))
         places_NS = self.node("CumSum", mask_NS, self.scalar(1), exclusive=1)

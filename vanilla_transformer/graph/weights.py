@@ -1,4 +1,4 @@
-"""The weights of a model directory, where they lie in its `model.safetensors`."""
+"""Reads the weights of a model directory from `model.safetensors`, and quantizes them to 8 bits."""
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
@@ -12,15 +12,15 @@ from vanilla_transformer.graph.transformer import SCALES, Stored
 WEIGHTS = "model.safetensors"
 _KINDS = {"F32": "FLOAT", "F16": "FLOAT16", "BF16": "BFLOAT16", "I8": "INT8"}
 NUMPY = {"FLOAT": np.float32, "FLOAT16": np.float16, "BFLOAT16": np.uint16, "INT8": np.int8}
-# Of a matrix, rounded at a time.
+# The number of rows of a matrix that are quantized at a time.
 _ROWS = 4096
 
 
 def stored_weights(directory: Path) -> dict[str, Stored]:
-    """Returns the place of each weight of a model directory.
+    """Returns where each weight of a model directory is stored.
 
     Raises:
-        OSError, ValueError: There is no such file, or it is damaged or holds numbers of other types.
+        OSError, ValueError: The file is missing or damaged, or contains numbers of another type.
     """
     start, header = read_header(directory / WEIGHTS)
     size = (directory / WEIGHTS).stat().st_size
@@ -36,14 +36,14 @@ def stored_weights(directory: Path) -> dict[str, Stored]:
 
 
 def read_header(path: Path) -> tuple[int, dict[str, dict]]:
-    """Returns the byte at which the numbers of a file begin, and what its header says of them."""
+    """Returns the position of the first number in a file, in bytes, and the header of the file."""
     with path.open("rb") as file:
         length = int.from_bytes(file.read(8), "little")
         return 8 + length, json.loads(file.read(min(length, path.stat().st_size)))
 
 
 def read(directory: Path, weights: Mapping[str, Stored]) -> Iterator[tuple[str, np.ndarray]]:
-    """Yields weights by their names; bfloat16 comes as 16-bit integers."""
+    """Yields weights and their names; bfloat16 is returned as 16-bit integers."""
     for name, stored in weights.items():
         count = int(np.prod(stored.shape))
         numbers = np.fromfile(directory / stored.file, NUMPY[stored.kind], count, offset=stored.offset)
@@ -51,9 +51,9 @@ def read(directory: Path, weights: Mapping[str, Stored]) -> Iterator[tuple[str, 
 
 
 def rounded(config: Json, weights: Iterable[tuple[str, np.ndarray]]) -> Iterator[tuple[str, np.ndarray]]:
-    """Yields weights with the matrices of products rounded to 7 bits, and the scales of their rows.
+    """Yields weights, with the operands of matrix multiplications quantized to 7 bits, and the scales of their rows.
 
-    Without VNNI, sums of 8-bit weights would overflow the 16 bits that pairs are added in.
+    On CPUs without VNNI, pairs of products are added in 16 bits, which would overflow with weights of 8 bits.
     """
     tables = () if config["tie_word_embeddings"] else ("model.shared.weight", "model.decoder.embed_tokens.weight")
     for name, weight in weights:
@@ -71,7 +71,7 @@ def rounded(config: Json, weights: Iterable[tuple[str, np.ndarray]]) -> Iterator
 
 
 def in_float32(weight: np.ndarray) -> np.ndarray:
-    """Returns a weight of any type in float32."""
-    if weight.dtype == np.uint16:  # bfloat16 is the first half of float32.
+    """Returns a weight of any type as float32."""
+    if weight.dtype == np.uint16:  # bfloat16 is the upper half of float32.
         return (weight.astype(np.uint32) << 16).view(np.float32)
     return weight.astype(np.float32)

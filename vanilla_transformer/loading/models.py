@@ -29,7 +29,7 @@ from vanilla_transformer.registration import is_known, model_class
 
 logger = transformers_logging.get_logger(__name__)
 
-# Weights with their index; the first that there are count.
+# Files of weights and their index, in order of preference.
 _WEIGHTS = ("model*.safetensors*", "pytorch_model*.bin*")
 
 
@@ -43,10 +43,10 @@ def load_model(
     """Loads model and tokenizer from a directory or the Hub, by default in float32 on the best device available.
 
     Args:
-        translates: Whether to refuse models of the package that do not translate.
+        translates: Whether to reject models of the package that do not translate.
 
     Raises:
-        ModelError: There is no model of that name, or its files are damaged, or do not fit together.
+        ModelError: There is no model of that name, its files are damaged, or they do not match.
     """
     path = os.fspath(path)
     try:
@@ -66,16 +66,16 @@ def load_model(
 
 
 def move(model: Any, device: str | torch.device) -> Any:
-    """Moves a model, and ties its weights again: some kinds of device make a new weight wherever one is used."""
+    """Moves a model and ties its weights again, because some types of devices copy a shared weight for each use."""
     model = model.to(device)
     model.tie_weights()
     return model
 
 
 def _search_problem(settings: GenerationConfig, vocabulary: int, tokens: int) -> str | None:
-    """Explains why a search with these settings would not start, not end or not be understood, or None."""
+    """Returns why a search with these settings would fail or never end; None if there is no problem."""
     if tokens > vocabulary:
-        return f"its tokenizer has {tokens:,} entries and its embedding {vocabulary:,}"
+        return f"its tokenizer has {tokens:,} tokens, but its embedding has {vocabulary:,}"
     for name in ("decoder_start_token_id", "eos_token_id"):
         value = getattr(settings, name)
         ids = value if isinstance(value, list) else [value]
@@ -84,7 +84,7 @@ def _search_problem(settings: GenerationConfig, vocabulary: int, tokens: int) ->
     limits = [getattr(settings, name, None) for name in LENGTH_LIMITS]
     given = [limit for limit in limits if limit is not None]
     if not given or any(type(limit) is not int for limit in given):
-        return "its generation_config.json gives no limit of length as a whole number: max_length_beyond_source"
+        return "its generation_config.json limits the length by no whole number, such as max_length_beyond_source"
     try:
         check_search(num_beams=settings.num_beams, length_penalty=settings.length_penalty)
     except RecipeError as error:
@@ -112,7 +112,7 @@ def load_weights_and_config(path: str | Path, dtype: torch.dtype, *, translates:
 
 
 def _load_weights(path: str | Path, config: PreTrainedConfig, dtype: torch.dtype, loader: Any) -> PreTrainedModel:
-    """Loads the model of a configuration; refuses missing weights, surplus ones, other shapes and NaN."""
+    """Loads the model of a configuration; rejects missing weights, surplus weights, other shapes and NaN."""
     ours = is_known(config)
     for name in ("pad_token_id", "decoder_start_token_id"):
         number = getattr(config, name, None)
@@ -127,11 +127,11 @@ def _load_weights(path: str | Path, config: PreTrainedConfig, dtype: torch.dtype
             break
     with readable(path):
         if (directory / "generation_config.json").is_file():
-            GenerationConfig.from_pretrained(directory)  # The model silently ignores one that cannot be read.
+            GenerationConfig.from_pretrained(directory)  # The model silently ignores a damaged file.
         model, report = load_reported(loader, directory, config, dtype)
     problems = [
         *(f"{name} is missing" for name in sorted(report["missing_keys"])),
-        # Models of other types have meaningless surplus weights, such as tables of positions.
+        # In models of other types, surplus weights have no effect, such as tables of positions.
         *(f"{name} is left over" for name in sorted(report["unexpected_keys"]) if ours),
         *(f"{name} is {tuple(one)} and not {tuple(other)}" for name, one, other in sorted(report["mismatched_keys"])),
     ]
@@ -145,10 +145,10 @@ def _load_weights(path: str | Path, config: PreTrainedConfig, dtype: torch.dtype
 
 
 def load_config(path: str | Path, *, its_weights: bool = True) -> Any:
-    """Loads the configuration of a model of any family of the package from a directory or the Hub.
+    """Loads the configuration of a model of any type of the package, from a directory or the Hub.
 
     Args:
-        its_weights: Whether weights beside it must match it.
+        its_weights: Whether the weights in the same directory must match the configuration.
 
     Raises:
         ModelError: There is no model of that name, it is damaged or of another type, or its weights do not match it.
@@ -171,7 +171,7 @@ def saved_config(path: str | Path) -> PreTrainedConfig:
     attention = config._attn_implementation
     if attention not in (None, "eager", *ALL_ATTENTION_FUNCTIONS):
         raise ModelError(
-            f"{path}: config.json asks for the attention {attention!r}, which may be any code: leave it out."
+            f"{path}: config.json requests the attention {attention!r}, which could run any code: remove it."
         )
     return config
 

@@ -13,7 +13,7 @@ from vanilla_transformer.atomic_files import atomic_directory
 from vanilla_transformer.cost import training_flops
 from vanilla_transformer.evaluation import Score
 from vanilla_transformer.evaluation.corpora import count_texts, sample_texts
-from vanilla_transformer.graph.beside import renew
+from vanilla_transformer.graph.onnx_file import renew
 from vanilla_transformer.loading.models import quiet_library
 from vanilla_transformer.progress import progress_bar
 from vanilla_transformer.tasks import task_for

@@ -17,7 +17,7 @@ from vanilla_transformer.atomic_files import atomic_write_text
 from vanilla_transformer.data.sources import CMUDICT, CorpusSpec, table_suffix
 from vanilla_transformer.errors import PushError
 from vanilla_transformer.evaluation.metrics import Score
-from vanilla_transformer.graph.beside import CLIENT, NAME
+from vanilla_transformer.graph.onnx_file import CLIENT, NAME
 from vanilla_transformer.recipe.reading import load_recipe
 from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.tasks import Task, task_of_model

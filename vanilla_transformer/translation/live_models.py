@@ -1,4 +1,4 @@
-"""Translating with models that torch has loaded: by the graph of their weights, or by their own `generate`."""
+"""Translation with models that torch has loaded, by an ONNX graph of their weights or by their own `generate`."""
 
 import logging
 from collections.abc import Iterator, Sequence
@@ -101,10 +101,10 @@ def live_search(
     logged: bool = False,
     **settings: Any,
 ) -> tuple[Session | GenerateSearch, LibraryTokenizer]:
-    """Returns the fastest search of a loaded model, which is moved to the device, if there is one, and its tokens.
+    """Returns the fastest search for a loaded model and the tokenizer; moves the model to the device, if given.
 
-    The graph takes the weights that the model has now; what it does not know is decoded with live weights, and the
-    reason is logged, unless it has been.
+    The ONNX graph copies the model's current weights. If it does not support the model or the settings, the model
+    itself decodes, and the reason is logged unless `logged` is True.
     """
     if not getattr(model.config, "is_encoder_decoder", True):
         raise ValueError(
@@ -116,11 +116,12 @@ def live_search(
             move(member, device)
     try:
         return _session(model, precision, settings), LibraryTokenizer(tokenizer)
-    except ModelError as unknown:
+    except ModelError as unsupported:
         if precision == "int8":
-            raise ValueError(f"8-bit weights cannot be combined with {unknown}: leave one of them out.") from unknown
+            raise ValueError(f"8-bit quantization cannot be combined with {unsupported}: omit one.") from unsupported
         if not logged:
-            logger.info("%s decodes itself, because the graph does not know %s.", type(model).__name__, unknown)
+            name = type(model).__name__
+            logger.info("%s.generate is used, because the ONNX graph does not support %s.", name, unsupported)
     given = {name: one for name, one in settings.items() if one is not None}
     return GenerateSearch(model, tokenizer, **given), LibraryTokenizer(tokenizer)
 

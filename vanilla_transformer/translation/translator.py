@@ -35,7 +35,7 @@ BATCH_TOKENS = {"cpu": 2048, "accelerator": 16384}
 CHUNK_LINES = {"cpu": 2000, "accelerator": 8000}
 # Limit on a chunk of any number of lines: splitting text into sub-words takes a hundred times its size.
 _CHUNK_CHARACTERS = 1 << 20
-# What the graph reads of a model of the Hub.
+# The files of a model on the Hub that the ONNX graph needs.
 _FILES = ("config.json", "generation_config.json", "tokenizer*.json", "model.safetensors")
 # Larger batches have a multiple of this many rows.
 _ROWS = 8
@@ -86,9 +86,9 @@ class TranslationResult:
 class Translator:
     """Translates text with the weights that the model has when the translator is made.
 
-    On a processor it runs the paper's search as one graph in ONNX Runtime, without torch where the model is a
-    directory; models and settings that the graph does not know are decoded by the model's own `generate`. Several
-    threads may use it at once::
+    On a CPU, the paper's search runs as one ONNX graph in ONNX Runtime. If the model is a directory, torch is not
+    loaded. If the ONNX graph does not support the model or a setting, the model's own `generate` is used. Several
+    threads may use a translator at once::
 
         translator = Translator("my-model")
         translator("A dog runs.").text
@@ -293,10 +293,10 @@ def _open_search(models: Sequence[str], *, precision: str, device: str | None, *
                 raise ModelError("its tokenizer")
             session = open_session(path, settings, precision)
             if len(tokenizer) > session.vocab_size:
-                raise ModelError(f"a tokenizer of {len(tokenizer):,} entries")
+                raise ModelError(f"a tokenizer with {len(tokenizer):,} tokens")
             return session, tokenizer
-        except ModelError as unknown:
-            logger.info("%s is read by transformers, because the graph does not know %s.", models[0], unknown)
+        except ModelError as reason:
+            logger.info("%s is loaded by transformers, because the ONNX graph does not support %s.", models[0], reason)
             logged = True
     from vanilla_transformer.translation.live_models import load_search
 

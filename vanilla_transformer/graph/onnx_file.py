@@ -1,4 +1,4 @@
-"""`translate.onnx` beside `model.safetensors`: the whole search, as a file that points at weights and holds none."""
+"""The file `translate.onnx` of a model directory: the whole search, with the weights in `model.safetensors`."""
 
 from pathlib import Path
 
@@ -23,14 +23,14 @@ print(tokenizer.decode(sequences[0, 0, : lengths[0, 0]]), scores[0, 0])
 """
 
 
-def write_beside(directory: Path) -> Settings:
+def write_onnx_file(directory: Path) -> Settings:
     """Writes `translate.onnx` into a model directory; returns the settings that are its defaults.
 
-    Its places in the file of weights are those of now. In one of another layout it finds no hypothesis; ONNX
-    Runtime does not load it beside a smaller one, such as weights in float16 instead of float32.
+    The file refers to positions in the current file of weights. If that file is replaced by one with another layout,
+    the ONNX graph finds no hypothesis. If the new file is smaller, ONNX Runtime does not load the ONNX graph.
 
     Raises:
-        ModelError: There is something in the model or its settings that the graph does not know.
+        ModelError: The ONNX graph does not support the model or its settings.
     """
     config, stored, settings = read_model(directory, {})
     length, _ = read_header(directory / WEIGHTS)
@@ -41,9 +41,9 @@ def write_beside(directory: Path) -> Settings:
 
 
 def renew(directory: Path) -> str | None:
-    """Writes `translate.onnx` anew, or takes it away where the model has none; returns the reason why it has none."""
+    """Rewrites `translate.onnx`, or deletes it if the model is not supported, and returns the reason."""
     try:
-        write_beside(directory)
+        write_onnx_file(directory)
     except (OSError, ValueError, KeyError) as error:
         (directory / NAME).unlink(missing_ok=True)
         return str(error)
