@@ -12,8 +12,7 @@ from small_models import CONFIGS, ENCODERS, on_meta, random_model, save_translat
 from vanilla_transformer import VanillaTransformerConfig, VanillaTransformerForConditionalGeneration
 from vanilla_transformer.cli import main
 from vanilla_transformer.cost import training_flops
-from vanilla_transformer.inspection.paper_tables import MILLIONS_OF_PARAMETERS, VOCABULARY_SIZES
-from vanilla_transformer.inspection.parameters import count_parameters
+from vanilla_transformer.inspection.sizes import MILLIONS_OF_PARAMETERS, VOCABULARY_SIZES, count_parameters
 
 LOW, HIGH = VOCABULARY_SIZES
 

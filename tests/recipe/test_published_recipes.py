@@ -19,7 +19,7 @@ from vanilla_transformer.cli.train import Train
 from vanilla_transformer.data.batching import StepPlan, share
 from vanilla_transformer.errors import RecipeError
 from vanilla_transformer.evaluation import check_names
-from vanilla_transformer.inspection.parameters import count_parameters
+from vanilla_transformer.inspection.sizes import count_parameters
 from vanilla_transformer.recipe.defaults import CorpusFacts, DeviceFacts, choose_vocab_size, resolve
 from vanilla_transformer.recipe.reading import load_recipe, shipped_recipes
 from vanilla_transformer.tasks import get_task

@@ -12,10 +12,10 @@ from transformers import pipeline
 
 from vanilla_transformer import RecurrentEncoderDecoderForConditionalGeneration
 from vanilla_transformer.cli import main
+from vanilla_transformer.cost import training_flops
 from vanilla_transformer.errors import RecipeError
 from vanilla_transformer.recipe.reading import load_recipe
 from vanilla_transformer.recipe.schema import Recipe
-from vanilla_transformer.recurrent.cost import training_flops
 from vanilla_transformer.tasks import task_for
 from vanilla_transformer.training.loop import train
 

@@ -14,7 +14,7 @@ from vanilla_transformer.options import OptionalCount
 _SIZES = (
     *("vocab_size", "d_model", "d_ff", "num_heads", "d_k", "d_v", "encoder_layers", "decoder_layers"),
     *("dropout", "label_smoothing", "positional_encoding"),
-    # Of recurrent models.
+    # Only recurrent models have these.
     *("num_layers", "cell", "attention", "attention_window", "input_feeding", "bidirectional"),
 )
 
@@ -23,7 +23,7 @@ _SIZES = (
 class Info:
     """Show the parameters and the training FLOPs of a preset or a model, compared with the paper.
 
-    The weights in a model directory are checked.
+    If MODEL is a directory with weights, the command also checks that they can be loaded.
     """
 
     #: Preset (tiny, small, base, big, or a row of Table 3), model directory or Hub id.
@@ -34,10 +34,13 @@ class Info:
     json: Flag = False
 
     def run(self) -> None:
-        """Prints the sizes, their cost, and why the paper's figures differ."""
-        from vanilla_transformer.inspection.info_page import info_page
-        from vanilla_transformer.inspection.paper_tables import MILLIONS_OF_PARAMETERS, training_cost
-        from vanilla_transformer.inspection.parameters import count_parameters
+        """Prints the sizes, the training cost, and why the paper's numbers differ."""
+        from vanilla_transformer.inspection.sizes import (
+            MILLIONS_OF_PARAMETERS,
+            count_parameters,
+            info_page,
+            training_cost,
+        )
         from vanilla_transformer.loading.models import load_config
         from vanilla_transformer.model.configuration_vanilla_transformer import VanillaTransformerConfig
 
