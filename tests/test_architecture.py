@@ -1,9 +1,7 @@
 """The house: who imports whom, what ships to the Hub, where the paper's sections stand."""
 
 import ast
-import os
 import re
-import shutil
 import subprocess
 import sys
 from functools import cache
@@ -21,8 +19,6 @@ LAYERS = [
     *("progress", "registration", "recurrent", "import_hooks"),
     *("model", "engine", "graph", "machine", "errors"),
 ]
-# Rooms that the others do without.
-OPTIONAL = ("demo.py", "explore", "export", "inspection", "recurrent")
 _BESIDE_MODELS = {
     "configuration_vanilla_transformer",
     "generation_vanilla_transformer",
@@ -70,31 +66,6 @@ def test_imports_point_one_way():
         for name in imports(path, in_try=part != "model"):
             if name.startswith("vanilla_transformer."):
                 assert name.split(".")[1] in LAYERS[LAYERS.index(part) :], f"{path} must not import {name}"
-
-
-def test_a_model_trains_translates_and_is_scored_without_the_optional_rooms(tmp_path):
-    copy = tmp_path / PACKAGE.name
-    shutil.copytree(PACKAGE, copy, ignore=shutil.ignore_patterns("__pycache__"))
-    for room in OPTIONAL:
-        shutil.rmtree(copy / room) if (copy / room).is_dir() else (copy / room).unlink()
-    for name in ("train.en", "train.de"):
-        (tmp_path / name).write_text("one two\nthree\nfour five six\n" * 8)
-    program = """
-import vanilla_transformer as vt
-from vanilla_transformer.cli import main
-
-pairs = "train.en", "train.de"
-sizes = dict(preset="tiny", d_model=8, d_ff=8, num_heads=1, encoder_layers=1, decoder_layers=1, vocab_size=270)
-vt.train(train=pairs, dev=pairs, output="model", max_steps=2, batch_tokens=40, **sizes)
-print(main(["translate", "model", "train.en", "--output", "out.de"]), main(["evaluate", "model", "--data", *pairs]))
-print(vt.__file__)
-"""
-    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
-    done = subprocess.run(
-        [sys.executable, "-c", program], cwd=tmp_path, env=environment, capture_output=True, text=True
-    )
-    assert done.stdout.splitlines()[-2:] == ["0 0", str(copy / "__init__.py")], done.stderr
-    assert len((tmp_path / "out.de").read_text().splitlines()) == 24
 
 
 def test_nothing_but_tasks_asks_which_task_it_is():

@@ -2,8 +2,6 @@
 
 import logging
 from functools import cache
-from importlib.util import find_spec
-from types import ModuleType
 from typing import Any
 
 import transformers
@@ -22,22 +20,24 @@ from vanilla_transformer.model.pipeline_vanilla_transformer import (
     VanillaTransformerTranslationPipeline,
 )
 from vanilla_transformer.model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
+from vanilla_transformer.recurrent import modeling_recurrent_encoder_decoder
 
 logger = logging.getLogger(__name__)
 
-# The newest version of transformers that all tests passed with.
+# The newest version of transformers with which all tests passed.
 NEWEST_TESTED = "5.24.0"
 
-# Each family: its configuration, and its model for each Auto class, the second of which is its language model.
+# Maps the configuration of each model family to the family's model for each Auto class. The second model is the
+# language model.
 FAMILIES: dict[type[PreTrainedConfig], dict[type[_BaseAutoModelClass], type[PreTrainedModel]]] = {}
 
 
 def register_family(
     family: type[PreTrainedConfig], models: dict[type[_BaseAutoModelClass], type[PreTrainedModel]]
 ) -> None:
-    """Registers a configuration with its model for each Auto class; commands then load what it trains.
+    """Registers a configuration with its model for each Auto class, so that all commands can load these models.
 
-    A family from outside the package derives its configuration from one of the package's, and calls this.
+    Call it to add your own model family. Its configuration must derive from one of this package's configurations.
     """
     FAMILIES[family] = models
     AutoConfig.register(family.model_type, family, exist_ok=True)
@@ -47,12 +47,12 @@ def register_family(
 
 
 def is_known(config: PreTrainedConfig) -> bool:
-    """Tells whether a configuration is of a family of the package, or of a registered one."""
+    """Returns True if the configuration belongs to a registered model family."""
     return isinstance(config, tuple(FAMILIES))
 
 
 def model_class(config: PreTrainedConfig) -> type[PreTrainedModel]:
-    """Returns the class of a model with that configuration: the saved one, else its family's language model."""
+    """Returns the model class that the configuration names, or else the language model of its family."""
     kind = type(config)
     models = list(FAMILIES.get(kind, {}).values())
     if not models:
@@ -66,19 +66,20 @@ def model_class(config: PreTrainedConfig) -> type[PreTrainedModel]:
 
 @cache
 def warn_of_untested_transformers() -> None:
-    """Warn once if a newer minor version of transformers is installed than the tests were run with."""
+    """Warns once if the installed minor version of transformers is newer than the newest tested one."""
     if Version(transformers.__version__).release[:2] > Version(NEWEST_TESTED).release[:2]:
         logger.warning(
-            "transformers %s is newer than %s, the newest version that this package was tested with. If an answer "
-            "looks wrong, update this package or install transformers==%s.",
+            "transformers %s is newer than %s, the newest version with which this package was tested. If the model's "
+            "output looks wrong, update this package or install transformers==%s.",
             *(transformers.__version__, NEWEST_TESTED, NEWEST_TESTED),
         )
 
 
 class _PipelineOfThePackage:
-    """Keeps the pipeline that a configuration names until it is saved, and does not show it.
+    """Hides the pipeline that a configuration names, but saves it with the configuration.
 
-    `pipeline` would ask whether to trust the code beside a model, although the package has the same pipeline.
+    Otherwise `pipeline` would ask whether to trust the code in the model directory, although this package contains the
+    same pipeline.
     """
 
     def __get__(self, config: PreTrainedConfig | None, owner: type | None = None) -> dict[str, object]:
@@ -89,25 +90,21 @@ class _PipelineOfThePackage:
 
 
 HubModel.before_loading = warn_of_untested_transformers
-shipped: list[ModuleType] = [
+for module in (
     modeling_vanilla_transformer,
     modeling_vanilla_transformer_encoder,
     modeling_vanilla_transformer_decoder,
-]
-if find_spec("vanilla_transformer.recurrent"):
-    from vanilla_transformer.recurrent import modeling_recurrent_encoder_decoder
-
-    shipped.append(modeling_recurrent_encoder_decoder)
-for module in shipped:
+    modeling_recurrent_encoder_decoder,
+):
     for family, models in module.AUTO_MODELS.items():
         register_family(family, {getattr(transformers, name): model for name, model in models.items()})
 for family in FAMILIES:
     family.custom_pipelines = _PipelineOfThePackage()  # type: ignore[attr-defined]
 registry: Any = transformers.pipelines.PIPELINE_REGISTRY
-# What it does for models of others is the library's own.
+# For the models of other packages, this class works like the class in transformers.
 registry.supported_tasks["token-classification"]["impl"] = VanillaTransformerTokenClassificationPipeline
-# transformers 5 removed this task, and refuses it before it looks whether it is registered. One that someone has
-# restored is left unchanged.
+# transformers 5 removed this task, and rejects its name even if the task is registered again. If another package has
+# already restored the task, it is left unchanged.
 if "translation" not in registry.get_supported_tasks():
     getattr(transformers.pipelines, "REMOVED_TASKS", {}).pop("translation", None)
     registry.register_pipeline(
