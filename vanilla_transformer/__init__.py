@@ -14,16 +14,20 @@
     vt.inspection.attention(translate.model, translate.tokenizer, "A dog runs.")
 
 Importing the package registers its classes with transformers, so that `from_pretrained`, the Auto classes and
-`pipeline` load its models. torch and transformers are imported when a name that needs them is first used.
+`pipeline` can load its models. torch and transformers are imported only when a name that needs them is first used.
 """
 
+import ast
 import pkgutil
 from importlib import import_module
 from importlib.util import find_spec
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .import_hooks import after_import
 
+# All public names, each imported as itself. Type checkers follow these imports. At run time `__getattr__` follows an
+# import only when its name is used, because most of the modules import torch.
 if TYPE_CHECKING:
     from .data.preparation import prepare_corpus as prepare_corpus
     from .model.configuration_vanilla_transformer import (
@@ -65,34 +69,17 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
+# Maps each public name to its module. The imports above are read from this file, so that no name is listed twice.
 _HOMES = {
-    "RecurrentEncoderDecoderConfig": ".recurrent.configuration_recurrent_encoder_decoder",
-    "RecurrentEncoderDecoderModel": ".recurrent.modeling_recurrent_encoder_decoder",
-    "RecurrentEncoderDecoderForConditionalGeneration": ".recurrent.modeling_recurrent_encoder_decoder",
-    "VanillaTransformerConfig": ".model.configuration_vanilla_transformer",
-    "VanillaTransformerModel": ".model.modeling_vanilla_transformer",
-    "VanillaTransformerForConditionalGeneration": ".model.modeling_vanilla_transformer",
-    "VanillaTransformerEncoderConfig": ".model.configuration_vanilla_transformer",
-    "VanillaTransformerEncoderModel": ".model.modeling_vanilla_transformer_encoder",
-    "VanillaTransformerEncoderForMaskedLM": ".model.modeling_vanilla_transformer_encoder",
-    "VanillaTransformerEncoderForSequenceClassification": ".model.modeling_vanilla_transformer_encoder",
-    "VanillaTransformerEncoderForTokenClassification": ".model.modeling_vanilla_transformer_encoder",
-    "VanillaTransformerDecoderConfig": ".model.configuration_vanilla_transformer",
-    "VanillaTransformerDecoderModel": ".model.modeling_vanilla_transformer_decoder",
-    "VanillaTransformerDecoderForCausalLM": ".model.modeling_vanilla_transformer_decoder",
-    "VanillaTransformerTokenizer": ".model.tokenization_vanilla_transformer",
-    "VanillaTransformerTranslationPipeline": ".model.pipeline_vanilla_transformer",
-    "Recipe": ".recipe.schema",
-    "Translator": ".translation",
-    "evaluate": ".tasks",
-    "load_recipe": ".recipe.reading",
-    "prepare_corpus": ".data.preparation",
-    "train": ".training.loop",
-    "train_tokenizer": ".tokenizer",
+    alias.name: f".{node.module}"
+    for node in ast.walk(ast.parse(Path(__file__).read_bytes()))
+    if isinstance(node, ast.ImportFrom)
+    for alias in node.names
+    if alias.asname == alias.name
 }
 __all__ = sorted(_HOMES)
 _PACKAGES = sorted(module.name for module in pkgutil.iter_modules(__path__) if module.ispkg)
-# These cannot be imported without the extra `train`.
+# These names cannot be imported unless the extra `train` is installed.
 _OF_TRAINING = {"evaluate", "prepare_corpus", "train"}
 
 
@@ -105,7 +92,7 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    """Lists the public names and the sub-packages whose imports are installed."""
+    """Lists the sub-packages, and the public names whose requirements are installed."""
     module = {name for name in globals() if name.startswith("__")}
     missing = _OF_TRAINING if find_spec("accelerate") is None else set()
     return sorted({*module, *__all__, *_PACKAGES} - missing)
