@@ -15,7 +15,7 @@ PACKAGE = Path(vanilla_transformer.__file__).parent
 LAYERS = [
     *("cli", "demo", "explore", "inspection", "hub", "export"),
     *("training", "tasks", "evaluation", "translation", "loading", "recipe", "data", "tokenizer"),
-    *("cost", "atomic_files", "options"),
+    *("cost", "model_directory", "atomic_files", "options"),
     *("progress", "registration", "recurrent", "import_hooks"),
     *("model", "engine", "graph", "machine", "errors"),
 ]

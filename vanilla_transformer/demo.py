@@ -56,11 +56,12 @@ def build_page(models: "Sequence[Shown]", *, max_characters: int = 1000) -> "gra
 def _dev(path: str) -> list[str]:
     """Returns texts of dev for the model of a run on this machine, whose card has no examples."""
     from vanilla_transformer.data.corpus import read_corpus
+    from vanilla_transformer.model_directory import RECIPE
     from vanilla_transformer.recipe.reading import load_recipe
     from vanilla_transformer.tasks import task_for
 
     with suppress(OSError, ValueError, LookupError):  # They may be elsewhere now.
-        recipe = load_recipe(Path(path, "recipe.yaml"), lenient=True)
+        recipe = load_recipe(Path(path, RECIPE), lenient=True)
         form = task_for(recipe).form
         texts = read_corpus(recipe.data.dev[0], form=form)[:5][form.columns[0].name]
         return [text if isinstance(text, str) else " ".join(text) for text in texts]

@@ -20,16 +20,10 @@ from vanilla_transformer.errors import PushError
 from vanilla_transformer.graph.onnx_file import NAME, renew
 from vanilla_transformer.loading.models import load_config
 from vanilla_transformer.loading.tokenizers import TOKENIZER_FILES, load_tokenizer
+from vanilla_transformer.model_directory import CARD, CHECKPOINTS, CURVES, RECIPE, SUMMARY
 from vanilla_transformer.recipe.reading import load_recipe
 from vanilla_transformer.recurrent.configuration_recurrent_encoder_decoder import saved_code
-from vanilla_transformer.training.model_card import (
-    CARD,
-    card_for_hub,
-    is_unmodified,
-    without_local_paths,
-    write_model_card,
-)
-from vanilla_transformer.training.run_directory import RECIPE
+from vanilla_transformer.training.model_card import card_for_hub, is_unmodified, without_local_paths, write_model_card
 
 # The code of the model classes.
 _FOLDERS = [Path(__file__).with_name(name) for name in ("model", "recurrent")]
@@ -46,7 +40,7 @@ SENT = [
     NAME,
     CARD,
     RECIPE,
-    "learning_curves.png",
+    CURVES,
 ]
 
 
@@ -110,7 +104,7 @@ def _check_model(directory: Path) -> str:
     """Returns the type of the model in a directory; raises PushError if it is not complete."""
     if not directory.is_dir():
         raise PushError(f"There is no model directory {directory}: push needs a local directory.")
-    if (directory / "checkpoints").is_dir() and not (directory / "summary.json").is_file():
+    if (directory / CHECKPOINTS).is_dir() and not (directory / SUMMARY).is_file():
         raise PushError(
             f"The run in {directory} is not finished: run its `train` command again, or push the result of `average`."
         )

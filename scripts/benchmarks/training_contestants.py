@@ -183,7 +183,7 @@ def train_ours(job: Job, turns: Turns) -> None:
 
     accelerator = Accelerator(cpu=job.device.type == "cpu", step_scheduler_with_optimizer=False)
     run, budget = RunDirectory(job.directory), TimeBudget(None, 0.0, 0.0)
-    logger = RunLogger(run.metrics, run.log, enabled=False)
+    logger = RunLogger(run.path, enabled=False)
     inputs = Inputs(job.recipe, job.tokenizer(), job.corpus(), None, None, None, (None, None))
     InTurns(RunContext(job.recipe, run, inputs, None, accelerator, ALONE, logger, budget)).run(StopRequest())
 

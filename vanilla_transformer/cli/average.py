@@ -10,6 +10,7 @@ from tyro.conf import Positional, arg
 from vanilla_transformer.atomic_files import atomic_directory
 from vanilla_transformer.cli.files import check_new_directory
 from vanilla_transformer.errors import RunError
+from vanilla_transformer.model_directory import RECIPE
 from vanilla_transformer.options import OptionalCount
 from vanilla_transformer.recipe.reading import load_recipe
 
@@ -31,7 +32,7 @@ class Average:
         from vanilla_transformer.tasks import task_for
         from vanilla_transformer.training.checkpoints import checkpoints_to_average, load_average
         from vanilla_transformer.training.model import build_model
-        from vanilla_transformer.training.run_directory import RECIPE, RunDirectory
+        from vanilla_transformer.training.run_directory import RunDirectory
         from vanilla_transformer.training.summary import Summary, describe_weights
 
         check_new_directory(self.output)

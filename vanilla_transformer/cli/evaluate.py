@@ -12,6 +12,7 @@ from vanilla_transformer.cli.arguments import DecodingOptions, Flag, Model, Opti
 from vanilla_transformer.cli.files import check_output, write_whole
 from vanilla_transformer.data.sources import PAIRS, one_corpus, split_off
 from vanilla_transformer.errors import RecipeError
+from vanilla_transformer.model_directory import RECIPE
 
 if TYPE_CHECKING:
     from vanilla_transformer.evaluation.scoring import EvaluationResult
@@ -130,7 +131,7 @@ def _translates(model: str) -> bool:
     from vanilla_transformer.graph.supported import MODEL
     from vanilla_transformer.recipe.reading import load_recipe
 
-    recipe, config = Path(model, "recipe.yaml"), Path(model, "config.json")
+    recipe, config = Path(model, RECIPE), Path(model, "config.json")
     if recipe.is_file() and load_recipe(recipe, lenient=True).used("task"):
         return False
     try:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from vanilla_transformer.data.sources import CorpusSpec, TextForm
 from vanilla_transformer.evaluation.metrics import Metric, check_names
+from vanilla_transformer.model_directory import RECIPE
 from vanilla_transformer.recipe.reading import load_recipe
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ def choose_metrics(
     model: str | os.PathLike[str], known: Mapping[str, Metric], names: Sequence[str] | None = None
 ) -> tuple[str, ...]:
     """Returns the metrics of these names, else those of the model's recipe, else those of its task by default."""
-    recipe = Path(model) / "recipe.yaml"
+    recipe = Path(model, RECIPE)
     if names is None and recipe.is_file():
         names = load_recipe(recipe, lenient=True).evaluation.metrics
     if names is None:
@@ -36,7 +37,7 @@ def choose_metrics(
 
 def with_columns_of_model(corpus: CorpusSpec, model: str, form: TextForm) -> CorpusSpec:
     """Returns a table or dataset that names no columns with those that the model's recipe names; others unchanged."""
-    recipe = Path(model) / "recipe.yaml"
+    recipe = Path(model, RECIPE)
     if corpus.columns or form.parallel or corpus.is_lines(form) or not recipe.is_file():
         return corpus
     data = load_recipe(recipe, lenient=True).data

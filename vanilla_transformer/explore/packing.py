@@ -7,8 +7,8 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
+from vanilla_transformer.model_directory import CHECKPOINTS, read_metrics
 from vanilla_transformer.training.checkpoints import Checkpoint, list_checkpoints
-from vanilla_transformer.training.run_directory import RunDirectory, read_metrics
 
 # The size of all weights of a page, which a reader on a phone must download.
 MAX_BYTES = 15_000_000
@@ -64,7 +64,7 @@ def checkpoints_that_fit(run: Path, size: int, room: int) -> list[Checkpoint]:
         size: Bytes of one checkpoint in 8 bits.
         room: Bytes available for all.
     """
-    there = list_checkpoints(run / "checkpoints")
+    there = list_checkpoints(run / CHECKPOINTS)
     count = min(_MAX_CHECKPOINTS, room // size, len(there))
     if count < 1:
         return []
@@ -78,6 +78,6 @@ def checkpoints_that_fit(run: Path, size: int, room: int) -> list[Checkpoint]:
 
 def learning_curve(run: Path) -> list[dict[str, float]]:
     """Returns the losses in the run's log, on training and dev data, by step."""
-    kept, records = ("step", "loss", "dev_loss"), read_metrics(RunDirectory(run).metrics)
-    losses = [{name: value for name, value in record.items() if name in kept} for record in records]
+    kept = ("step", "loss", "dev_loss")
+    losses = [{name: value for name, value in record.items() if name in kept} for record in read_metrics(run)]
     return [record for record in losses if len(record) > 1]

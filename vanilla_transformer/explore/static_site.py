@@ -25,7 +25,7 @@ from vanilla_transformer.explore.packing import (
 )
 from vanilla_transformer.graph.settings import limit_of_new_tokens, not_followed, with_defaults, words
 from vanilla_transformer.model.tokenization_vanilla_transformer import plain_text
-from vanilla_transformer.training.model_card import CARD
+from vanilla_transformer.model_directory import CHECKPOINTS
 from vanilla_transformer.translation.live_models import evaluating
 
 _WEB = Path(__file__).parent / "web"
@@ -113,7 +113,7 @@ def write_page(
         (folder / "model.json").write_text(json.dumps(about, ensure_ascii=False), encoding="utf-8")
         head = {"title": name, "emoji": "🔎", "sdk": "static", "app_file": "index.html"}
         text = yaml.safe_dump(head, allow_unicode=True, sort_keys=False)
-        (place / CARD).write_text(_README.format(head=text, name=name), encoding="utf-8")
+        (place / "README.md").write_text(_README.format(head=text, name=name), encoding="utf-8")
 
 
 def _some_text(tokenizer: PreTrainedTokenizerBase) -> str:
@@ -198,7 +198,7 @@ def _training(
         (folder / f"step-{checkpoint.step}.bin").write_bytes(packed)
         steps.append(checkpoint.step)
     curve = learning_curve(run)
-    if not steps and (run / "checkpoints").is_dir():
+    if not steps and (run / CHECKPOINTS).is_dir():
         report(
             "The explorer does not replay the training, because there are no checkpoints or the model's weights "
             "leave no room for them."

@@ -9,6 +9,7 @@ from huggingface_hub import snapshot_download
 from huggingface_hub.errors import RepositoryNotFoundError
 
 from vanilla_transformer.errors import ModelError
+from vanilla_transformer.model_directory import CHECKPOINTS, RECIPE
 
 
 def directory_of(name: str | Path, needed: str, *others: str) -> Path:
@@ -20,9 +21,9 @@ def directory_of(name: str | Path, needed: str, *others: str) -> Path:
     if not directory.is_dir():
         return from_hub(str(name), (needed, *others))
     if not (directory / needed).is_file():
-        if (directory / "recipe.yaml").is_file() and (directory / "checkpoints").is_dir():
+        if (directory / RECIPE).is_file() and (directory / CHECKPOINTS).is_dir():
             raise ModelError(
-                f"{name} is an unfinished run: `vanilla-transformer train {directory / 'recipe.yaml'}` goes on with "
+                f"{name} is an unfinished run: `vanilla-transformer train {directory / RECIPE}` goes on with "
                 "it, and with --finish makes a model of what is there."
             )
         raise ModelError(f"{name} is not a model directory: it has no {needed}.")

@@ -4,6 +4,7 @@ from pathlib import Path
 
 from vanilla_transformer.errors import ModelError, RecipeError, did_you_mean
 from vanilla_transformer.loading.models import saved_config
+from vanilla_transformer.model_directory import RECIPE
 from vanilla_transformer.recipe.reading import load_recipe
 from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.registration import FAMILIES
@@ -58,7 +59,7 @@ def task_of_model(path: str | Path) -> Task:
     Raises:
         OSError, ValueError: There is no such model, or no task has its head, or it has no head.
     """
-    recipe = Path(path) / "recipe.yaml"
+    recipe = Path(path, RECIPE)
     if recipe.is_file():
         return task_for(load_recipe(recipe, lenient=True))
     config = saved_config(path)

@@ -15,6 +15,7 @@ from vanilla_transformer.evaluation import Score
 from vanilla_transformer.evaluation.corpora import count_texts, sample_texts
 from vanilla_transformer.graph.onnx_file import renew
 from vanilla_transformer.loading.models import quiet_library
+from vanilla_transformer.model_directory import CURVES, read_metrics
 from vanilla_transformer.progress import progress_bar
 from vanilla_transformer.tasks import task_for
 from vanilla_transformer.training.checkpoints import (
@@ -27,15 +28,9 @@ from vanilla_transformer.training.checkpoints import (
 )
 from vanilla_transformer.training.model_card import write_model_card
 from vanilla_transformer.training.processes import from_main_process, is_main_process
-from vanilla_transformer.training.run_directory import plot_learning_curves, read_metrics
+from vanilla_transformer.training.run_directory import plot_learning_curves
 from vanilla_transformer.training.setup import RunContext
-from vanilla_transformer.training.summary import (
-    CURVES,
-    Summary,
-    describe_device,
-    describe_weights,
-    peak_memory,
-)
+from vanilla_transformer.training.summary import Summary, describe_device, describe_weights, peak_memory
 
 # Writing a text takes as long as learning from some ten: a run is not scored for much longer than it has learned.
 LEARNED_WHILE_WRITING = 10
@@ -65,7 +60,7 @@ def finalize(context: RunContext, model: PreTrainedModel, progress: Progress) ->
     summary = _summarise(context, model, progress, averaged, scores)
     task = task_for(recipe)
     items = task.loss_unit
-    plot_learning_curves(read_metrics(run.metrics), run.path / CURVES, f"nats per {items.removesuffix('s')}")
+    plot_learning_curves(read_metrics(run.path), run.path / CURVES, f"nats per {items.removesuffix('s')}")
     examples = recipe.evaluation.examples
     answers = task.answers(model, context.inputs.tokenizer, examples) if examples else []
     write_model_card(run.path, summary, answers)
@@ -154,7 +149,7 @@ def _summarise(
 ) -> Summary:
     recipe, corpus = context.recipe, context.inputs.train
     epochs = progress.target_tokens / context.inputs.items
-    dev_losses = [record["dev_loss"] for record in read_metrics(context.run.metrics) if "dev_loss" in record]
+    dev_losses = [record["dev_loss"] for record in read_metrics(context.run.path) if "dev_loss" in record]
     return Summary(
         steps=progress.step,
         epochs=epochs,

@@ -17,10 +17,11 @@ from vanilla_transformer.data.preparation import MixedCorpus, PreparedCorpus, St
 from vanilla_transformer.data.sources import refuse_pipes
 from vanilla_transformer.errors import RecipeError, RunError
 from vanilla_transformer.loading.tokenizers import load_own_tokenizer
+from vanilla_transformer.model_directory import RECIPE
 from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.tasks import Batch, RowRandom, task_for
 from vanilla_transformer.training.checkpoints import Progress, has_checkpoints
-from vanilla_transformer.training.run_directory import RECIPE, RunDirectory
+from vanilla_transformer.training.run_directory import RunDirectory
 from vanilla_transformer.training.vocabulary import make_tokenizer
 
 _ROWS_AT_ONCE = 10_000

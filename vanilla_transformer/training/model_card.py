@@ -18,13 +18,13 @@ from vanilla_transformer.data.sources import CMUDICT, CorpusSpec, table_suffix
 from vanilla_transformer.errors import PushError
 from vanilla_transformer.evaluation.metrics import Score
 from vanilla_transformer.graph.onnx_file import CLIENT, NAME
+from vanilla_transformer.model_directory import CARD, CURVES, RECIPE, SUMMARY
 from vanilla_transformer.recipe.reading import load_recipe
 from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.tasks import Task, task_of_model
-from vanilla_transformer.training.summary import CURVES, SUMMARY, Summary, describe_weights
+from vanilla_transformer.training.summary import Summary, describe_weights
 
 TEMPLATE = Path(__file__).with_name("model_card.md")
-CARD = "README.md"
 
 
 _Run = tuple[Task | None, Recipe | None, Summary | None]
@@ -223,7 +223,7 @@ def _task(directory: Path) -> Task | None:
 
 def _run(directory: Path, summary: Summary | None = None) -> _Run:
     """Returns what the files of a run tell: the task alone if there is none, or no end."""
-    task, file = _task(directory), directory / "recipe.yaml"
+    task, file = _task(directory), directory / RECIPE
     summary = summary or Summary.read(directory / SUMMARY)
     if not task or not summary or not file.is_file():
         return task, None, None

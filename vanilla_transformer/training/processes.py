@@ -33,6 +33,7 @@ from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 from vanilla_transformer.errors import RecipeError, RunError
 from vanilla_transformer.evaluation import ALONE, Processes
 from vanilla_transformer.machine import OWN_LAUNCHER, own_threads, usable_cores
+from vanilla_transformer.model_directory import CHECKPOINTS, RECIPE
 from vanilla_transformer.recipe.defaults import chooses_steps
 from vanilla_transformer.recipe.reading import load_recipe
 from vanilla_transformer.recipe.schema import Recipe, Run
@@ -83,10 +84,10 @@ def processes_for(recipe: Recipe) -> int:
             "give that number or less."
         )
     output = Path(recipe.run.output or "")
-    if recipe.run.processes is None and recipe.run.output and any(output.glob("checkpoints/step-*")):
+    if recipe.run.processes is None and recipe.run.output and any(output.glob(f"{CHECKPOINTS}/step-*")):
         with suppress(RecipeError):  # The error is reported when the directory is opened.
             # The run may have begun on other machines.
-            return min(load_recipe(output / "recipe.yaml").run.processes or 1, devices or usable_cores())
+            return min(load_recipe(output / RECIPE).run.processes or 1, devices or usable_cores())
     if devices:
         return recipe.run.processes or (devices if sys.platform == "linux" else 1)
     # Other systems and more processes have not been measured; of three threads, one would be idle.

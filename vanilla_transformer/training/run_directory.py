@@ -13,15 +13,15 @@ from tqdm import tqdm
 
 from vanilla_transformer.atomic_files import PARTIAL, atomic_replace, atomic_write_text
 from vanilla_transformer.errors import RecipeError, RunError
+from vanilla_transformer.model_directory import CHECKPOINTS, LOG, METRICS, RECIPE, SUMMARY, read_metrics
 from vanilla_transformer.recipe.reading import load_recipe
 from vanilla_transformer.recipe.schema import Recipe, in_words
 from vanilla_transformer.training.checkpoints import has_checkpoints
-from vanilla_transformer.training.summary import SUMMARY, Summary
+from vanilla_transformer.training.summary import Summary
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-RECIPE = "recipe.yaml"
 LOCK = ".lock"
 
 # These change no weights.
@@ -47,14 +47,12 @@ class RunDirectory:
 
     Attributes:
         prepared: The corpus in tokens, kept as long as the run needs it.
-        metrics: One JSON object per line for every log line and every measurement on `dev`.
-        summary: Written last: a run is finished once it exists.
+        summary: The file that is written last. The run is finished if it exists.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.checkpoints, self.prepared = path / "checkpoints", path / "prepared"
-        self.metrics, self.log, self.summary = path / "metrics.jsonl", path / "train.log", path / SUMMARY
+        self.checkpoints, self.prepared, self.summary = path / CHECKPOINTS, path / "prepared", path / SUMMARY
         # Not the soft lock: a killed process leaves it behind, and the next would wait for it in vain.
         self._lock = FileLock(path / LOCK, blocking=False, thread_local=False, fallback_to_soft=False)
 
@@ -145,37 +143,28 @@ class RunDirectory:
 class RunLogger:
     """Writes to the screen and to the log files of a run; disabled on all processes but the main one."""
 
-    def __init__(self, metrics: Path, log: Path, *, enabled: bool) -> None:
-        self.metrics, self.log = metrics, log
-        self.enabled = enabled
+    def __init__(self, directory: Path, *, enabled: bool) -> None:
+        self.directory, self.enabled = directory, enabled
 
     def info(self, message: str, *, shown: bool = True) -> None:
         """Writes a message to the log and, if it is to be shown, to the screen."""
         if self.enabled:
             if shown:
                 tqdm.write(message, file=sys.stderr)
-            _append(self.log, f"{time.strftime('%Y-%m-%d %H:%M:%S')} {message}")
+            _append(self.directory / LOG, f"{time.strftime('%Y-%m-%d %H:%M:%S')} {message}")
 
     def log_metrics(self, metrics: dict[str, float], message: str) -> None:
         """Appends a line to metrics.jsonl, and the message to the log and, where there is no bar, to the screen."""
         if self.enabled:
-            _append(self.metrics, json.dumps(metrics))
+            _append(self.directory / METRICS, json.dumps(metrics))
             self.info(message, shown=not sys.stderr.isatty())
 
     def truncate_after(self, step: int) -> None:
         """Drops the records of steps that will be repeated."""
-        if self.enabled and self.metrics.exists():
-            kept = [json.dumps(record) for record in read_metrics(self.metrics) if record["step"] <= step]
-            atomic_write_text(self.metrics, "".join(f"{line}\n" for line in kept))
-
-
-def read_metrics(file: Path) -> list[dict[str, float]]:
-    """Returns the records of a metrics.jsonl, without a line that a kill has cut."""
-    records = []
-    for line in file.read_bytes().splitlines() if file.exists() else []:
-        with suppress(ValueError):
-            records.append(json.loads(line))
-    return records
+        file = self.directory / METRICS
+        if self.enabled and file.exists():
+            kept = [json.dumps(record) for record in read_metrics(self.directory) if record["step"] <= step]
+            atomic_write_text(file, "".join(f"{line}\n" for line in kept))
 
 
 def _append(file: Path, line: str) -> None:

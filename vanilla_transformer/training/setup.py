@@ -67,7 +67,7 @@ def start_run(recipe: Recipe, begun: float | None = None) -> Iterator[RunContext
     run = RunDirectory(output_path(recipe))
     _check_trackers(recipe.run.trackers)
     check_launch()
-    logger = RunLogger(run.metrics, run.log, enabled=is_main_process())
+    logger = RunLogger(run.path, enabled=is_main_process())
     try:
         processes = form_groups(recipe.run)
         gathered = _open_and_prepare(recipe, run, logger) if is_main_process() else None

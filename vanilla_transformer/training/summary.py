@@ -14,11 +14,8 @@ import torch
 from vanilla_transformer.atomic_files import atomic_write_text
 from vanilla_transformer.errors import RunError
 from vanilla_transformer.evaluation.metrics import Score
+from vanilla_transformer.model_directory import SUMMARY
 from vanilla_transformer.recipe.defaults import counted
-
-# Files of a run's directory.
-SUMMARY = "summary.json"
-CURVES = "learning_curves.png"
 
 
 @dataclass(frozen=True)
