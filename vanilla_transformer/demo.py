@@ -1,4 +1,4 @@
-"""A page on which anyone can try models, on this machine or in a Space: gradio over pipelines and predictors."""
+"""A gradio page on which people can try models, on this machine or in a Space."""
 
 import os
 import sys
@@ -13,12 +13,12 @@ if TYPE_CHECKING:
     import gradio
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-    # Where it was loaded from, and the model with its tokenizer.
+    # The path or Hub id from which a model was loaded, the model, and its tokenizer.
     Shown = tuple[str, PreTrainedModel, PreTrainedTokenizerBase]
 
 
 def build_page(models: "Sequence[Shown]", *, max_characters: int = 1000) -> "gradio.Blocks":
-    """Builds the page of one or several models, side by side, with its interface for programs."""
+    """Builds a page that shows one or several models side by side, with an API for programs."""
     os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"  # Sends no usage statistics.
     import gradio as gr
 
@@ -54,13 +54,13 @@ def build_page(models: "Sequence[Shown]", *, max_characters: int = 1000) -> "gra
 
 
 def _dev(path: str) -> list[str]:
-    """Returns texts of dev for the model of a run on this machine, whose card has no examples."""
+    """Returns examples from the dev data of the run that trained the model, if these files still exist."""
     from vanilla_transformer.data.corpus import read_corpus
     from vanilla_transformer.model_directory import RECIPE
     from vanilla_transformer.recipe.reading import load_recipe
     from vanilla_transformer.tasks import task_for
 
-    with suppress(OSError, ValueError, LookupError):  # They may be elsewhere now.
+    with suppress(OSError, ValueError, LookupError):  # The files may have been moved or deleted.
         recipe = load_recipe(Path(path, RECIPE), lenient=True)
         form = task_for(recipe).form
         texts = read_corpus(recipe.data.dev[0], form=form)[:5][form.columns[0].name]
@@ -71,7 +71,7 @@ def _dev(path: str) -> list[str]:
 def _checked(
     answer: Callable[..., object], model: "PreTrainedModel", tokenizer: "PreTrainedTokenizerBase", max_characters: int
 ) -> Callable[..., object]:
-    """Returns a function that answers a text, or refuses it in a sentence."""
+    """Returns a function that computes the model's output for a text, or raises an error that the page shows."""
     import gradio as gr
 
     positions = getattr(model.config, "max_position_embeddings", None) or sys.maxsize
@@ -82,10 +82,10 @@ def _checked(
             return None
         try:
             if len(text) > max_characters:
-                raise ValueError(f"The text has {len(text):,} characters, but this page takes {max_characters:,}.")
+                raise ValueError(f"The text has {len(text):,} characters; this page accepts only {max_characters:,}.")
             tokens = len(tokenizer(text)["input_ids"])
             if tokens > longest:
-                raise ValueError(f"The text has {tokens:,} tokens, but the model reads only {longest:,}.")
+                raise ValueError(f"The text has {tokens:,} tokens; the model accepts only {longest:,}.")
             return answer(text, *values)
         except ValueError as error:
             raise gr.Error(str(error), print_exception=False) from None
@@ -96,7 +96,7 @@ def _checked(
 def _kind(
     path: str, model: "PreTrainedModel", tokenizer: "PreTrainedTokenizerBase"
 ) -> "tuple[Callable[..., object], list[gradio.Slider], gradio.components.Component]":
-    """Returns what answers a text, what a visitor may choose, and what shows the answer."""
+    """Returns the function that answers a text, the sliders for its settings, and the component for the answer."""
     import gradio as gr
     from transformers import pipeline
 
@@ -149,7 +149,7 @@ def _kind(
         return fill, [], gr.Dataframe(headers=["mask", "word", "probability"])
     if name == "text-generation":
         shown, new_tokens = gr.Textbox(), gr.Slider(1, 100, 40, step=1, label="New tokens")
-        return go_on, [new_tokens, gr.Slider(0, 2, 0, step=0.1, label="Temperature (0: the likeliest)")], shown
+        return go_on, [new_tokens, gr.Slider(0, 2, 0, step=0.1, label="Temperature (0: no sampling)")], shown
     if name == "text-classification":
         return classify, [], gr.Label(num_top_classes=10)
     if name == "token-classification":
@@ -158,11 +158,11 @@ def _kind(
 
 
 def open_page(page: "gradio.Blocks", *, host: str | None = None, port: int | None = None) -> str:
-    """Serves the page in threads of its own, and returns its address.
+    """Serves the page in background threads, and returns its address.
 
     Args:
-        host: Address to listen at (default: `GRADIO_SERVER_NAME`, which a Space sets, or else 127.0.0.1).
-        port: Port to listen at (default: `GRADIO_SERVER_PORT`, or else the first free port from 7860).
+        host: The address of the server (default: `GRADIO_SERVER_NAME`, which a Space sets, or 127.0.0.1).
+        port: The port of the server (default: `GRADIO_SERVER_PORT`, or the first free port from 7860).
     """
     quiet = {"prevent_thread_lock": True, "quiet": True, "share": False, "footer_links": ["api"], "ssr_mode": False}
     _, address, _ = page.launch(server_name=host, server_port=port, max_file_size="1kb", **quiet)  # type: ignore[arg-type]

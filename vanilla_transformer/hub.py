@@ -25,11 +25,11 @@ from vanilla_transformer.recipe.reading import load_recipe
 from vanilla_transformer.recurrent.configuration_recurrent_encoder_decoder import saved_code
 from vanilla_transformer.training.model_card import card_for_hub, is_unmodified, without_local_paths, write_model_card
 
-# The code of the model classes.
+# The folders with the code of the model classes.
 _FOLDERS = [Path(__file__).with_name(name) for name in ("model", "recurrent")]
 _CODE = tuple(sorted({file.name for folder in _FOLDERS for file in folder.glob("[!_]*.py")}))
-# Nothing else is uploaded: no checkpoint, no log, no data. What an earlier push uploaded of these and the folder has
-# no longer is removed, such as weights in other shards.
+# Only these files are uploaded, so no checkpoints, logs or data. A file of an earlier push, such as a shard of the
+# weights, is deleted from the Hub if the directory no longer contains it.
 SENT = [
     "config.json",
     "generation_config.json",
@@ -54,18 +54,18 @@ def push_model(
 ) -> str:
     """Uploads a model with its tokenizer, card, code and recipe to the Hub, and returns its URL.
 
-    The repository is created if it does not exist, and so is the card. A card on the Hub that others wrote or edited
-    is kept. The code is this version's, so edits to these files are not uploaded. If interrupted, the same call
-    uploads what is missing.
+    The repository and the card are created if they do not exist. If a person has written or edited the card on the
+    Hub, that card is kept. The code of the model classes is always the code of the installed package, so edits of
+    these files in the directory are not uploaded. After an interruption, the same call uploads the missing files.
 
     Args:
         repo_id: ORG/NAME, or NAME in the user's own namespace.
-        private: Create a private repository; an existing public one is refused.
-        revision: Branch, created if it does not exist; `main` if None.
-        report: Called with messages for the user.
+        private: Create a private repository. An existing public repository is an error.
+        revision: The branch, which is created if it does not exist (default: `main`).
+        report: A function that is called with messages for the user.
 
     Raises:
-        PushError: The directory is not a model, or the Hub refuses it.
+        PushError: The directory is not a complete model, or the repository contains something else.
     """
     model_type = _check_model(directory)
     api = HfApi(library_name="vanilla_transformer", token=True)
@@ -101,25 +101,25 @@ def push_model(
 
 
 def _check_model(directory: Path) -> str:
-    """Returns the type of the model in a directory; raises PushError if it is not complete."""
+    """Returns the model type of a directory, or raises PushError if the directory is not complete."""
     if not directory.is_dir():
-        raise PushError(f"There is no model directory {directory}: push needs a local directory.")
+        raise PushError(f"There is no model directory {directory}. The command `push` requires a local directory.")
     if (directory / CHECKPOINTS).is_dir() and not (directory / SUMMARY).is_file():
         raise PushError(
-            f"The run in {directory} is not finished: run its `train` command again, or push the result of `average`."
+            f"The run in {directory} is not finished. Run its `train` command again, or push the output of `average`."
         )
     config = load_config(directory)
     load_tokenizer(directory)
     for part, pattern in (("weights", "model*.safetensors"), ("code", "modeling_*.py")):
         if not any(directory.glob(pattern)):
             raise PushError(
-                f"{directory} has no {part}, {pattern}: save the model there with `save_pretrained`, or `convert` it."
+                f"{directory} has no {part} ({pattern}). Save the model with `save_pretrained`, or use `convert`."
             )
     return config.model_type
 
 
 def _is_new(api: HfApi, repo_id: str, model_type: str, private: bool) -> bool:
-    """Tells whether there is no such repository yet; raises PushError if there is one for something else."""
+    """Returns True if the repository does not exist, or raises PushError if it contains something else."""
     try:
         there = api.model_info(repo_id)
     except RepositoryNotFoundError:
@@ -127,7 +127,7 @@ def _is_new(api: HfApi, repo_id: str, model_type: str, private: bool) -> bool:
     kind = (there.config or {}).get("model_type", model_type)
     found = f"a {kind} model" if kind != model_type else "public" if private and not there.private else None
     if found:
-        raise PushError(f"{repo_id} on the Hub is {found}: choose another name, or change it in its settings.")
+        raise PushError(f"{repo_id} on the Hub is {found}. Choose another name, or change the repository's settings.")
     return False
 
 
@@ -139,9 +139,10 @@ def _sent(directory: Path) -> list[str]:
 
 
 def _current_code(names: Iterable[str]) -> dict[str, bytes]:
-    """Return the package's version of each file of code among these names, and of the files that it imports.
+    """Returns the installed version of each code file among these names, and of the files that it imports.
 
-    Code that an earlier version saved may be wrong with today's transformers, although its weights are right.
+    Code that an earlier version of the package saved may be wrong with the installed transformers, although the
+    weights are right.
     """
     code = saved_code() if any(name.startswith("modeling_recurrent") for name in names) else {}
     files = [_FOLDERS[0] / name for name in names if name in _CODE]
@@ -152,9 +153,9 @@ def _current_code(names: Iterable[str]) -> dict[str, bytes]:
 
 
 def _others_wrote_the_card(card: str, repo_id: str, revision: str | None) -> bool:
-    """Tells whether others wrote or edited the card on the Hub, which is not this one."""
+    """Returns True if a person wrote or edited the card on the Hub, and it differs from `card`."""
     try:
-        # A cached copy would hide later edits by others.
+        # A cached copy would not contain later edits.
         file = hf_hub_download(repo_id, CARD, revision=revision, force_download=True)
     except RemoteEntryNotFoundError:
         return False
@@ -163,11 +164,11 @@ def _others_wrote_the_card(card: str, repo_id: str, revision: str | None) -> boo
 
 
 def card_of(model: str) -> tuple[str, list[str]]:
-    """Returns the first paragraph and at most five short examples (`widget`) of a model's card, here or on the Hub."""
+    """Returns the first paragraph and at most five short examples (`widget`) of a model's card."""
     try:
         card = RepoCard.load(Path(model, CARD) if Path(model).is_dir() else model, ignore_metadata_errors=True)
     except (OSError, ValueError, HTTPError, yaml.YAMLError):
-        return "", []  # A model is shown even if its card is missing or damaged.
+        return "", []  # The model can be shown although its card is missing or damaged.
     first = next((part for part in card.text.split("\n\n") if part.strip()[:1].isalpha()), "")
     widget = card.data.get("widget")
     texts = [one.get("text") for one in widget if isinstance(one, dict)] if isinstance(widget, list) else []

@@ -1,4 +1,4 @@
-"""A model's weights as a browser reads them: float32 in one file, and earlier checkpoints in 8 bits."""
+"""Packs the weights of a model for a browser: the model in float32, and earlier checkpoints in 8 bits."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,7 +10,7 @@ import torch
 from vanilla_transformer.model_directory import CHECKPOINTS, read_metrics
 from vanilla_transformer.training.checkpoints import Checkpoint, list_checkpoints
 
-# The size of all weights of a page, which a reader on a phone must download.
+# The limit for all weights of a page, because a person with a phone must download them.
 MAX_BYTES = 15_000_000
 _MAX_CHECKPOINTS = 12
 
@@ -18,14 +18,14 @@ Weights = Mapping[str, torch.Tensor]
 
 
 class Tensor(NamedTuple):
-    """The offset of a tensor in its file, counted in numbers, and its shape."""
+    """The offset of a tensor in its file, counted in float32 numbers, and its shape."""
 
     offset: int
     shape: list[int]
 
 
 def pack(weights: Weights) -> tuple[dict[str, Tensor], bytes]:
-    """Returns each tensor's place, and the file in little-endian float32; tied tensors are stored once."""
+    """Returns each tensor's offset and shape, and the file in little-endian float32. Tied tensors are stored once."""
     places: dict[str, Tensor] = {}
     stored: dict[tuple[int, torch.Size], Tensor] = {}
     parts: list[bytes] = []
@@ -39,11 +39,12 @@ def pack(weights: Weights) -> tuple[dict[str, Tensor], bytes]:
 
 
 def pack_8_bits(weights: Weights, places: Mapping[str, Tensor]) -> bytes:
-    """Packs the same tensors with each row of a matrix as 8-bit integers times one scale, and vectors as float32.
+    """Packs the same tensors: each row of a matrix as 8-bit integers with one scale, and vectors as float32.
 
-    All scales and vectors come first, then the 8-bit integers.
+    The file contains all scales and vectors, followed by all 8-bit integers.
     """
-    by_offset = {places[name].offset: weight for name, weight in weights.items()}  # A checkpoint has one of tied ones.
+    # A checkpoint contains only one of several tied tensors.
+    by_offset = {places[name].offset: weight for name, weight in weights.items()}
     exact: list[np.ndarray] = []
     rounded: list[np.ndarray] = []
     for _, tensor in sorted(by_offset.items()):
@@ -58,11 +59,11 @@ def pack_8_bits(weights: Weights, places: Mapping[str, Tensor]) -> bytes:
 
 
 def checkpoints_that_fit(run: Path, size: int, room: int) -> list[Checkpoint]:
-    """Chooses as many of a run's checkpoints as fit, denser at the start, where more is learned.
+    """Chooses as many checkpoints of a run as fit, with more from the start of the run, where the model changes most.
 
     Args:
-        size: Bytes of one checkpoint in 8 bits.
-        room: Bytes available for all.
+        size: The size in bytes of one checkpoint in 8 bits.
+        room: The number of bytes that are available for all checkpoints.
     """
     there = list_checkpoints(run / CHECKPOINTS)
     count = min(_MAX_CHECKPOINTS, room // size, len(there))
@@ -77,7 +78,7 @@ def checkpoints_that_fit(run: Path, size: int, room: int) -> list[Checkpoint]:
 
 
 def learning_curve(run: Path) -> list[dict[str, float]]:
-    """Returns the losses in the run's log, on training and dev data, by step."""
+    """Returns the losses on the training and dev data at each step that the run logged."""
     kept = ("step", "loss", "dev_loss")
     losses = [{name: value for name, value in record.items() if name in kept} for record in read_metrics(run)]
     return [record for record in losses if len(record) > 1]

@@ -1,4 +1,4 @@
-"""The files of a model, in a directory or on the Hub, and one sentence where they cannot be read."""
+"""Finds the files of a model in a directory or on the Hub, and reports files that cannot be read."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -13,9 +13,13 @@ from vanilla_transformer.model_directory import CHECKPOINTS, RECIPE
 
 
 def directory_of(name: str | Path, needed: str, *others: str) -> Path:
-    """Returns the directory of that name, or else that of a model of the Hub: its cache, if the Hub does not answer.
+    """Returns the model directory of this name, or else the downloaded directory of the Hub model of this name.
 
-    It must have the file `needed`; `others` are patterns of the files to download besides.
+    If the Hub does not answer, the cached files are used.
+
+    Args:
+        needed: A file that the directory must contain.
+        others: Patterns of other files to download.
     """
     directory = Path(name).expanduser()
     if not directory.is_dir():
@@ -23,39 +27,44 @@ def directory_of(name: str | Path, needed: str, *others: str) -> Path:
     if not (directory / needed).is_file():
         if (directory / RECIPE).is_file() and (directory / CHECKPOINTS).is_dir():
             raise ModelError(
-                f"{name} is an unfinished run: `vanilla-transformer train {directory / RECIPE}` goes on with "
-                "it, and with --finish makes a model of what is there."
+                f"{name} is an unfinished run. `vanilla-transformer train {directory / RECIPE}` resumes it; with "
+                "--finish, this command averages the last checkpoints instead."
             )
         raise ModelError(f"{name} is not a model directory: it has no {needed}.")
     return directory
 
 
 def from_hub(name: str, patterns: Sequence[str]) -> Path:
-    """Returns the directory of a model of the Hub, ORG/NAME or ORG/NAME@REVISION, with its files of these patterns."""
+    """Downloads a model from the Hub and returns its directory.
+
+    Args:
+        name: ORG/NAME or ORG/NAME@REVISION.
+        patterns: Patterns of the files to download.
+    """
     repository, _, revision = name.partition("@")
     owner, _, _ = repository.partition("/")
-    # It cannot be on the Hub, or looks like a local path.
+    # The name is not valid on the Hub, or it looks like a local path.
     if not re.fullmatch(r"[\w.-]+/[\w.-]+", repository) or owner.strip(".") == "":
         raise ModelError(f"There is no model directory {name}.")
     if Path(owner).is_dir():
-        raise ModelError(f"There is no model directory {name}; the directory {owner} here hides the owner on the Hub.")
+        raise ModelError(f"There is no model directory {name}. The directory {owner} hides a model on the Hub.")
     try:
         return Path(snapshot_download(repository, revision=revision or None, allow_patterns=[*patterns]))
     except RepositoryNotFoundError as error:
-        raise ModelError(f"There is no directory {name}, and the Hub has no model of that name.") from error
+        raise ModelError(f"There is no directory {name}, and the Hub has no model with this name.") from error
     except (OSError, ValueError) as error:
         reason = str(error).splitlines()[0].rstrip(".")
-        raise ModelError(f"There is no directory {name}, and the Hub gave no model of that name: {reason}.") from error
+        raise ModelError(f"There is no directory {name}, and the download from the Hub failed: {reason}.") from error
 
 
 @contextmanager
 def readable(path: str | Path, blame: str = "") -> Iterator[None]:
-    """Reports in one sentence that the files of a model cannot be read; `blame` is the place of the mistake."""
+    """Converts errors of the body to a ModelError in one line; `blame` names the file or part with the error."""
     try:
         yield
     except (ImportError, ModelError):
         raise
-    except BaseException as error:  # The libraries may raise any class for damaged files.
+    except BaseException as error:  # For damaged files, the libraries may raise any class.
         if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
             raise
         reason = _reason(Path(path), error)
@@ -65,11 +74,11 @@ def readable(path: str | Path, blame: str = "") -> Iterator[None]:
 
 
 def _reason(path: Path, error: BaseException) -> str:
-    """Gives the reason in one line, without a library's advice to run unknown code."""
+    """Returns the reason in one line, without the advice of torch to run unknown code."""
     if "weights_only" in str(error):
         pickles = [file.name for file in sorted(path.glob("*.bin"))]
         return (
-            f"{', '.join(pickles) or 'its file of weights'} is a pickle with more than weights, which could "
-            "run any code: ask for the model as safetensors"
+            f"{', '.join(pickles) or 'its weight file'} is a pickle file that contains more than weights and could "
+            "run any code, so ask for the model in the safetensors format"
         )
     return (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")

@@ -1,4 +1,4 @@
-"""The output directory: what it may hold when a run starts, and what the run writes to it: log, metrics and curves."""
+"""The output directory of a run: its lock, its recipe, its log and metrics, and its learning curves."""
 
 import json
 import sys
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 LOCK = ".lock"
 
-# These change no weights.
+# Settings that do not change the weights. A resumed run may change them.
 _FREE_FIELDS = {
     *("test", "metrics", "examples", "num_beams", "length_penalty", "length_penalty_type", "max_length_beyond_source"),
     *("max_minutes", "keep_checkpoints", "log_steps", "trackers", "output", "processes", "process_timeout"),
@@ -32,34 +32,34 @@ _FREE_FIELDS = {
 
 
 class AlreadyFinished(Exception):
-    """The finished run of the recipe exists; the message says so and how to train further."""
+    """The run of this recipe is already finished. The message explains how to train it further."""
 
 
 def output_path(recipe: Recipe) -> Path:
-    """Returns the output directory of the recipe, which must name one."""
+    """Returns the output directory of the recipe, or raises RecipeError if the recipe does not name one."""
     if recipe.run.output is None:
-        raise RecipeError("There is no output directory: name one as --output.")
+        raise RecipeError("There is no output directory. Name one with --output.")
     return Path(recipe.run.output)
 
 
 class RunDirectory:
-    """The output directory of a run, which one run at a time may use.
+    """The output directory of a run. Only one run at a time may use it.
 
     Attributes:
-        prepared: The corpus in tokens, kept as long as the run needs it.
+        prepared: The directory of the tokenized corpus, which is deleted when the run is finished.
         summary: The file that is written last. The run is finished if it exists.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.checkpoints, self.prepared, self.summary = path / CHECKPOINTS, path / "prepared", path / SUMMARY
-        # Not the soft lock: a killed process leaves it behind, and the next would wait for it in vain.
+        # A killed process would not remove a soft lock, and the next process would have to wait for it forever.
         self._lock = FileLock(path / LOCK, blocking=False, thread_local=False, fallback_to_soft=False)
 
     def open(self, recipe: Recipe) -> Recipe:
-        """Prepares the directory and returns the recipe with the choices of the run that continues in it, if any.
+        """Locks the directory; returns the recipe, completed with the settings of the run that it resumes, if any.
 
-        A run that has checkpoints stays unchanged until `reopen`.
+        If the run has checkpoints, the directory is not changed until `reopen`.
         """
         self.path.mkdir(parents=True, exist_ok=True)
         self.lock()
@@ -67,30 +67,30 @@ class RunDirectory:
             return self._resumed(recipe)
         if any(not file.name.startswith(PARTIAL) and file.name != LOCK for file in self.path.iterdir()):
             raise RunError(
-                f"The output directory {self.path} holds files that do not belong to a training run: name "
-                "one that is empty or does not exist."
+                f"The output directory {self.path} contains files that do not belong to a training run. Name a "
+                "directory that is empty or does not exist."
             )
         self.write_recipe(recipe)
         return recipe
 
     def unlock(self) -> None:
-        """Lets others train in the directory; the end of the process does so too, however it ends."""
+        """Allows other processes to train in the directory. If the process is killed, the system does this."""
         if self._lock.is_locked:
-            with suppress(OSError):  # Windows does not remove open files; there the library removes it next.
+            with suppress(OSError):  # Windows does not remove open files. There, `release` removes the file.
                 (self.path / LOCK).unlink()
             self._lock.release()
 
     def lock(self) -> None:
-        """Keeps others from training in the directory until `unlock`."""
+        """Prevents other processes from training in the directory until `unlock`."""
         try:
             self._lock.acquire()
         except Timeout:
             raise RunError(
-                f"Another process is training in {self.path}: stop it or wait for it, or name another directory."
+                f"Another process is training in {self.path}. Stop it, wait for it, or name another directory."
             ) from None
-        except PermissionError:  # The lock may be another user's, whose run nothing else would protect.
+        except PermissionError:  # The lock may belong to the run of another user.
             raise
-        except OSError:  # The disk cannot lock files: others are not kept out. Any other error the next file shows.
+        except OSError:  # The disk does not support locks. Writing the next file reports any other error.
             pass
 
     def write_recipe(self, recipe: Recipe) -> None:
@@ -98,18 +98,18 @@ class RunDirectory:
         atomic_write_text(self.path / RECIPE, recipe.to_yaml())
 
     def reopen(self, recipe: Recipe) -> None:
-        """Takes the directory for training by a recipe; a finished run is then unfinished again."""
+        """Prepares the directory to resume training with this recipe. A finished run becomes unfinished."""
         self.summary.unlink(missing_ok=True)
         self.write_recipe(recipe)
 
     def _resumed(self, recipe: Recipe) -> Recipe:
         kept = load_recipe(self.path / RECIPE)
         if not has_checkpoints(self.checkpoints):
-            # As long as nothing is learned, the new recipe counts: the first try may have been on another device.
+            # Before the first checkpoint, the new recipe replaces the saved one, which may fit another device.
             if self.summary.exists() or any(self.path.glob("model*.safetensors")):
                 raise RunError(
-                    f"The output directory {self.path} holds a model without the checkpoints of its run, which "
-                    "cannot be continued: name another directory."
+                    f"The output directory {self.path} contains a model without the checkpoints of its run, so its "
+                    "run cannot be resumed. Name another directory."
                 )
             self.write_recipe(recipe)
             return recipe
@@ -119,48 +119,47 @@ class RunDirectory:
         same = {*_FREE_FIELDS, *longer}
         differing = sorted(name for name, value in kept.options.items() if value != merged[name] and name not in same)
         if differing:
-            changes = "; ".join(
-                f"{name} {in_words(kept[name]) or 'none'} there, {in_words(merged[name]) or 'none'} here"
-                for name in differing
+            saved, requested = (
+                ", ".join(f"{name} {in_words(one[name]) or 'none'}" for name in differing) for one in (kept, merged)
             )
             raise RunError(
-                f"The output directory {self.path} holds another run ({changes}): name another directory, or "
-                "give the same recipe to continue it."
+                f"The output directory {self.path} contains a run with different settings (saved: {saved}; "
+                f"requested: {requested}). Name another directory, or use the same settings to resume the run."
             )
         summary = Summary.read(self.summary)
         if summary is None:
             return merged
         steps, patience = kept.optimization.max_steps or 0, kept.evaluation.patience
-        limit = "patience" if patience and summary.steps < steps else "max_steps"  # What has ended it.
+        limit = "patience" if patience and summary.steps < steps else "max_steps"  # The limit that ended the run.
         if limit in longer:
             return merged
         raise AlreadyFinished(
             f"The run in {self.path} is finished, there is nothing to do: a larger --{limit.replace('_', '-')} than "
-            f"{kept[limit]:,} trains it further, another --output starts over, and `evaluate` scores the model."
+            f"{kept[limit]:,} resumes it, another --output starts a new run, and `evaluate` scores the model."
         )
 
 
 class RunLogger:
-    """Writes to the screen and to the log files of a run; disabled on all processes but the main one."""
+    """Writes messages to the terminal and to the log files of a run. Only the main process enables it."""
 
     def __init__(self, directory: Path, *, enabled: bool) -> None:
         self.directory, self.enabled = directory, enabled
 
     def info(self, message: str, *, shown: bool = True) -> None:
-        """Writes a message to the log and, if it is to be shown, to the screen."""
+        """Writes a message to the log and, if `shown`, to the terminal."""
         if self.enabled:
             if shown:
                 tqdm.write(message, file=sys.stderr)
             _append(self.directory / LOG, f"{time.strftime('%Y-%m-%d %H:%M:%S')} {message}")
 
     def log_metrics(self, metrics: dict[str, float], message: str) -> None:
-        """Appends a line to metrics.jsonl, and the message to the log and, where there is no bar, to the screen."""
+        """Appends the metrics to METRICS and the message to LOG; the terminal shows it if there is no progress bar."""
         if self.enabled:
             _append(self.directory / METRICS, json.dumps(metrics))
             self.info(message, shown=not sys.stderr.isatty())
 
     def truncate_after(self, step: int) -> None:
-        """Drops the records of steps that will be repeated."""
+        """Deletes the metrics of later steps, because the resumed run repeats them."""
         file = self.directory / METRICS
         if self.enabled and file.exists():
             kept = [json.dumps(record) for record in read_metrics(self.directory) if record["step"] <= step]
@@ -173,11 +172,13 @@ def _append(file: Path, line: str) -> None:
 
 
 def plot_learning_curves(records: Sequence[dict[str, float]], file: Path, unit: str) -> None:
-    """Plots training loss, loss on `dev` and learning rate over the steps from the records of a metrics.jsonl.
+    """Plots the training loss, the dev loss and the learning rate of each step.
 
-    `unit` is the unit of the losses, such as nats per target token.
+    Args:
+        records: The metrics, as `read_metrics` returns them.
+        unit: The unit of the losses, such as nats per target token.
     """
-    from matplotlib.figure import Figure  # It takes long to load.
+    from matplotlib.figure import Figure  # This import is slow.
 
     figure = Figure(figsize=(8, 6), layout="constrained")
     losses, rates = figure.subplots(2, 1, sharex=True, height_ratios=(3, 1))
