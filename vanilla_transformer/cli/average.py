@@ -17,17 +17,17 @@ from vanilla_transformer.recipe.reading import load_recipe
 
 @dataclass(frozen=True)
 class Average:
-    """Average the parameters of the last checkpoints of a run, finished or not (section 6.1)."""
+    """Average the last checkpoints of a run (section 6.1). The run need not be finished."""
 
-    #: Directory of the run.
+    #: Output directory of the run.
     directory: Annotated[Path, Positional, arg(metavar="RUN")]
-    #: Output directory for the model; must be empty or not exist.
+    #: Directory for the averaged model; must be empty or not exist.
     output: Path
     #: Average the last N checkpoints (default: average_checkpoints in the run's recipe).
     last: OptionalCount = None
 
     def run(self) -> None:
-        """Averages, saves the model and prints its directory."""
+        """Averages the checkpoints, saves the model and prints its directory."""
         from vanilla_transformer.loading.tokenizers import load_tokenizer
         from vanilla_transformer.tasks import task_for
         from vanilla_transformer.training.checkpoints import checkpoints_to_average, load_average
@@ -44,7 +44,7 @@ class Average:
         last_step = summary.steps if summary else None
         checkpoints = checkpoints_to_average(run.checkpoints, recipe.run.save_steps, last_step, number)
         if not checkpoints:
-            raise RunError(f"There is no checkpoint in {run.path} to make a model of.")
+            raise RunError(f"There is no checkpoint in {run.path} that could be averaged.")
         model, _ = build_model(recipe, task_for(recipe))
         load_average(model, [checkpoint.path for checkpoint in checkpoints])
         tokenizer = load_tokenizer(run.path)

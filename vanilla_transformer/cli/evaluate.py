@@ -87,7 +87,7 @@ class Evaluate:
             add_scores(Path(self.model), spec, list(evaluation.scores.values()), scored)
 
     def _task(self) -> "Task | None":
-        """Returns the task of a model; None for one that is scored as the package's own translators are."""
+        """Returns the task of a model, or None if it is scored like the translation models of this package."""
         from vanilla_transformer.tasks import scores_translations, task_of_model
 
         task = task_of_model(self.model)
@@ -101,7 +101,7 @@ class Evaluate:
         return task
 
     def _check_card(self) -> None:
-        """Finds out whether scores can be added to the model card, before they are computed."""
+        """Raises an error if scores could not be added to the model card, before they are computed."""
         if self.models or self.decoding.mbr or not Path(self.model).is_dir():
             raise RecipeError("--card is for the directory of a single model and its own search, without --mbr.")
         from vanilla_transformer.training.model_card import check_card
@@ -127,7 +127,7 @@ class Evaluate:
 
 
 def _translates(model: str) -> bool:
-    """Tells without torch, which tasks need, whether a directory is known to hold a model that translates."""
+    """Returns True if a directory contains a translation model. The module of the tasks would import torch."""
     from vanilla_transformer.graph.supported import MODEL
     from vanilla_transformer.recipe.reading import load_recipe
 

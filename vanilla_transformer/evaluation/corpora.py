@@ -1,4 +1,4 @@
-"""What a model is scored on, and by what, as its recipe has it."""
+"""Chooses the metrics and prepares the corpora of an evaluation, with defaults from the recipe of the model."""
 
 import dataclasses
 import os
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def count_empty_rows(corpus: "Dataset", form: TextForm) -> dict[str, int]:
-    """Counts, as a figure beside the scores, the rows that training drops as empty: here they are scored."""
+    """Counts the empty examples, which training drops but an evaluation scores."""
     names = [column.name for column in form.columns if not (column.optional or form.packed)]
     count = sum(not all(map(str.strip, row)) for row in zip(*(corpus[name] for name in names), strict=True))
     return {f"empty_{form.unit}": count} if count else {}
@@ -25,7 +25,7 @@ def count_empty_rows(corpus: "Dataset", form: TextForm) -> dict[str, int]:
 def choose_metrics(
     model: str | os.PathLike[str], known: Mapping[str, Metric], names: Sequence[str] | None = None
 ) -> tuple[str, ...]:
-    """Returns the metrics of these names, else those of the model's recipe, else those of its task by default."""
+    """Returns the given metrics, or else those in the recipe of the model, or else the defaults of its task."""
     recipe = Path(model, RECIPE)
     if names is None and recipe.is_file():
         names = load_recipe(recipe, lenient=True).evaluation.metrics
@@ -36,7 +36,7 @@ def choose_metrics(
 
 
 def with_columns_of_model(corpus: CorpusSpec, model: str, form: TextForm) -> CorpusSpec:
-    """Returns a table or dataset that names no columns with those that the model's recipe names; others unchanged."""
+    """Adds the columns of the model's recipe to a table or dataset for which no columns are given."""
     recipe = Path(model, RECIPE)
     if corpus.columns or form.parallel or corpus.is_lines(form) or not recipe.is_file():
         return corpus
@@ -48,12 +48,15 @@ def with_columns_of_model(corpus: CorpusSpec, model: str, form: TextForm) -> Cor
 
 
 def count_texts(corpus: "Dataset", form: TextForm) -> int:
-    """Returns the number of texts that are predicted in an evaluation: each source of pairs once."""
+    """Returns the number of texts that an evaluation predicts. A source with several targets counts once."""
     return len(set(corpus["source"])) if form.parallel else len(corpus)
 
 
 def sample_texts(corpus: "Dataset", form: TextForm, count: int) -> "Dataset":
-    """Returns some of the sources of pairs, evenly spaced, each with all its targets; other texts cost little: all."""
+    """Returns evenly spaced sources of a parallel corpus with all their targets, or all examples of another corpus.
+
+    Other corpora are not sampled, because their evaluation is fast.
+    """
     if not form.parallel or count_texts(corpus, form) <= count:
         return corpus
     sources = list(dict.fromkeys(corpus["source"]))

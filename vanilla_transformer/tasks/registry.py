@@ -49,7 +49,7 @@ def task_for(recipe: Recipe) -> Task:
 
 
 def scores_translations(task: Task) -> bool:
-    """Tells whether a task scores its models as `evaluate_translation` does, and no other way."""
+    """Returns True if a task scores its models only with `evaluate_translation`."""
     return all(getattr(type(task), name) is getattr(Translation, name) for name in ("evaluate", "form", "metrics"))
 
 
@@ -57,7 +57,7 @@ def task_of_model(path: str | Path) -> Task:
     """Returns the task of a model in a directory or on the Hub, from its recipe or else from its saved head.
 
     Raises:
-        OSError, ValueError: There is no such model, or no task has its head, or it has no head.
+        OSError, ValueError: There is no such model, or no task uses its head, or it has no head.
     """
     recipe = Path(path, RECIPE)
     if recipe.is_file():

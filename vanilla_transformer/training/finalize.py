@@ -1,4 +1,4 @@
-"""The end of a run: the mean of the last checkpoints, its scores, and the files of a model directory."""
+"""The end of a run: averages the last checkpoints, scores the model, and writes the model directory."""
 
 import shlex
 import shutil
@@ -32,17 +32,18 @@ from vanilla_transformer.training.run_directory import plot_learning_curves
 from vanilla_transformer.training.setup import RunContext
 from vanilla_transformer.training.summary import Summary, describe_device, describe_weights, peak_memory
 
-# Writing a text takes as long as learning from some ten: a run is not scored for much longer than it has learned.
+# Decoding a text takes as long as training on about ten texts. The scoring of a run should not take much longer than
+# its training.
 LEARNED_WHILE_WRITING = 10
 SCORED_SHARE, MIN_SCORED = 1 / 40, 200
-# However little time is left.
+# The minimum even if no time is left.
 MIN_SCORED_IN_TIME = 20
 
 
 def finalize(context: RunContext, model: PreTrainedModel, progress: Progress) -> dict[str, list[Score]]:
-    """Turns the output directory into a scored model, and returns the scores, which the other processes help to find.
+    """Writes the scored model to the output directory and returns the scores. All processes call it.
 
-    If interrupted, it is repeated from the last checkpoint.
+    After an interruption, it starts again from the last checkpoint.
     """
     recipe, run, logger = context.recipe, context.run, context.logger
     averaged = _load_mean_of_checkpoints(context, model, progress)
@@ -52,7 +53,7 @@ def finalize(context: RunContext, model: PreTrainedModel, progress: Progress) ->
     remove_partial_files(run.path)
     with quiet_library(), atomic_directory(run.path, "model") as temporary:
         model.eval().save_pretrained(temporary)
-        if getattr(model.config, "positional_encoding", None) == "learned":  # For `truncation=True` of pipelines.
+        if getattr(model.config, "positional_encoding", None) == "learned":  # For `truncation=True`.
             context.inputs.tokenizer.model_max_length = int(model.config.max_position_embeddings)
             context.inputs.tokenizer.save_pretrained(temporary)
         renew(temporary)
@@ -66,7 +67,7 @@ def finalize(context: RunContext, model: PreTrainedModel, progress: Progress) ->
     write_model_card(run.path, summary, answers)
     logger.info(" ".join(summary.sentences(items)))
     if examples:
-        logger.info("Examples, each with what the model makes of it:")
+        logger.info("Examples and the model's output:")
     for example, answer in zip(examples, answers, strict=True):
         print(example, answer, sep="\t", flush=True)
     shutil.rmtree(run.prepared, ignore_errors=True)
@@ -80,9 +81,10 @@ def finalize(context: RunContext, model: PreTrainedModel, progress: Progress) ->
 
 
 def _load_mean_of_checkpoints(context: RunContext, model: torch.nn.Module, progress: Progress) -> list[int]:
-    """Section 6.1: loads the mean of the last checkpoints into the model, and returns their steps.
+    """Section 6.1: loads the average of the last checkpoints into the model, and returns their steps.
 
-    Where a run started from a trained model, which may have been better, that of the lowest loss on dev is loaded.
+    If the run started from a trained model, the checkpoint with the lowest dev loss is loaded instead, because the
+    starting model may be the best one.
     """
     recipe, directory = context.recipe, context.run.checkpoints
 
@@ -100,7 +102,7 @@ def _load_mean_of_checkpoints(context: RunContext, model: torch.nn.Module, progr
 
 
 def _scores(context: RunContext, model: PreTrainedModel, progress: Progress) -> dict[str, list[Score]]:
-    """Scores the model on `dev` and `test`, after a short run on a part of them."""
+    """Scores the model on `dev` and `test`. After a short run, it scores only a part of them."""
     recipe, inputs, report = context.recipe, context.inputs, context.logger.info
     task, metrics = task_for(recipe), recipe.evaluation.metrics
     learned_from = len(inputs.train) * progress.target_tokens / max(1, inputs.train.token_counts[-1])
@@ -123,7 +125,7 @@ def _scores(context: RunContext, model: PreTrainedModel, progress: Progress) -> 
         if total < texts_there:
             part = f"{total:,} of {texts_there:,} different texts"
             report(
-                f"{name}: scored on {part}, evenly spaced, because the run was short; `evaluate` scores all of them."
+                f"{name}: scored on {part}, evenly spaced, because the run was short. `evaluate` scores all of them."
             )
             scores[name] = [replace(score, signature=f"{score.signature}|{part}") for score in found]
         for score in scores[name]:
@@ -133,7 +135,7 @@ def _scores(context: RunContext, model: PreTrainedModel, progress: Progress) -> 
 
 
 def _help_to_score(context: RunContext, model: PreTrainedModel) -> None:
-    """Predicts a part of each corpus that the main process scores."""
+    """Predicts this process's part of each corpus. The main process computes the scores."""
     task, tokenizer, processes = task_for(context.recipe), context.inputs.tokenizer, context.processes
     while columns := processes.gather(None)[0]:
         sample = Dataset.from_dict(columns)

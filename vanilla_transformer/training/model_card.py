@@ -1,4 +1,4 @@
-"""The model card, README.md of a model directory, rendered from the files beside it. Unknown facts are left out."""
+"""The model card, which is written from the other files in the model directory. Unknown facts are left out."""
 
 import dataclasses
 import hashlib
@@ -33,11 +33,11 @@ _HUB_ID = r"[\w-][\w.-]*(/[\w.-]+)?"
 
 
 def write_model_card(directory: Path, summary: Summary | None = None, answers: Sequence[str] = ()) -> None:
-    """Writes the card of a model; an edited card is kept, and the new one is written as model_card.md.
+    """Writes the card of a model. If a person has edited the card, it is kept, and model_card.md is written.
 
     Args:
-        summary: Of the run that has just ended, where it is not in the directory yet.
-        answers: The model's outputs for the examples of the recipe.
+        summary: The summary of the run, if it is not in the directory yet.
+        answers: The outputs of the model for the examples in the recipe.
     """
     file = directory / CARD
     if file.exists() and not is_unmodified(_read(file)):
@@ -47,18 +47,18 @@ def write_model_card(directory: Path, summary: Summary | None = None, answers: S
 
 
 def card_for_hub(directory: Path, repo_id: str) -> str:
-    """Returns the text of a directory's card, with the model's name on the Hub unless somebody has edited it."""
+    """Returns the text of a card. If no person has edited the card, its title is the name on the Hub."""
     text = _read(directory / CARD)
     return _rendered(directory, _parsed(directory)[1], _run(directory), repo_id) if is_unmodified(text) else text
 
 
 def add_scores(directory: Path, corpus: CorpusSpec, scores: Sequence[Score], settings: Mapping[str, object]) -> None:
-    """Adds scores to the metadata of a card, replacing earlier ones of the same data, metric and settings.
+    """Adds scores to the metadata of a card; they replace scores with the same data, metric and settings.
 
-    NaN and infinity are left out: the Hub takes only numbers.
+    NaN and infinity are left out, because the Hub does not accept them.
 
     Args:
-        settings: Decoding settings that differ from the model's own.
+        settings: The decoding settings that differ from the model's generation_config.json.
     """
     if not (directory / CARD).is_file():
         write_model_card(directory)
@@ -73,18 +73,18 @@ def add_scores(directory: Path, corpus: CorpusSpec, scores: Sequence[Score], set
     metadata.model_name = metadata.model_name or directory.resolve().name
     listed = [metadata.metrics] if isinstance(metadata.metrics, str) else list(metadata.metrics or [])
     metadata.metrics = listed + sorted({score.name for score in scores if score.name not in listed})
-    # The text follows unless somebody has edited it.
+    # The text of the card is written again unless a person has edited it.
     atomic_write_text(directory / CARD, _rendered(directory, metadata, _run(directory)) if unmodified else str(card))
 
 
 def check_card(directory: Path) -> None:
-    """Raises PushError if the card of a directory cannot be read, before hours of decoding."""
+    """Raises PushError if the card of a directory cannot be read. Call it before slow computations."""
     if (directory / CARD).is_file():
         _parsed(directory)
 
 
 def is_unmodified(text: str) -> bool:
-    """Tells whether a card was written by this package and has not been edited since."""
+    """Returns True if this package wrote the card and nobody has edited it."""
     written, mark, _ = text.rpartition(_CHECKSUM)
     return bool(mark) and text == _with_checksum(written)
 
@@ -102,13 +102,13 @@ def _parsed(directory: Path) -> tuple[ModelCard, ModelCardData]:
     path = directory / CARD
     try:
         card = ModelCard(_read(path))
-    except Exception as error:  # From YAML, or from the validation of its contents.
+    except Exception as error:  # The YAML parser or the validation of the metadata raised it.
         raise PushError(f"The metadata of the card {path} cannot be read: {' '.join(str(error).split())}") from error
     return card, cast(ModelCardData, card.data)
 
 
 def _metadata(directory: Path, run: _Run, answers: Sequence[str]) -> ModelCardData:
-    """Returns the metadata of a run's card, or of a model of which only the files are known."""
+    """Returns the metadata of a card. If the model has no run, the metadata comes only from its files."""
     task, recipe, summary = run
     facts, results = dict[str, Any](), list[EvalResult]()
     if recipe and summary:
@@ -137,7 +137,7 @@ def _metadata(directory: Path, run: _Run, answers: Sequence[str]) -> ModelCardDa
 
 
 def _rendered(directory: Path, metadata: ModelCardData, run: _Run, title: str | None = None) -> str:
-    """Fills the template with the facts of a run and those in the model's files."""
+    """Fills in the template with the facts of a run and with the contents of the model's files."""
     task, recipe, summary = run
     facts, examples = dict[str, Any](), tuple[str, ...]()
     if task and recipe and summary:
@@ -185,7 +185,7 @@ def _result(
     name, part = _name(corpus), corpus.parts[0]
     return EvalResult(
         task_type=task and task.pipeline or "other",
-        # The Hub accepts only valid dataset ids.
+        # The Hub rejects cards with invalid dataset ids.
         dataset_type=_hub_id(part) or re.sub(r"[^\w.-]+", "-", name),
         dataset_name=name,
         dataset_split=part.rpartition(":")[2] if len(corpus.parts) == 1 and ":" in part else None,
@@ -197,7 +197,7 @@ def _result(
 
 
 def _identity(result: EvalResult) -> tuple[str, str, object]:
-    """Returns data, metric and decoding settings of a result; a card written by others may hold anything there."""
+    """Returns the data, metric and decoding settings of a result. Other people's cards may contain any values."""
     arguments = result.metric_args
     if isinstance(arguments, dict):
         arguments = {name: value for name, value in arguments.items() if name != "signature"}
@@ -205,7 +205,7 @@ def _identity(result: EvalResult) -> tuple[str, str, object]:
 
 
 def _cell(text: str) -> str:
-    """Escapes text in a table, where a bar or a line end would end its cell."""
+    """Escapes text for a cell of a Markdown table, which a vertical bar or a line break would end."""
     return "<br>".join(html.escape(text, quote=False).replace("|", "&#124;").splitlines())
 
 
@@ -214,7 +214,7 @@ def _json(file: Path) -> dict[str, object]:
 
 
 def _task(directory: Path) -> Task | None:
-    """Returns the task of a directory's model; None if its files do not tell, or it is not registered."""
+    """Returns the task of a model, or None if it is unknown or not registered."""
     try:
         return task_of_model(directory)
     except (OSError, ValueError):
@@ -222,7 +222,7 @@ def _task(directory: Path) -> Task | None:
 
 
 def _run(directory: Path, summary: Summary | None = None) -> _Run:
-    """Returns what the files of a run tell: the task alone if there is none, or no end."""
+    """Returns the task, recipe and summary; the last two are None if there is no finished run."""
     task, file = _task(directory), directory / RECIPE
     summary = summary or Summary.read(directory / SUMMARY)
     if not task or not summary or not file.is_file():
@@ -231,13 +231,13 @@ def _run(directory: Path, summary: Summary | None = None) -> _Run:
 
 
 def _count_parameters(directory: Path) -> int:
-    """Counts the parameters in the weight files, where tied weights are stored once."""
+    """Counts the parameters in the weight files, which store tied weights only once."""
     files = map(parse_local_safetensors_file_metadata, directory.glob("model*.safetensors"))
     return sum(count for file in files for count in file.parameter_count.values())
 
 
 def without_local_paths(recipe: Recipe) -> Recipe:
-    """Returns the recipe for publication: local files and directories are reduced to their names."""
+    """Returns the recipe for publication, in which paths are replaced by the names of files and directories."""
     data = {
         name: tuple(dataclasses.replace(corpus, parts=_names(corpus.parts)) for corpus in recipe[name])
         for name in ("train", "dev", "test")
@@ -247,9 +247,9 @@ def without_local_paths(recipe: Recipe) -> Recipe:
 
 
 def _hub_id(source: str) -> str | None:
-    """Returns the Hub id of a model or a corpus that is neither a file nor a directory nor built in.
+    """Returns the Hub id of a model or a corpus, or None for a file, a directory or a built-in corpus.
 
-    The form decides, because files may have been moved.
+    A name that cannot be a Hub id counts as a file even if the file does not exist, because it may have been moved.
     """
     name = source.partition(":")[0]
     is_id = re.fullmatch(_HUB_ID, name) and table_suffix(name) is None and name != CMUDICT
@@ -257,12 +257,12 @@ def _hub_id(source: str) -> str | None:
 
 
 def _names(parts: tuple[str, ...]) -> tuple[str, ...]:
-    """Returns the parts of a corpus, with local files reduced to their names; two parts are always files."""
+    """Returns the parts of a corpus, with names instead of paths. Two parts are always two files."""
     return parts if len(parts) == 1 and _hub_id(parts[0]) else tuple(Path(part).name for part in parts)
 
 
 def _name(corpus: CorpusSpec) -> str:
-    """Returns a readable name for a corpus, with its columns and, in a mixture, its weight."""
+    """Returns a readable name for a corpus, with its columns and, if it is part of a mixture, its weight."""
     pair = corpus.columns.get("source_column"), corpus.columns.get("target_column")
     beside = [
         " to ".join(name or "..." for name in pair) if any(pair) else " and ".join(corpus.columns.values()),

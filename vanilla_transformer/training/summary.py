@@ -1,4 +1,4 @@
-"""A finished run: its figures, summary.json in its directory, and that directory in Python."""
+"""The figures of a finished run, which are saved as summary.json, and its directory as a Python object."""
 
 import dataclasses
 import json
@@ -22,8 +22,9 @@ from vanilla_transformer.recipe.defaults import counted
 class Summary:
     """The figures of a finished run.
 
-    `seconds` is the training time including checkpoints and evaluations on `dev`; `flops` counts matrix products as
-    Table 2 does, without padding; `languages` are those of source and target, as far as the corpora's names tell.
+    `seconds` is the training time, including checkpoints and evaluations on `dev`. `flops` counts the matrix
+    multiplications without padding; see `cost.training_flops`. `languages` are the languages of source and target, or
+    None if the names of the corpora do not contain them.
     """
 
     steps: int
@@ -45,8 +46,8 @@ class Summary:
     languages: list[str | None] = field(default_factory=list)
 
     def sentences(self, items: str) -> list[str]:
-        """Describes the run's length, cost and losses, with that name for the items of the loss."""
-        # The operations of a model of another family may be unknown.
+        """Describes the length, the cost and the losses of the run; `items` is the plural name of the loss unit."""
+        # For the models of other packages, the number of operations may be unknown.
         flops = f"{self.flops:.2e} FLOPs; " if self.flops else ""
         memory = f"peak memory {self.peak_memory_bytes / 1e9:.2f} GB{' in the main process' * (self.processes > 1)}"
         found = [
@@ -62,13 +63,13 @@ class Summary:
         return found
 
     def write(self, file: Path) -> None:
-        """Writes the summary atomically, without numbers that JSON cannot represent, such as a score of no text."""
+        """Writes the summary atomically. NaN, such as the score of an empty corpus, becomes null."""
         values = json.loads(json.dumps(dataclasses.asdict(self)), parse_constant=lambda name: None)
         atomic_write_text(file, json.dumps(values, indent=1) + "\n")
 
     @classmethod
     def read(cls, file: Path) -> "Summary | None":
-        """Returns the summary in a file, None if there is none."""
+        """Returns the summary in a file, or None if the file does not exist."""
         if not file.is_file():
             return None
         try:
@@ -76,7 +77,7 @@ class Summary:
             values["scores"] = {part: list(map(_score, scores)) for part, scores in values["scores"].items()}
             return cls(**{name: values[name] for name in cls.__dataclass_fields__ if name in values})
         except (ValueError, TypeError, LookupError) as error:
-            raise RunError(f"{file} is damaged ({error!r}): remove it, and the run counts as unfinished.") from None
+            raise RunError(f"{file} is damaged ({error!r}). If you delete it, the run counts as unfinished.") from None
 
 
 def _score(values: dict[str, str | float | None]) -> Score:
@@ -85,29 +86,29 @@ def _score(values: dict[str, str | float | None]) -> Score:
 
 
 def describe_weights(averaged_steps: Sequence[int]) -> str:
-    """Describes the checkpoints that the model's weights come from."""
+    """Describes from which checkpoints the weights of the model were computed."""
     checkpoints = "the mean of the checkpoints of steps" if len(averaged_steps) > 1 else "the checkpoint of step"
     return f"{checkpoints} {', '.join(f'{step:,}' for step in averaged_steps)}"
 
 
 @dataclass(frozen=True)
 class TrainedRun(os.PathLike[str]):
-    """The directory of a finished run, an `os.PathLike`.
+    """The directory of a finished run. It is an `os.PathLike`.
 
     Attributes:
-        directory: The directory of the model, with its tokenizer, card, log and learning curves.
+        directory: The model directory, which contains the tokenizer, the card, the log and the learning curves.
     """
 
     directory: Path
 
     @property
     def summary(self) -> Summary | None:
-        """The figures of the run: steps, seconds, losses, memory and more; None until they are written."""
+        """The figures of the run, such as steps, seconds and losses, or None if the run is not finished."""
         return Summary.read(self.directory / SUMMARY)
 
     @property
     def scores(self) -> dict[str, dict[str, Score]]:
-        """The score of each metric, by name, on `dev` and `test`, if given."""
+        """The scores on `dev` and `test`, if the run has them, by the name of the metric."""
         summary = self.summary
         parts = summary.scores.items() if summary else ()
         return {part: {score.name: score for score in scores} for part, scores in parts}
@@ -123,14 +124,14 @@ class TrainedRun(os.PathLike[str]):
 
 
 def peak_memory(device: torch.device) -> int:
-    """Returns the peak memory of this process in bytes: of the device, or main memory on a CPU."""
+    """Returns the peak memory of this process in bytes, on the accelerator or, on a CPU, in main memory."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
     if sys.platform == "win32":
         import psutil
 
         return psutil.Process().memory_info().peak_wset
-    import resource  # Windows has none.
+    import resource  # Windows does not have this module.
 
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak * 1024
