@@ -37,16 +37,26 @@ ACTIVATIONS: dict[str, tuple[str, str, dict[str, object]]] = {
 }
 
 
+def head_width(config: Json) -> int:
+    """Returns d_k = d_v; a width that is not in the configuration is d_model / num_heads.
+
+    Raises:
+        ModelError: Keys and values have different widths, which the attention operator does not support.
+    """
+    d_k, d_v = (config[name] or config["d_model"] // config["num_heads"] for name in ("d_k", "d_v"))
+    if d_k != d_v:
+        raise ModelError(f"d_k={d_k} with d_v={d_v}")
+    return d_k
+
+
 def shapes(config: Json) -> dict[str, tuple[int, ...]]:
     """Returns the shape of each weight of a translation model, by the weight's name in `model.safetensors`.
 
     Raises:
         ModelError: Keys and values have different widths, which the attention operator does not support.
     """
-    if config["d_k"] != config["d_v"]:
-        raise ModelError(f"d_k={config['d_k']} with d_v={config['d_v']}")
     width, inner, vocabulary = config["d_model"], config["d_ff"], config["vocab_size"]
-    all_heads = config["num_heads"] * config["d_k"]
+    all_heads = config["num_heads"] * head_width(config)
     found: dict[str, tuple[int, ...]] = {"model.shared.weight": (vocabulary, width)}
     for stack, attentions in (("encoder", ("self",)), ("decoder", ("self", "cross"))):
         for number in range(config[f"{stack}_layers"]):
@@ -76,7 +86,7 @@ def _linear(found: dict[str, tuple[int, ...]], name: str, rows: int, columns: in
 
 
 def first_unsupported(config: Json, weights: Mapping[str, tuple[int, ...]]) -> str | None:
-    """Describes the first part of a model that the ONNX graph does not support; returns None if there is none.
+    """Describes the first part of a model that the ONNX graph does not support, or returns None.
 
     Args:
         config: The configuration, as in the model's `config.json`.

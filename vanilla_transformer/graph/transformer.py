@@ -12,7 +12,7 @@ import numpy as np
 
 from vanilla_transformer.graph.builder import OWN_OPERATORS, Graph, external_message
 from vanilla_transformer.graph.settings import Json, Settings
-from vanilla_transformer.graph.supported import ACTIVATIONS
+from vanilla_transformer.graph.supported import ACTIVATIONS, head_width
 
 _ENDLESS = 1 << 31
 LOWEST = float(np.finfo(np.float32).min)
@@ -57,10 +57,10 @@ class TransformerGraph(Graph):
         # The graph in which weights are prepared. ONNX Runtime packs weights only for a loop directly inside of it.
         self.home: TransformerGraph = self if around is None or around.outermost is around else around.home
         self.heads: int = config["num_heads"]
-        self.head_width: int = config["d_k"]
+        self.head_width = head_width(config)
         self._attention: dict[str, object] = {
             "num_heads": self.heads,
-            "scale": float(config["d_k"] ** -0.5),
+            "scale": float(self.head_width**-0.5),
             "mask_filter_value": LOWEST,
         }
         self.encoder, self.decoder = (

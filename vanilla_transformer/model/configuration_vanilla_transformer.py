@@ -44,8 +44,33 @@ def between(minimum: float, maximum: float, default: float | None) -> Any:
     return validated_field(check, default=default)
 
 
+class DerivingConfig(PreTrainedConfig):
+    """A configuration in which some fields follow from others, unless they are given.
+
+    A derived value is saved as None, so that `from_pretrained(directory, d_model=32)` derives it again.
+    """
+
+    def derived_fields(self) -> dict[str, object]:
+        """Return the values of the fields that follow from others."""
+        return {}
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return all fields, and None for derived values."""
+        fields: dict[str, Any] = super().to_dict()
+        derived = self.derived_fields().items()
+        return {name: None if (name, value) in derived else value for name, value in fields.items()}
+
+    @classmethod
+    def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> Any:
+        """Build a configuration from saved fields, with others in their place, before any value is derived."""
+        names = {name: cls.attribute_map.get(name, name) for name in kwargs}
+        own = cls.__dataclass_fields__.keys() - PreTrainedConfig.__dataclass_fields__.keys()
+        changed = {names[name]: kwargs.pop(name) for name in [*kwargs] if names[name] in own}
+        return super().from_dict({**config_dict, **changed}, **kwargs)
+
+
 @strict
-class VanillaTransformerBaseConfig(PreTrainedConfig):
+class VanillaTransformerBaseConfig(DerivingConfig):
     """Sizes and settings shared by all families; the defaults are the base model of "Attention Is All You Need".
 
     Args:
@@ -108,6 +133,10 @@ class VanillaTransformerBaseConfig(PreTrainedConfig):
                 f"There is no activation_function {self.activation_function!r}; there are {', '.join(ACT2FN)}."
             )
         super().__post_init__(**kwargs)
+
+    def derived_fields(self) -> dict[str, object]:
+        """Return the widths of a head as section 3.2.2 has them."""
+        return dict.fromkeys(("d_k", "d_v"), self.d_model // self.num_heads)
 
     @classmethod
     def presets(cls) -> list[str]:

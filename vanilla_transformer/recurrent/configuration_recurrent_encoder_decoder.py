@@ -6,17 +6,16 @@ from pathlib import Path
 from typing import Any, Literal
 
 from huggingface_hub.dataclasses import strict
-from transformers import PreTrainedConfig
 from transformers.dynamic_module_utils import get_relative_import_files
 
-from vanilla_transformer.model.configuration_vanilla_transformer import between
+from vanilla_transformer.model.configuration_vanilla_transformer import DerivingConfig, between
 
 # An import of a file of the package's models, which is saved beside the files of this folder.
 _IMPORTED = re.compile(r"^from vanilla_transformer\.model\.(\w+) import", re.MULTILINE)
 
 
 @strict
-class RecurrentEncoderDecoderConfig(PreTrainedConfig):
+class RecurrentEncoderDecoderConfig(DerivingConfig):
     """Sizes and settings of a recurrent encoder-decoder; the defaults are a small model of Luong et al. 2015.
 
     Args:
@@ -75,6 +74,10 @@ class RecurrentEncoderDecoderConfig(PreTrainedConfig):
         if self.initializer_range is None:
             self.initializer_range = (10 / self.d_model) ** 0.5
         super().__post_init__(**kwargs)
+
+    def derived_fields(self) -> dict[str, object]:
+        """Return the default range for the width."""
+        return {"initializer_range": (10 / self.d_model) ** 0.5}
 
     def save_pretrained(self, save_directory: str | os.PathLike[str], *args: Any, **kwargs: Any) -> None:
         """Saves as the library does; the configuration of a model with the code that it names, in one folder."""
