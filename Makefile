@@ -35,7 +35,7 @@ test: $(VENV)/.installed-dev check
 # The model, generation, Trainer, pipelines, the ONNX graph, the Hub and training, with the lowest versions that
 # pyproject.toml allows.
 test-lowest: $(LOWEST)/.installed
-	$(LOWEST)/bin/python -m pytest -n 3 $(addprefix tests/,data engine evaluation graph hub loading model recipe recurrent \
+	$(LOWEST)/bin/python -m pytest -n 3 $(addprefix tests/,data evaluation graph hub loading model recipe recurrent \
 		tasks training translation)
 
 # With the newest version of every library but torch; TORCH=2.15.0 takes another torch.

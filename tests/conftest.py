@@ -18,10 +18,8 @@ import torch
 from browser import free_port, open_browser
 from faults import at_update, interrupt
 from huggingface_hub import constants
-from transformers import GenerationMixin
 from transformers.utils import logging as transformers_logging
 
-from vanilla_transformer import engine
 from vanilla_transformer.translation import translator
 
 torch.set_num_threads(1)
@@ -51,26 +49,6 @@ def seeded_on_one_thread() -> Iterator[None]:
     torch.manual_seed(2)
     yield
     torch.set_num_threads(1)
-
-
-@pytest.fixture
-def ways_taken(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Notes whose search each call of `generate` was given to: the engine's, or the library's."""
-    taken: list[str] = []
-
-    def noted(name: str, search):
-        def noting(*args, **kwargs):
-            found = search(*args, **kwargs)
-            if found is not None:
-                taken.append(name)
-            return found
-
-        return noting
-
-    monkeypatch.setattr(engine, "decode", noted("engine", engine.decode))
-    for name in ("_beam_search", "_sample"):
-        monkeypatch.setattr(GenerationMixin, name, noted("library", getattr(GenerationMixin, name)))
-    return taken
 
 
 @pytest.fixture

@@ -1,32 +1,24 @@
-"""Means to compare searches: models that are sure of themselves, and the library's own search."""
+"""Models and sources for tests of decoding, with predictions that differ clearly."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-
-import pytest
 import torch
 from hypothesis import strategies as st
 from transformers import CompileConfig, GenerationConfig, GenerationMixin, LogitsProcessor, WatermarkingConfig
 
-from vanilla_transformer import VanillaTransformerDecoderForCausalLM, VanillaTransformerForConditionalGeneration
-from vanilla_transformer.model import generation_vanilla_transformer as generation
+from vanilla_transformer import VanillaTransformerForConditionalGeneration
 
 PAD, START, END, WORDS = 0, 1, 2, 150
 
 
-class CausalLibrarySearch(VanillaTransformerDecoderForCausalLM):
-    """Our language model with searches as the library has them."""
+class LibraryModel(VanillaTransformerForConditionalGeneration):
+    """Our model with all of transformers' own decoding, in which each hypothesis has a copy of its source."""
 
-    _beam_search = GenerationMixin._beam_search
-    _sample = GenerationMixin._sample
+    generate = GenerationMixin.generate
+    prepare_inputs_for_generation = GenerationMixin.prepare_inputs_for_generation
+    _expand_inputs_for_generation = GenerationMixin._expand_inputs_for_generation
 
-
-@contextmanager
-def without_engine() -> Iterator[None]:
-    """Makes models do as where they are loaded from the Hub without this package."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(generation, "engine", None)
-        yield
+    def _reorder_cache(self, cache, beam_idx: torch.Tensor):
+        cache.reorder_cache(beam_idx)
+        return cache
 
 
 class Google(float):
@@ -59,19 +51,6 @@ def sentences(seed: int, lengths: list[int], side: str) -> dict[str, torch.Tenso
     return {"input_ids": source, "attention_mask": (source != PAD).long()}
 
 
-def assert_same(ours, theirs) -> None:
-    """Same scores, tokens and descent; after the end of a hypothesis ours has padding."""
-    torch.testing.assert_close(ours.sequences_scores, theirs.sequences_scores, atol=1e-5, rtol=1e-5)
-    # The library fills up with what it has ruled out where there are fewer hypotheses than are asked for.
-    there = ours.sequences_scores > -1e8
-    width = ours.beam_indices.shape[1]
-    assert torch.equal(ours.beam_indices[there], theirs.beam_indices[there, :width])
-    before = torch.ones(len(there), ours.sequences.shape[1] - width, dtype=torch.bool)
-    written = torch.cat((before, ours.beam_indices >= 0), 1) & there[:, None]
-    assert torch.equal(ours.sequences[written], theirs.sequences[:, : written.shape[1]][written])
-    assert (ours.sequences[:, before.shape[1] :][ours.beam_indices < 0] == PAD).all()
-
-
 ARCHITECTURES = st.sampled_from(
     [
         {},
@@ -93,7 +72,7 @@ class Never(LogitsProcessor):
 
 INPUTS = sentences(0, [5, 3, 2], "right")
 
-# Another value of each setting of the library.
+# Another value of each setting of transformers.
 CHANGED = {name: 3 for name in sorted(vars(GenerationConfig())) if name[0] != "_"} | {
     "assistant_ensemble_weight": 0.5,
     "bad_words_ids": [[5]],

@@ -77,7 +77,8 @@ class CopyingModel(VanillaTransformerForConditionalGeneration):
         self.batches.append(input_ids)
         self.search = settings
         start = input_ids.new_full((input_ids.shape[0], 1), self.config.decoder_start_token_id)
-        return ModelOutput(sequences=torch.cat((start, input_ids), dim=1))
+        is_written = input_ids != self.config.pad_token_id
+        return ModelOutput(sequences=torch.cat((start, input_ids), dim=1), beam_indices=is_written.long() - 1)
 
 
 def random_model(kind: str, **fields: Any) -> Any:

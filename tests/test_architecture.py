@@ -17,7 +17,7 @@ LAYERS = [
     *("training", "tasks", "evaluation", "translation", "loading", "recipe", "data", "tokenizer"),
     *("cost", "model_directory", "atomic_files", "options"),
     *("progress", "registration", "recurrent", "import_hooks"),
-    *("model", "engine", "graph", "machine", "errors"),
+    *("model", "cross_entropy", "graph", "machine", "errors"),
 ]
 _BESIDE_MODELS = {
     "configuration_vanilla_transformer",
@@ -38,13 +38,10 @@ def parsed(path: Path) -> list[ast.AST]:
 
 
 @cache
-def imports(path: Path, in_try: bool = True) -> set[str]:
-    """Absolute names of the modules that a file imports, anywhere in it, or anywhere but in a `try`."""
+def imports(path: Path) -> set[str]:
+    """Absolute names of the modules that a file imports, anywhere in it."""
     found = set()
-    tried = {id(part) for node in parsed(path) if isinstance(node, ast.Try) for part in ast.walk(node)}
     for node in parsed(path):
-        if id(node) in tried and not in_try:
-            continue
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
@@ -62,8 +59,7 @@ def test_imports_point_one_way():
         if part not in LAYERS:
             assert part == "__main__", f"say in LAYERS where {part} stands"
             continue
-        # A model finds what is installed beside it in a `try`.
-        for name in imports(path, in_try=part != "model"):
+        for name in imports(path):
             if name.startswith("vanilla_transformer."):
                 assert name.split(".")[1] in LAYERS[LAYERS.index(part) :], f"{path} must not import {name}"
 
@@ -84,7 +80,7 @@ def test_nothing_but_tasks_asks_which_task_it_is():
 
 def test_shipped_files_import_only_what_the_hub_can_follow():
     for path in (PACKAGE / "model").glob("*.py"):
-        for imported in imports(path, in_try=False):
+        for imported in imports(path):
             if imported.startswith("."):
                 assert imported.lstrip(".") in SIBLINGS.get(path.stem, set()) and not imported.startswith("..")
             else:

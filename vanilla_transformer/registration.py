@@ -9,6 +9,7 @@ from packaging.version import Version
 from transformers import AutoConfig, AutoModelForSeq2SeqLM, AutoTokenizer, PreTrainedConfig, PreTrainedModel
 from transformers.models.auto.auto_factory import _BaseAutoModelClass
 
+from vanilla_transformer.cross_entropy import summed_cross_entropy
 from vanilla_transformer.model import (
     modeling_vanilla_transformer,
     modeling_vanilla_transformer_decoder,
@@ -89,7 +90,8 @@ class _PipelineOfThePackage:
         vars(config)["custom_pipelines"] = value
 
 
-HubModel.before_loading = warn_of_untested_transformers
+HubModel.before_loading = staticmethod(warn_of_untested_transformers)
+modeling_vanilla_transformer.LanguageModelHead.summed_cross_entropy = staticmethod(summed_cross_entropy)
 for module in (
     modeling_vanilla_transformer,
     modeling_vanilla_transformer_encoder,

@@ -2,8 +2,8 @@
 
     python examples/extend/attention_option.py my-model
 
-trains a model with the option on a few pairs, saves and loads it, and translates. The package's own decoding and its
-exports do not know the option, so they decline: `generate` runs the library's search over `forward`.
+trains a model with the option on a few pairs, saves and loads it, and translates. The ONNX graph and the exports do
+not support the option, so `Translator` falls back to `generate`, which runs `forward`.
 """
 
 import argparse
@@ -19,7 +19,7 @@ from vanilla_transformer import (
     VanillaTransformerForConditionalGeneration,
     train_tokenizer,
 )
-from vanilla_transformer.engine.known import unknown
+from vanilla_transformer.loading.standard_models import unsupported_part
 from vanilla_transformer.model.modeling_vanilla_transformer import MultiHeadAttention
 
 PAIRS = {"one two": "1 2", "two one": "2 1", "three": "3", "one three": "1 3", "two two": "2 2", "three one": "3 1"}
@@ -87,7 +87,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     tokenizer.save_pretrained(arguments.output)
 
     loaded = AutoModelForSeq2SeqLM.from_pretrained(arguments.output).eval()
-    print(f"loss {loss.item():.3f}; decoded by forward: {unknown(loaded)}")
+    print(f"loss {loss.item():.3f}; decoded by forward: {unsupported_part(loaded, ['relu'])}")
     for translation in Translator(loaded, tokenizer)([*PAIRS]):
         print(translation.text)
 

@@ -2,8 +2,8 @@
 
     python examples/extend/export.py my-language-model my-model.npz
 
-An export computes a model without its `forward`, so it must know every part of it: `unknown` names the first that the
-package's list of known parts lacks, and the export refuses instead of leaving it out.
+An export computes a model without its `forward`, so it must support every part of it. `unsupported_part` names the
+first part that the package's own model does not have, and the export stops instead of leaving that part out.
 """
 
 import argparse
@@ -15,7 +15,7 @@ import numpy as np
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from vanilla_transformer import VanillaTransformerDecoderForCausalLM
-from vanilla_transformer.engine.known import unknown
+from vanilla_transformer.loading.standard_models import unsupported_part
 
 # Besides exact classes and parameters, values that the computation below takes for granted.
 REQUIRED = {"activation_function": "relu", "positional_encoding": "sinusoidal"}
@@ -32,7 +32,7 @@ def export(model: PreTrainedModel, file: str | Path) -> None:
     Raises:
         ExportError: It has a part that `next_token_logits` does not compute.
     """
-    reason = unknown(model, may_train=True)
+    reason = unsupported_part(model, activations=["relu"])
     if reason is None and not isinstance(model, VanillaTransformerDecoderForCausalLM):
         reason = f"{type(model).__name__}, which is no language model"
     for name, value in REQUIRED.items():

@@ -3,8 +3,8 @@
     python examples/extend/model_family.py train.en train.de my-model
 
 The family has a `model_type` of its own. Registered, it is trained by the package's loop for translation, saved,
-loaded and decoded. A process that loads such a model has to import this file first. The package's own decoding and its
-exports do not know the layers, so they decline: `generate` runs the library's search over `forward`.
+loaded and decoded. A process that loads such a model has to import this file first. The ONNX graph and the exports do
+not support the layers, so `Translator` falls back to `generate`, which runs `forward`.
 """
 
 import argparse

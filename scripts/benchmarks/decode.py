@@ -58,6 +58,7 @@ def cases(arguments: argparse.Namespace) -> list[Case]:
     for forced, how in ((arguments.forced, f"{arguments.forced} tokens each"), (None, "real stopping")):
         found += [
             *(Case(f"{many} sentences, beam 4, {how}", many, 4, forced) for many in arguments.sentences),
+            *(Case(f"{many} sentences, greedy, {how}", many, 1, forced) for many in arguments.sentences),
             Case(f"1 sentence, beam 4, {how}", 1, 4, forced, arguments.singles),
             Case(f"1 sentence, greedy, {how}", 1, 1, forced, arguments.singles),
         ]
@@ -155,14 +156,14 @@ def take_part(name: str, arguments: argparse.Namespace, work: Path, connection: 
     lines = list(islice(filter(None, map(str.strip, read_lines(arguments.source))), arguments.lines))
     if len(lines) < arguments.lines:
         raise SystemExit(f"{arguments.source} has {len(lines):,} lines of text: give fewer as --lines.")
-    engines = {"ours": GraphEngine, "live": LiveEngine, "marian": MarianEngine, "ctranslate2": CTranslate2Engine}
-    engine: Any = engines[kind](arguments, work, precision)
-    rows = engine.encode(lines)
+    kinds = {"ours": GraphDecoder, "live": LiveDecoder, "marian": MarianDecoder, "ctranslate2": CTranslate2Decoder}
+    decoder: Any = kinds[kind](arguments, work, precision)
+    rows = decoder.encode(lines)
     if arguments.early_stopping and kind != "ctranslate2":
-        engine.settings["early_stopping"] = True
+        decoder.settings["early_stopping"] = True
     connection.send({})
     while (case := connection.recv()) is not None:
-        connection.send(measure(engine, lines, rows, case))
+        connection.send(measure(decoder, lines, rows, case))
     if arguments.device.startswith("cuda"):
         import torch
 
@@ -170,25 +171,25 @@ def take_part(name: str, arguments: argparse.Namespace, work: Path, connection: 
     else:
         status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
         peak = int(status["VmHWM"].split()[0]) * 1024
-    connection.send({"peak": peak, "versions": engine.versions()})
+    connection.send({"peak": peak, "versions": decoder.versions()})
 
 
-def measure(engine: Any, lines: list[str], rows: list[list[int]], case: Case) -> Turn:
+def measure(decoder: Any, lines: list[str], rows: list[list[int]], case: Case) -> Turn:
     """Decodes a case; returns the seconds, the target tokens and the median seconds of a call."""
-    engine.prepare(case)
+    decoder.prepare(case)
     calls, tokens = [], 0
     for call in range(case.calls):
         start = time.perf_counter()
         if case.sentences:
             batch = rows[call * case.sentences : (call + 1) * case.sentences]
-            tokens += engine.decode(batch, case)
+            tokens += decoder.decode(batch, case)
         else:
-            tokens += engine.translate(lines, case)
+            tokens += decoder.translate(lines, case)
         calls.append(time.perf_counter() - start)
     return {"seconds": sum(calls), "tokens": tokens, "call": statistics.median(calls)}
 
 
-class _Engine:
+class _Decoder:
     """What a contestant does if it says nothing else."""
 
     libraries: tuple[str, ...] = ("torch", "transformers")
@@ -209,7 +210,7 @@ class _Engine:
         return ", ".join([f"{name} {version(name)}" for name in self.libraries] + [self.way])
 
 
-class GraphEngine(_Engine):
+class GraphDecoder(_Decoder):
     """The graph that `Translator` runs on a processor, where torch is loaded only to convert a model."""
 
     libraries = ("onnxruntime",)
@@ -255,7 +256,7 @@ class GraphEngine(_Engine):
         return sum(len(translation.hypotheses[0].ids) for translation in self.translator(lines))
 
 
-class _TorchEngine(_Engine):
+class _TorchDecoder(_Decoder):
     """Shared parts of both models with a `generate`."""
 
     def decode(self, rows: list[list[int]], case: Case) -> int:
@@ -288,25 +289,20 @@ class _TorchEngine(_Engine):
         return int(alive.sum() + (ended > 0).any(1).sum())
 
 
-class LiveEngine(_TorchEngine):
-    """This package's `generate`, with the weights as they are at each call."""
+class LiveDecoder(_TorchDecoder):
+    """This package's models in `generate`, with the weights as they are at each call."""
 
     def __init__(self, arguments: argparse.Namespace, work: Path, precision: str) -> None:
         import torch
 
-        from vanilla_transformer.engine.cpu import computing_dtype
-        from vanilla_transformer.engine.known import unknown
         from vanilla_transformer.loading.models import load_model
 
         dtype = getattr(torch, precision)
         self.model, self.tokenizer = load_model(arguments.model, device=arguments.device, dtype=dtype)
-        if (reason := unknown(self.model)) is not None:
-            raise SystemExit(f"This contestant is the engine, and here is the library's search, because of {reason}.")
-        products = str(computing_dtype(dtype, self.model.device)).removeprefix("torch.")
-        self.settings, self.way = {}, f"live weights multiplied in {products}"
+        self.settings, self.way = {}, f"generate in {precision}"
 
 
-class MarianEngine(_TorchEngine):
+class MarianDecoder(_TorchDecoder):
     """Hugging Face's own `MarianMTModel`, with its own search and penalty."""
 
     def __init__(self, arguments: argparse.Namespace, work: Path, precision: str) -> None:
@@ -318,7 +314,7 @@ class MarianEngine(_TorchEngine):
         self.settings = {"early_stopping": False, "max_new_tokens": 1}
 
 
-class CTranslate2Engine(_Engine):
+class CTranslate2Decoder(_Decoder):
     """CTranslate2, with its own search and penalty."""
 
     libraries = ("ctranslate2", "transformers")

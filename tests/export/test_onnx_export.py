@@ -61,7 +61,7 @@ def test_the_graph_gives_generates_sequences_and_scores(onnx_export, spelled_bac
     client = Client(onnx_export)
     for batch in [[word] for word in words[:6]] if alone else [words]:
         inputs = tokenizer(batch, return_tensors="pt", padding=True)
-        expected = model.generate(**inputs, **settings, return_dict_in_generate=True)
+        expected = model.generate(**inputs, **settings, return_dict_in_generate=True, output_scores=True)
         types = {"length_penalty": np.float32}
         given = {name: np.array([value], types.get(name, np.int64)) for name, value in settings.items()}
         if not alone:
@@ -88,7 +88,7 @@ def test_the_graph_takes_the_models_settings_as_defaults(spelled_backwards, word
     assert export_onnx(model, tokenizer, tmp_path) == []
     inputs = tokenizer(words, return_tensors="pt", padding=True)
     found = Client(tmp_path)(inputs["input_ids"], attention_mask=inputs["attention_mask"])
-    expected = model.generate(**inputs, return_dict_in_generate=True)
+    expected = model.generate(**inputs, return_dict_in_generate=True, output_scores=True)
     assert_as_generate(found, expected, own.get("num_beams", 4))
 
 
@@ -113,7 +113,7 @@ def test_every_architecture_translates_as_it_does_itself(tmp_path, spelled_backw
     inputs = tokenizer(words[:10], return_tensors="pt", padding=True)
     for beams in (1, 3):
         found = client(inputs["input_ids"], attention_mask=inputs["attention_mask"], num_beams=np.array([beams]))
-        expected = model.generate(**inputs, num_beams=beams, return_dict_in_generate=True)
+        expected = model.generate(**inputs, num_beams=beams, return_dict_in_generate=True, output_scores=True)
         assert_as_generate(found, expected, beams)
 
 
@@ -152,7 +152,7 @@ def test_the_graph_holds_no_weights_and_finds_nothing_beside_another_layout(spel
         model.lm_head.weight.mul_(1.5)
     save_file({name: model.state_dict()[name] for name in shapes(model.config.to_dict())}, tmp_path / WEIGHTS)
     found = Client(tmp_path)(inputs["input_ids"], attention_mask=inputs["attention_mask"])
-    assert_as_generate(found, model.generate(**inputs, return_dict_in_generate=True), 4)
+    assert_as_generate(found, model.generate(**inputs, return_dict_in_generate=True, output_scores=True), 4)
     model.config.d_ff *= 2
     VanillaTransformerForConditionalGeneration(model.config).save_pretrained(tmp_path)
     assert not graph.exists()  # Saving takes away what was true of other weights.

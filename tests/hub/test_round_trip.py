@@ -11,8 +11,8 @@ from typing import Any
 from hub_server import HubServer, card_problems
 from opus_models import write_opus
 from safetensors.torch import load_file
-from small_models import NOT_INSTALLED
-from transformers import AutoTokenizer, MarianMTModel
+from small_models import NOT_INSTALLED, random_model
+from transformers import AutoTokenizer, MarianMTModel, pipeline
 
 from vanilla_transformer.cli import main
 
@@ -93,6 +93,27 @@ print(json.dumps(results))
 """
 
 
+# A directory of this process hides the installed package with another version.
+OTHER_VERSION = """
+import sys
+sys.path.insert(0, OTHER)
+"""
+BESIDE_ANOTHER_VERSION = """
+import copy
+from transformers import pipelines
+from transformers.models.auto.modeling_auto import MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING_NAMES
+def registries():
+    tasks = {name: dict(task) for name, task in pipelines.PIPELINE_REGISTRY.supported_tasks.items()}
+    return tasks, dict(pipelines.REMOVED_TASKS), dict(MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING_NAMES)
+before = copy.deepcopy(registries())
+results = [pipelines.pipeline("translation", model=SAVED, trust_remote_code=True)(TEXTS, max_new_tokens=9)]
+results.append(pipelines.pipeline("token-classification", model=TAGGER, trust_remote_code=True)(TEXTS[0]))
+assert registries() == before
+assert "vanilla_transformer" not in sys.modules
+print(json.dumps(results, default=float))
+"""
+
+
 def run(script: str, saved: Path, hub: HubServer, home: Path) -> dict[str, Any]:
     """The JSON that the script prints in a process of its own, which knows no other Hub than this."""
     home.mkdir()
@@ -103,6 +124,26 @@ def run(script: str, saved: Path, hub: HubServer, home: Path) -> dict[str, Any]:
     result = subprocess.run(command, env=environment, cwd=home, capture_output=True, text=True)
     assert result.returncode == 0, result.stderr[-4000:]
     return json.loads(result.stdout.splitlines()[-1])
+
+
+def test_a_repositorys_code_works_next_to_another_version_and_registers_nothing(saved: Path, tmp_path: Path):
+    other = tmp_path / "other" / "vanilla_transformer"
+    other.mkdir(parents=True)
+    (other / "__init__.py").write_text("raise RuntimeError('another version was imported')")
+    tagger = tmp_path / "tagger"
+    model = random_model("tagger", vocab_size=300)
+    model.save_pretrained(tagger)
+    AutoTokenizer.from_pretrained(saved).save_pretrained(tagger)
+    paths = f"OTHER, TAGGER, SAVED, TEXTS = {str(other.parent)!r}, {str(tagger)!r}, {str(saved)!r}, {TEXTS!r}\n"
+    environment = {**os.environ, "HF_HOME": str(tmp_path / "home"), "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+    command = [sys.executable, "-c", paths + OTHER_VERSION + "import json\n" + BESIDE_ANOTHER_VERSION]
+    result = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr[-4000:]
+    translations, tags = json.loads(result.stdout.splitlines()[-1])
+    expected = pipeline("translation", model=str(saved))(TEXTS, max_new_tokens=9)
+    assert translations == expected
+    own = pipeline("token-classification", model=str(tagger))(TEXTS[0])
+    assert [tag["word"] for tag in tags] == [tag["word"] for tag in own]
 
 
 def test_a_model_comes_back_from_the_hub_with_and_without_the_package(ann: HubServer, saved: Path, tmp_path: Path):

@@ -21,25 +21,24 @@ HOOKS = (":_global_forward_hooks", ":_global_forward_pre_hooks", "#_forward_hook
 
 NAMES: dict[str, tuple[str, str]] = {
     # Decoding.
-    f"{GENERATION}._beam_search": (
-        "input_ids logits_processor stopping_criteria generation_config",
-        "The engine decodes instead. The scores of hypotheses are returned without the scores of all steps.",
+    f"{GENERATION}._expand_inputs_for_generation": (
+        "expand_size is_encoder_decoder input_ids",
+        "The source is not copied for each hypothesis.",
     ),
-    f"{GENERATION}._sample": (
-        "input_ids logits_processor stopping_criteria generation_config",
-        "The engine decodes instead.",
-    ),
-    f"{GENERATION}._maybe_prepare_encoder_kwargs_for_generation": (
-        "inputs_tensor model_kwargs model_input_name generation_config",
-        "The members of an ensemble encode the source themselves.",
+    "transformers.generation.utils#_reorder_cache": ("", "The keys of the source are not reordered."),
+    f"{GENERATION}._prepare_cache_for_generation": (
+        "generation_config model_kwargs",
+        "Each member of an ensemble prepares its own cache.",
     ),
     f"{GENERATION}._supports_default_dynamic_cache": ("", "The state of a recurrent model is no list of positions."),
     f"{GENERATION}.adjust_generation_fn": (
         "generation_config",
         "A model that was saved without decoding settings gets the paper's.",
     ),
-    f"{GENERATION}.prepare_inputs_for_generation": ("input_ids", "The mask of a target's prompt stays as given."),
-    "transformers.generation.utils#_pad_token_tensor": ("", "Finished rows of a beam are padded with `<pad>`, id 0."),
+    f"{GENERATION}.prepare_inputs_for_generation": (
+        "input_ids next_sequence_length is_first_iteration",
+        "The mask of a target's prompt stays as given.",
+    ),
     "transformers.generation.configuration_utils#_from_model_config": (
         "",
         "It marks decoding settings that nobody chose, which the paper's replace.",
@@ -57,7 +56,6 @@ NAMES: dict[str, tuple[str, str]] = {
         "config inputs_embeds attention_mask encoder_hidden_states allow_is_bidirectional_skip",
         "It builds the masks of the encoder and of cross-attention.",
     ),
-    "transformers.masking_utils:ALL_MASK_ATTENTION_FUNCTIONS": ("", "The engine rejects functions from outside."),
     "transformers.modeling_utils:ALL_ATTENTION_FUNCTIONS": ("", "Attention implementations are looked up there."),
     "transformers.configuration_utils#_attn_implementation": ("", "The name of the chosen attention implementation."),
     "transformers.modeling_layers:GradientCheckpointingLayer": ("", "The base class of a layer."),
@@ -104,8 +102,9 @@ NAMES: dict[str, tuple[str, str]] = {
     "transformers.tokenization_utils_base#_extra_special_tokens": ("", "In plain text they are no special tokens."),
     # Other libraries.
     "datasets.arrow_dataset#_fingerprint": ("", "It identifies the text that a run was started with."),
+    "torch.nn.modules.module:Module._apply": ("fn recurse", "A shared embedding is moved with a stack."),
     "torch.nn.modules.module:Module._save_to_state_dict": ("destination prefix keep_vars", "A shared embedding."),
-    **{f"torch.nn.modules.module{hook}": ("", "The engine runs no hooks, so it rejects them.") for hook in HOOKS},
+    **{f"torch.nn.modules.module{hook}": ("", "The exports run no hooks and reject them.") for hook in HOOKS},
     "torch.nn.modules.module#_modules": ("", "A shared embedding is registered once."),
     "torch.nn.modules.module#_is_replica": ("", "Replicas of `DataParallel` keep the original's stacks."),
     "torch.cpu:_is_avx512_bf16_supported": ("", "Whether a CPU computes in bfloat16."),

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 import torch
-from searches import END, PAD, sharp, without_engine
+from searches import END, PAD, sharp
 from small_models import HEADS, inputs_of, random_model
-from transformers import EncoderDecoderCache, GenerationMixin
+from transformers import EncoderDecoderCache
 from transformers.utils import generic
 
 import vanilla_transformer
@@ -89,20 +89,18 @@ def test_each_token_is_the_best_after_the_whole_prefix(kind: str):
         torch.testing.assert_close(step[unfinished], expected, atol=1e-4, rtol=1e-4)
         assert torch.equal(found.sequences[unfinished, place], expected.argmax(-1))
     assert found[CACHE_FIELD].get_seq_length() == found.sequences.shape[1] - 1
-    assert torch.equal(model.generate(**inputs, **settings), found.sequences)  # By the engine, where it is installed.
+    assert torch.equal(model.generate(**inputs, **settings), found.sequences)
 
 
-@pytest.mark.parametrize("context", [nullcontext, without_engine])
 @pytest.mark.parametrize("kind", GENERATING)
 @torch.no_grad()
-def test_a_score_of_a_beam_is_that_of_the_whole_sequence(kind: str, context):
+def test_a_score_of_a_beam_is_that_of_the_whole_sequence(kind: str):
     model = GENERATING[kind]()
     inputs, name = asked(model)
     settings = {"num_beams": 3, "num_return_sequences": 3, "max_new_tokens": NEW_TOKENS, "length_penalty": 1.0}
     if model.config.is_encoder_decoder:
         settings["length_penalty_type"] = "huggingface"
-    with context():
-        found = model.generate(**inputs, **settings, return_dict_in_generate=True)
+    found = model.generate(**inputs, **settings, return_dict_in_generate=True, output_scores=True)
     repeated = {name: part.repeat_interleave(3, 0) for name, part in inputs.items()}
     new = found.beam_indices.shape[1]
     start = found.sequences.shape[1] - new
@@ -116,14 +114,14 @@ def test_a_score_of_a_beam_is_that_of_the_whole_sequence(kind: str, context):
 @pytest.mark.parametrize("kind", GENERATING)
 def test_an_argument_that_transformers_renames_tomorrow_is_an_error(kind: str, monkeypatch):
     """Ignoring a renamed cache silently gave other tokens."""
-    prepare = GenerationMixin.prepare_inputs_for_generation
+    model = GENERATING[kind]()
+    prepare = type(model).prepare_inputs_for_generation
 
     def renamed(self, *args, **kwargs):
         inputs = prepare(self, *args, **kwargs)
         return {"kv_store" if name in ("cache", "past_key_values") else name: part for name, part in inputs.items()}
 
-    monkeypatch.setattr(GenerationMixin, "prepare_inputs_for_generation", renamed)
-    model = GENERATING[kind]()
+    monkeypatch.setattr(type(model), "prepare_inputs_for_generation", renamed)
     with pytest.raises(TypeError, match=r"does not use the argument kv_store.* transformers \d"):
         model.generate(**asked(model)[0], num_beams=1, max_new_tokens=3, return_dict_in_generate=True)
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from vanilla_transformer.engine.cross_entropy import summed_cross_entropy
+from vanilla_transformer.cross_entropy import summed_cross_entropy
 from vanilla_transformer.model.modeling_vanilla_transformer import IGNORED_LABEL
 
 # More logits than are computed at a time in a CPU's cache; MANY rows have more than are ever held.

@@ -7,8 +7,8 @@ from hypothesis import given, strategies as st
 from refusals import refused
 
 from vanilla_transformer import RecurrentEncoderDecoderConfig, VanillaTransformerConfig
-from vanilla_transformer.engine import cpu
 from vanilla_transformer.errors import RecipeError
+from vanilla_transformer.machine import has_bfloat16_products
 from vanilla_transformer.recipe.defaults import (
     CPU_HOURS,
     MIN_WARMUP,
@@ -161,7 +161,7 @@ def test_every_process_has_a_batch_and_a_batch_fits_into_memory():
 @pytest.mark.processor
 def test_precision_is_what_the_device_multiplies_fast():
     facts = device_facts(torch.device("cpu"), 1)
-    assert facts.bfloat16 == cpu.has_bfloat16_products()
+    assert facts.bfloat16 == has_bfloat16_products()
     for device, precision in ((GPU, "float16"), (LAPTOP, "float32")):
         assert chosen(4_500_000, device)[0].optimization.precision == "bfloat16"
         assert chosen(4_500_000, dataclasses.replace(device, bfloat16=False))[0].optimization.precision == precision

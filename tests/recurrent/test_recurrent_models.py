@@ -4,7 +4,6 @@ import pytest
 import torch
 from huggingface_hub.errors import StrictDataclassError
 from refusals import refused
-from searches import without_engine
 from transformers import AutoConfig, AutoModel, AutoModelForSeq2SeqLM
 
 from vanilla_transformer import (
@@ -144,16 +143,26 @@ def test_a_beam_with_a_state_is_the_one_without(attention, source):
 
 
 @pytest.mark.parametrize(("cell", "attention", "feeding", "window"), KINDS)
-def test_the_packages_search_finds_what_the_librarys_does(cell, attention, feeding, window, source):
+def test_hypotheses_that_share_a_source_are_those_with_copies_of_it(cell, attention, feeding, window, source):
     model = make(cell, attention, feeding, window)
-    settings = [{"num_beams": 1}, {"num_beams": 4, "num_return_sequences": 3}]
-    model.generation_config.return_dict_in_generate = True
-    ours = [model.generate(**source, max_new_tokens=12, **each) for each in settings]
-    with without_engine():
-        theirs = [model.generate(**source, max_new_tokens=12, output_scores=True, **each) for each in settings]
-    for mine, library in zip(ours, theirs, strict=True):
-        assert torch.equal(mine.sequences, library.sequences)
-    torch.testing.assert_close(ours[1].sequences_scores, theirs[1].sequences_scores)
+    settings = {"num_beams": 4, "num_return_sequences": 3, "return_dict_in_generate": True, "output_scores": True}
+    shared = model.generate(**source, max_new_tokens=12, **settings)
+    copies = {name: part.repeat_interleave(3, 0) for name, part in source.items()}
+    log_p = model(**copies, decoder_input_ids=shared.sequences[:, :-1]).logits.log_softmax(-1)
+    of_tokens = log_p.gather(2, shared.sequences[:, 1:, None])[..., 0]
+    is_written = shared.beam_indices >= 0
+    penalty = ((5 + is_written.sum(1)) / 6) ** 0.6
+    torch.testing.assert_close(shared.sequences_scores, (of_tokens * is_written).sum(1) / penalty)
+
+
+@pytest.mark.parametrize("beams", [1, 3])
+def test_generate_takes_the_encoders_outputs_as_a_tuple(beams, source):
+    model, mask = make(), source["attention_mask"]
+    encoded = model.get_encoder()(**source)
+    expected = model.generate(**source, num_beams=beams)
+    for given in (encoded, encoded.to_tuple()):
+        found = model.generate(encoder_outputs=given, attention_mask=mask, num_beams=beams)
+        assert torch.equal(found, expected)
 
 
 def test_a_saved_model_loads_by_the_auto_classes(tmp_path, source, labels):

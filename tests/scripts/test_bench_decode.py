@@ -27,17 +27,15 @@ def asked(monkeypatch, words):
 def test_a_contestant_that_would_run_another_way_than_its_name_says_refuses(saved, tmp_path, monkeypatch):
     here, changed = asked(monkeypatch, f"{saved} text"), shutil.copytree(saved, tmp_path / "changed")
     with refused(SystemExit, "the graph in int8", "without torch"):  # It is loaded here.
-        bench.GraphEngine(here, tmp_path, "int8")
+        bench.GraphDecoder(here, tmp_path, "int8")
     for file, setting in ("generation_config.json", {"repetition_penalty": 2.0}), ("config.json", {"more": 1}):
         fields = json.loads((changed / file).read_text())
         (changed / file).write_text(json.dumps({**fields, **setting}))
     there = asked(monkeypatch, f"{changed} text")
     with refused(SystemExit, "the graph in float32", "GenerateSearch"):
-        bench.GraphEngine(there, tmp_path, "float32")
-    with refused(SystemExit, "library's search", "more"):
-        bench.LiveEngine(there, tmp_path, "float32")
-    live = bench.LiveEngine(here, tmp_path, "float32")
-    assert live.versions().endswith("live weights multiplied in float32")
+        bench.GraphDecoder(there, tmp_path, "float32")
+    live = bench.LiveDecoder(here, tmp_path, "float32")
+    assert live.versions().endswith("generate in float32")
     assert live.decode(live.encode(["a b"]), bench.Case("", 1, 1, forced=4)) == 4
 
 
@@ -62,7 +60,7 @@ def test_the_table_says_how_contestants_stand_and_how_ours_decoded(saved, tmp_pa
             measured[case.name][name] = [turn]
             assert turn["tokens"] == 6 * case.sentences or not case.forced
     said = bench.table(measured, memory)
-    assert said.count("| ours-int8 is faster by | live-float32 is faster by |") == 7
-    assert said.count("the graph in int8") == said.count("live weights multiplied in float32") == 1
+    assert said.count("| ours-int8 is faster by | live-float32 is faster by |") == 9
+    assert said.count("the graph in int8") == said.count("generate in float32") == 1
     first = measured[cases[0].name]
     assert f"| {first['marian-float32'][0]['seconds'] / first['ours-int8'][0]['seconds']:.2f} |" in said

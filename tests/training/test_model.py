@@ -91,7 +91,7 @@ def test_fine_tuning_for_some_minutes_begins_in_epoch_0_and_its_directory_refuse
     mine = further.with_options(output=str(tmp_path / "model"), dev=dev, max_minutes=0.5, max_steps=2)
     first = figures(train(mine).directory)[0]
     assert (first["step"], first["epoch"]) == (0, 0)
-    with refused(RunError, "none here"):
+    with refused(RunError, "requested: dev none"):
         train(mine.with_options(dev=()))
 
 

@@ -62,7 +62,8 @@ def searched(model, source, search, sentences=10):
     torch.manual_seed(7)
     inputs = {name: part[:sentences] for name, part in source.items()}
     whole = search.get("num_beams") != 1 and not search.get("do_sample")
-    found = model.generate(**inputs, return_dict_in_generate=whole, max_length_beyond_source=3, **search)
+    returned = {"return_dict_in_generate": whole, "output_scores": whole}
+    found = model.generate(**inputs, **returned, max_length_beyond_source=3, **search)
     return (found.sequences, found.sequences_scores) if whole else (found, None)
 
 
@@ -73,7 +74,54 @@ def test_an_ensemble_of_one_is_the_model_alone(family, search, source):
     together = searched(EnsembleForConditionalGeneration([model]), source, search)
     for mine, alone in zip(together, searched(model, source, search), strict=True):
         if mine is not None or alone is not None:
-            assert torch.equal(mine, alone)
+            torch.testing.assert_close(mine, alone)
+
+
+OPTIONS = {
+    "no cache": {"use_cache": False},
+    "static cache": {"cache_implementation": "static"},
+    "sampled beam": {"do_sample": True, "num_beams": 3},
+    "processors": {"repetition_penalty": 1.5, "no_repeat_ngram_size": 2, "renormalize_logits": True},
+    "logits": {"output_logits": True, "output_scores": True, "return_dict_in_generate": True},
+    "prompt": {"decoder_input_ids": torch.tensor([[1, 5, 6]]).repeat(10, 1)},
+}
+
+
+@pytest.mark.parametrize("option", OPTIONS)
+@pytest.mark.parametrize("beams", [1, 4])
+def test_options_of_generate_are_those_of_a_single_model(option, beams, source):
+    """The mean of equal members is each of them."""
+    call = {"num_beams": beams, **OPTIONS[option]}
+    if beams == 1:
+        call.pop("repetition_penalty", None)  # Without a beam it changes logits, which an ensemble normalizes.
+    for family in FAMILIES.values():
+        found = []
+        for model in (EnsembleForConditionalGeneration([family(0), family(0)]), family(0)):
+            torch.manual_seed(7)
+            output = model.generate(**source, **call)
+            found.append(output if isinstance(output, torch.Tensor) else output.sequences)
+        assert torch.equal(*found)
+
+
+def test_assisted_decoding_gives_what_greedy_search_gives(source):
+    ensemble = EnsembleForConditionalGeneration([transformer(0), transformer(2, d_model=32)])
+    first = {name: part[:1] for name, part in source.items()}
+    expected = ensemble.generate(**first, num_beams=1)
+    for asked in ({"prompt_lookup_num_tokens": 3}, {"assistant_model": transformer(2)}):
+        assert torch.equal(ensemble.generate(**first, num_beams=1, **asked), expected)
+
+
+def test_encoder_outputs_are_those_of_the_ensemble(source):
+    ensemble = EnsembleForConditionalGeneration([transformer(0), recurrent(1)])
+    encoded, mask = ensemble.get_encoder()(**source), source["attention_mask"]
+    found = ensemble.generate(encoder_outputs=encoded, attention_mask=mask)
+    assert torch.equal(found, ensemble.generate(**source))
+    of_one = ensemble.members[0].get_encoder()(**source)
+    for wrong in (of_one, of_one.to_tuple()):
+        with refused(ValueError, "get_encoder()"):
+            ensemble.generate(encoder_outputs=wrong, attention_mask=mask)
+    with refused(ValueError, "attention", "members"):
+        ensemble.generate(**source, output_attentions=True, return_dict_in_generate=True)
 
 
 def mean_by_hand(models, source, read):

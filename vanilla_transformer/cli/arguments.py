@@ -51,9 +51,8 @@ class Computing:
         """
         import torch
 
-        from vanilla_transformer.engine.cpu import fastest_dtype
         from vanilla_transformer.loading.models import load_model
-        from vanilla_transformer.machine import keep_freed_memory
+        from vanilla_transformer.machine import fastest_dtype, keep_freed_memory
 
         keep_freed_memory()
         # Must be set before the first matrix product.

@@ -67,13 +67,11 @@ class Evaluate:
         corpus = read_corpus(with_columns_of_model(spec, self.model, form), form=form)
         with progress_bar(unit, total=count_texts(corpus, form)) as bar:
             if task:
-                from vanilla_transformer.engine.cpu import precision_of
-
                 given, batch_tokens = self.decoding.search, self.decoding.batch_tokens
                 given |= {} if batch_tokens is None else {"batch_tokens": batch_tokens}
                 model, tokenizer = self.decoding.load(self.model)
                 evaluation = task.evaluate(model, tokenizer, corpus, metrics, progress=bar.update, **given)
-                precision = precision_of(model)
+                precision = str(model.dtype).removeprefix("torch.")
             else:
                 translator, mbr = self.decoding.translator((self.model, *self.models)), self.decoding.mbr
                 evaluation = evaluate_translation(translator, corpus, metrics, progress=bar.update, mbr=mbr)

@@ -4,8 +4,8 @@ from typing import Any
 
 from transformers import PreTrainedConfig, PreTrainedModel
 
-from vanilla_transformer.engine.known import unknown_to_export
 from vanilla_transformer.errors import ModelError
+from vanilla_transformer.loading.standard_models import unsupported_part
 from vanilla_transformer.model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
 from vanilla_transformer.model.modeling_vanilla_transformer_decoder import VanillaTransformerDecoderForCausalLM
 from vanilla_transformer.model.modeling_vanilla_transformer_encoder import (
@@ -45,7 +45,7 @@ def family(model: PreTrainedModel) -> str:
     config: PreTrainedConfig = model.config
     if found == "classifier" and (config.problem_type == "regression" or config.num_labels == 1):
         raise ModelError("The model gives a text a number (regression), but the page shows classes.")
-    if reason := unknown_to_export(model, _ACTIVATIONS):
+    if reason := unsupported_part(model, _ACTIVATIONS):
         raise ModelError(f"The page cannot compute {reason}.")
     count = sum(weight.numel() for weight in model.parameters())
     if count > _MAX_PARAMETERS:

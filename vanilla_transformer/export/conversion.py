@@ -51,7 +51,7 @@ def as_marian(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> Con
     limit, remarks = limit_of_new_tokens(settings), []
     penalty, beyond = (settings.pop(name, None) for name in ("length_penalty_type", "max_length_beyond_source"))
     if penalty == "google":
-        remarks.append("Marian has no Google length penalty: that of transformers is used, with the same exponent.")
+        remarks.append("Marian has no Google length penalty: transformers' penalty is used with the same exponent.")
     if beyond is not None and limit is None:
         settings["max_length"] = model.config.max_position_embeddings
         remarks.append(

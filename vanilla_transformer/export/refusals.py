@@ -5,9 +5,9 @@ from pathlib import Path
 
 from transformers import PreTrainedModel
 
-from vanilla_transformer.engine.known import unknown_to_export
 from vanilla_transformer.errors import ModelError
 from vanilla_transformer.graph.settings import not_followed
+from vanilla_transformer.loading.standard_models import unsupported_part
 from vanilla_transformer.model.generation_vanilla_transformer import savable
 from vanilla_transformer.model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
 
@@ -21,7 +21,7 @@ def exportable(
     """
     if output is not None and output.is_dir() and any(output.iterdir()):
         raise ModelError(f"{output} is not empty: name another directory.")
-    reason = unknown_to_export(model, activations)
+    reason = unsupported_part(model, activations)
     if reason or not isinstance(model, VanillaTransformerForConditionalGeneration):
         reason = reason or f"a {type(model).__name__}"
         raise ModelError(f"The model cannot be exported, because no export supports {reason}.")

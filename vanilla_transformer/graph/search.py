@@ -179,7 +179,9 @@ def _cache_and_state(body: TransformerGraph, types: Any) -> tuple[Caches, Any]:
     """Adds the inputs of a loop's body for the keys and values of each decoder layer, and for the state."""
     layers = range(len(body.decoder))
     caches = [[body.input(f"{part}{layer}", None) for part in ("keys", "values")] for layer in layers]
-    return caches, type(types)(*(body.input(name, None, kind) for name, kind in types._asdict().items()))
+    return caches, type(types)(
+        *(body.input(name, None, kind) for name, kind in zip(types._fields, types, strict=True))
+    )
 
 
 def _for_all_sentences(block: TransformerGraph, numbers_n: str, value_tn: str, fill: float, blocks: Blocks) -> str:

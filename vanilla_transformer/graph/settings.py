@@ -117,7 +117,7 @@ class Settings:
     num_beams: int
     num_return_sequences: int
     length_penalty: float
-    google: bool  # Whether the length penalty is Google's, and not the one of transformers.
+    google: bool  # Whether the length penalty is Google's, and not the length penalty of transformers.
     early_stopping: bool | str
     max_length_beyond_source: int  # Tokens that a translation may have more than its source.
     max_new_tokens: int | None  # If it is not None, it replaces the limit that depends on the source.

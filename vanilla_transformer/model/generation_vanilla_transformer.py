@@ -1,7 +1,6 @@
 """Section 6.1: beam search with Google's length penalty and a length limit for each sentence.
 
-The search is the library's. Where the package is installed, its engine does the same faster; it declines whatever it
-does not know.
+The search is transformers' own.
 """
 
 import copy
@@ -21,11 +20,6 @@ from transformers import (
 from transformers.modeling_outputs import BaseModelOutput
 from transformers.utils import ModelOutput
 
-try:  # A saved model does not copy what is imported in a `try`.
-    from vanilla_transformer import engine
-except ImportError:
-    engine = None  # type: ignore[assignment]
-
 _PAPER_EXPONENT = 0.6
 MAX_LENGTH_BEYOND_SOURCE = 50
 # Settings of a beam: the paper's values; without a beam the library's defaults apply.
@@ -33,8 +27,8 @@ _PAPER_BEAM = {"length_penalty": _PAPER_EXPONENT, "early_stopping": "never"}
 _NO_BEAM = {"length_penalty": 1.0, "early_stopping": False}
 # Settings that only this package has.
 _OWN_SETTINGS = ("length_penalty_type", "max_length_beyond_source")
-# Fills finished rows until the search is over; it is no token's id, so it cannot be mistaken for one.
-_UNFILLED = -1
+# Arguments of `generate` that a step of the decoder does not need.
+_FOR_THE_ENCODER = ("inputs_embeds", "labels")
 
 
 class GoogleLengthPenalty(float):
@@ -97,7 +91,7 @@ def paper_generation_config(
     )
 
 
-def _beam_settings(call: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, object]:
+def _beam_settings(call: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the settings of the beam and its penalty that a call implies, given the model's own.
 
     Without a beam there are none, because the library would warn of them. Where Google's penalty has no exponent, as
@@ -110,7 +104,7 @@ def _beam_settings(call: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str,
     kind = settings["length_penalty_type"]
     if kind not in ("google", "huggingface"):
         raise ValueError(f"length_penalty_type must be 'google' or 'huggingface', not {kind!r}.")
-    implied: dict[str, object] = {}
+    implied: dict[str, Any] = {}
     beams = call.get("num_beams")
     if beams is None:
         beams = implied["num_beams"] = 1 if call.get("do_sample") else own.get("num_beams") or 1
@@ -156,56 +150,15 @@ def savable(settings: GenerationConfig) -> GenerationConfig:
     return kept
 
 
-def _positional(
-    logits_processor: object, stopping_criteria: object, generation_config: object, **kwargs: object
-) -> tuple[object, ...]:
-    """Returns what the library passes to a search in the order of `engine.Call`."""
-    return logits_processor, stopping_criteria, generation_config, kwargs
+class PaperGenerationMixin(GenerationMixin):
+    """transformers' `generate` with the defaults of section 6.1, in which a sentence's hypotheses share its source.
 
-
-class EngineGenerationMixin(GenerationMixin):
-    """The library's `generate`, run by the engine wherever it knows the model and all of the call.
-
-    Prompts of several lengths are padded on the left.
+    The encoder's output, the mask over the source, and the keys and values that cross-attention makes of them have one
+    row per sentence, while the decoder's inputs have one row per hypothesis.
     """
 
     config: Any
     device: torch.device
-
-    def _beam_search(  # type: ignore[override]
-        self, input_ids: torch.LongTensor, **kwargs: Any
-    ) -> torch.Tensor | ModelOutput:
-        found = self._by_engine(input_ids, *_positional(**kwargs))
-        if found is not None:
-            return found
-        settings: GenerationConfig = kwargs["generation_config"]
-        # The library fills finished rows with `pad_token_id or eos_token_id`, and our padding is 0.
-        padding = getattr(settings, "_pad_token_tensor", None)
-        settings._pad_token_tensor = torch.tensor(_UNFILLED, device=input_ids.device)
-        # The library gives the scores of hypotheses only with those of all steps.
-        of_steps, settings.output_scores = settings.output_scores, True
-        outputs: Any = super()._beam_search(input_ids, **kwargs)  # type: ignore[misc]
-        if not of_steps and not isinstance(outputs, torch.Tensor):
-            outputs.scores = None
-        padding = self.config.pad_token_id if padding is None else int(padding)
-        if padding is not None:
-            sequences = outputs if isinstance(outputs, torch.Tensor) else outputs.sequences
-            sequences.masked_fill_(sequences == _UNFILLED, padding)
-        return outputs
-
-    def _sample(  # type: ignore[override]
-        self, input_ids: torch.LongTensor, **kwargs: Any
-    ) -> torch.Tensor | ModelOutput:
-        found = self._by_engine(input_ids, *_positional(**kwargs))
-        return super()._sample(input_ids, **kwargs) if found is None else found  # type: ignore[misc]
-
-    def _by_engine(self, *given: Any) -> torch.Tensor | ModelOutput | None:
-        """Returns the engine's result, or None if the library has to search."""
-        return None if engine is None else engine.decode(engine.Call(self, *given))
-
-
-class PaperGenerationMixin(EngineGenerationMixin):
-    """`generate` with the defaults of section 6.1; everything else is the library's."""
 
     @torch.no_grad()
     def generate(
@@ -217,7 +170,7 @@ class PaperGenerationMixin(EngineGenerationMixin):
         *args: Any,
         **kwargs: Any,
     ) -> ModelOutput | torch.LongTensor:
-        """Generates with the library's `generate`; see its documentation for all arguments.
+        """Call the `generate` of transformers, whose documentation describes all arguments.
 
         Without arguments beyond the inputs: beam 4, Google's length penalty with α = 0.6, and for each sentence at
         most its own source length (`</s>` counts on both sides) + 50 new tokens. A call can override each of these:
@@ -227,9 +180,8 @@ class PaperGenerationMixin(EngineGenerationMixin):
         without `num_beams` samples without a beam.
         """
         encoded = kwargs.get("encoder_outputs")
-        if encoded is not None:  # The library repeats the caller's for a beam in place, and cannot repeat a tuple.
-            is_tuple = isinstance(encoded, tuple)
-            kwargs["encoder_outputs"] = BaseModelOutput(encoded[0]) if is_tuple else copy.copy(encoded)
+        if isinstance(encoded, tuple):  # transformers reads the states by their name.
+            kwargs["encoder_outputs"] = self.named_encoder_outputs(encoded)
         # As in the library, None as an argument is a value; None in a configuration means not set.
         call, own = {**_given(generation_config), **kwargs}, _given(self.generation_config)
         settings, beyond = _beam_settings(call, own), _tokens_beyond_source(call, own)
@@ -244,6 +196,11 @@ class PaperGenerationMixin(EngineGenerationMixin):
             stopping_criteria = StoppingCriteriaList([*(stopping_criteria or ()), limit])
             # An end that is forced at the longest of them would make a sentence's result depend on its batch.
             settings |= {"max_new_tokens": int(limits.max()), "forced_eos_token_id": None}
+        padding, no_token = {**own, **call}.get("pad_token_id"), self.config.vocab_size
+        has_beam = (settings.get("num_beams") or call["num_beams"]) > 1
+        if has_beam and padding == 0:
+            # transformers takes 0 for a missing id, and would fill the shorter hypotheses with `</s>`.
+            settings["pad_token_id"] = no_token
         if generation_config is None:
             kwargs |= settings
         else:  # The library warns of settings beside a configuration.
@@ -251,7 +208,30 @@ class PaperGenerationMixin(EngineGenerationMixin):
             generation_config.update(**settings)
             kwargs = {name: value for name, value in kwargs.items() if name not in settings}
         given = inputs, generation_config, logits_processor, stopping_criteria, *args
-        return super().generate(*given, **kwargs)
+        outputs: Any = super().generate(*given, **kwargs)
+        if has_beam and padding is not None:  # It fills them with -1 if there is no `</s>`.
+            sequences: torch.Tensor = outputs if isinstance(outputs, torch.Tensor) else outputs.sequences
+            sequences.masked_fill_(sequences.eq(no_token) | sequences.lt(0), padding)
+        return outputs
+
+    def named_encoder_outputs(self, outputs: tuple[torch.Tensor, ...]) -> ModelOutput:
+        """Return the encoder's outputs, given as a tuple, under their names."""
+        return BaseModelOutput(outputs[0])
+
+    def _expand_inputs_for_generation(  # type: ignore[override]
+        self, expand_size: int = 1, is_encoder_decoder: bool = False, **inputs: Any
+    ) -> tuple[torch.LongTensor, dict[str, Any]]:
+        """Repeat the target's inputs for each hypothesis, but not the source, which the hypotheses share."""
+        mask = inputs.pop("attention_mask", None)
+        if mask is not None and bool(mask.all()):
+            mask = None  # Without padding a step needs no mask.
+        input_ids, expanded = super()._expand_inputs_for_generation(expand_size, False, **inputs)  # type: ignore[misc]
+        return input_ids, {**expanded, "attention_mask": mask}
+
+    def _reorder_cache(self, cache: Any, beam_idx: torch.Tensor) -> Any:
+        """Give each row the past of the row in `beam_idx`, which belongs to the same sentence."""
+        getattr(cache, "self_attention_cache", cache).reorder_cache(beam_idx)
+        return cache
 
     def _source_lengths(self, inputs: torch.Tensor | None, kwargs: dict[str, Any]) -> torch.Tensor:
         attention_mask = kwargs.get("attention_mask")
@@ -277,15 +257,25 @@ class PaperGenerationMixin(EngineGenerationMixin):
         start = torch.as_tensor(settings.get("bos_token_id") if start is None else start)
         return prompts.shape[1] + bool(prompts[:, 0].ne(start.to(prompts.device)).all())
 
-    def prepare_inputs_for_generation(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
-        """Prepares inputs as the library does, but keeps a mask over the target's prompt as it was given.
+    def prepare_inputs_for_generation(
+        self,
+        input_ids: torch.LongTensor,
+        next_sequence_length: int | None = None,
+        is_first_iteration: bool = False,
+        **kwargs: Any,
+    ) -> dict[str, Any]:
+        """Return the arguments of `forward` for the next step: the new target tokens, and all other arguments.
 
-        For a static cache the library turns it into a four-dimensional mask, which no longer shows where a prompt
-        begins, so that positions would count its padding.
+        Unlike the version of transformers, it passes a mask over the target on as it is, also with a static cache: it
+        shows where a prompt begins, so that positions do not count its padding.
         """
-        mask = kwargs.pop("decoder_attention_mask", None)
-        prepared = super().prepare_inputs_for_generation(*args, **kwargs)
-        return prepared if mask is None else {**prepared, "decoder_attention_mask": mask.to(self.device)}
+        new = input_ids if next_sequence_length is None else input_ids[:, -next_sequence_length:]
+        given = {name: value for name, value in kwargs.items() if name not in _FOR_THE_ENCODER}
+        given["decoder_input_ids"] = new.contiguous()
+        device = self.device
+        if device in (new.device, torch.device("meta")):  # Offloaded weights are on no device.
+            return given
+        return {name: value.to(device) if torch.is_tensor(value) else value for name, value in given.items()}
 
     def adjust_generation_fn(
         self, generation_config: GenerationConfig | None, *args: object, **kwargs: object

@@ -7,8 +7,8 @@ Shapes in names: B batch · S source · T positions · Q query positions · L ke
 """
 
 import warnings
-from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, ClassVar, Self, TypeVar
 
 import torch
 import transformers
@@ -38,11 +38,6 @@ from .configuration_vanilla_transformer import (
 )
 from .generation_vanilla_transformer import PaperGenerationMixin, paper_generation_config
 from .pipeline_vanilla_transformer import AutoModels, HubModel, name_hub_classes
-
-try:  # A saved model does not copy what is imported in a `try`: there the loss holds all logits.
-    from vanilla_transformer.engine.cross_entropy import summed_cross_entropy
-except ImportError:
-    summed_cross_entropy = None  # type: ignore[assignment]
 
 IGNORED_LABEL = -100
 AnyCache = TypeVar("AnyCache")
@@ -139,7 +134,11 @@ class MultiHeadAttention(nn.Module):
             cache: Keys and values of earlier positions, to which this call adds its own.
             kwargs: Arguments of the attention implementation, such as the indices of continuous batching.
         """
-        q_BHQK = self._heads(self.q_proj(hidden_states), self.d_k)
+        queries = hidden_states
+        if key_value_states is not None:
+            # A source may have several rows, such as the hypotheses of a beam: they are more queries of the same keys.
+            queries = hidden_states.reshape(key_value_states.shape[0], -1, hidden_states.shape[-1])
+        q_BHQK = self._heads(self.q_proj(queries), self.d_k)
         k_BHLK, v_BHLK = self._keys_and_values(hidden_states, key_value_states, cache, kwargs)
         implementation = self.config._attn_implementation or "eager"
         attend: Callable = ALL_ATTENTION_FUNCTIONS.get_interface(implementation, scaled_dot_product_attention)
@@ -147,11 +146,15 @@ class MultiHeadAttention(nn.Module):
         heads_BQHK, weights_BHQL = attend(
             self, q_BHQK, k_BHLK, v_BHLK, attention_mask, dropout=dropout, scaling=self.d_k**-0.5, **kwargs
         )
-        return self.out_proj(heads_BQHK.flatten(2)), weights_BHQL
+        rows, length = hidden_states.shape[:2]
+        if weights_BHQL is not None and weights_BHQL.shape[0] != rows:
+            weights_BHQL = weights_BHQL.unflatten(2, (-1, length)).transpose(1, 2).flatten(0, 1)
+        return self.out_proj(heads_BQHK.reshape(rows, length, -1)), weights_BHQL
 
     @staticmethod
     def _heads(projected: torch.Tensor, width: int) -> torch.Tensor:
-        return projected.unflatten(-1, (-1, width)).transpose(1, 2)
+        rows, length, _ = projected.shape
+        return projected.view(rows, length, -1, width).transpose(1, 2)
 
     def _keys_and_values(
         self,
@@ -199,13 +202,14 @@ class PositionwiseFeedForward(nn.Module):
 class PositionalEncoding(nn.Module):
     """Section 3.5: PE(pos, 2i) = sin(pos / 10000^(2i/d_model)), PE(pos, 2i+1) = cos of the same.
 
-    Computed in float32 at each call: nothing is stored, so sequences have no maximum length, nothing has to be loaded,
-    and a change of the model's dtype rounds nothing. `learned` positions are Table 3, row E.
+    They are computed in float32 and are not a weight, so sequences have no maximum length, no file contains them, and
+    a change of the model's dtype does not round them. `learned` positions are Table 3, row E.
     """
 
     def __init__(self, config: VanillaTransformerBaseConfig) -> None:
         super().__init__()
         self.d_model = config.d_model
+        self._first = torch.empty(0, config.d_model)
         self.learned: nn.Embedding | None = None
         if config.positional_encoding == "learned":
             self.learned = nn.Embedding(config.max_position_embeddings, config.d_model)
@@ -213,7 +217,15 @@ class PositionalEncoding(nn.Module):
     def forward(self, length: int, start: int | torch.Tensor = 0, device: torch.device | None = None) -> torch.Tensor:
         """Returns the encodings of positions `start` to `start + length - 1`, (length, d_model)."""
         self._check_room(start + length)
-        return self._encode(torch.arange(length, device=device) + start)
+        is_traced = torch.compiler.is_compiling() or torch.jit.is_tracing()
+        if self.learned is not None or not isinstance(start, int) or torch.is_grad_enabled() or is_traced:
+            return self._encode(torch.arange(length, device=device) + start)
+        # Decoding reads one position per step, so the encodings of the first positions are kept.
+        first = self._first
+        if len(first) < start + length or first.device != device:
+            with torch.inference_mode(False):
+                self._first = first = self._encode(torch.arange(2 * (start + length), device=device))
+        return first[start : start + length]
 
     def at(self, positions: torch.Tensor) -> torch.Tensor:
         """Returns the encodings of a caller's own positions, (batch, length) to (batch, length, d_model).
@@ -419,6 +431,9 @@ class VanillaTransformerPreTrainedModel(HubModel):
 class Stack(VanillaTransformerPreTrainedModel):
     """Shared parts of encoder and decoder: embedding and positions (sections 3.4 and 3.5), then N layers."""
 
+    # transformers turns caching off in a stack that has this attribute, and sets it.
+    gradient_checkpointing = False
+
     def __init__(self, config: VanillaTransformerBaseConfig, layers: Sequence[nn.Module]) -> None:
         super().__init__(config)
         self.embed_tokens: nn.Module = nn.Embedding(config.vocab_size, config.d_model)
@@ -431,6 +446,22 @@ class Stack(VanillaTransformerPreTrainedModel):
     def shares_embedding(self) -> bool:
         """Tells whether the stack uses the embedding of its model instead of its own."""
         return "embed_tokens" not in self._modules
+
+    def named_modules(
+        self, memo: set[nn.Module] | None = None, prefix: str = "", remove_duplicate: bool = True
+    ) -> Iterator[tuple[str, nn.Module]]:
+        """Include a shared embedding if the stack is used without its model, as in `get_encoder().parameters()`."""
+        is_root = memo is None
+        yield from super().named_modules(memo, prefix, remove_duplicate)
+        if is_root and self.shares_embedding:
+            name = f"{prefix}.embed_tokens" if prefix else "embed_tokens"
+            yield from self.embed_tokens.named_modules(None, name, remove_duplicate)
+
+    def _apply(self, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> Self:
+        """Move or convert a shared embedding with the stack, as in `get_encoder().to(device)`."""
+        if self.shares_embedding:
+            self.embed_tokens._apply(fn)
+        return super()._apply(fn, recurse)
 
     def share(self, embedding: nn.Module) -> None:
         """Makes the stack use its model's embedding, which the model alone registers.
@@ -590,19 +621,27 @@ class Decoder(Stack):
             position_ids=position_ids,
             allow_is_causal_skip=can_be_read(attention_mask),
         )
+        if not isinstance(causal_mask, torch.Tensor | None) and getattr(cache, "is_compileable", False):
+            # The mask reads the length of the cache only after the layers have updated the cache.
+            raise ValueError("flex_attention cannot be combined with a static cache: use sdpa, or another cache.")
         source_mask = None
         if encoder_hidden_states is not None:
             check_mask(encoder_attention_mask, encoder_hidden_states.shape[1])
             source_mask = create_bidirectional_mask(
                 config=self.config,
-                inputs_embeds=x,
+                inputs_embeds=x.reshape(encoder_hidden_states.shape[0], -1, x.shape[-1]),
                 attention_mask=encoder_attention_mask,
                 encoder_hidden_states=encoder_hidden_states,
                 allow_is_bidirectional_skip=can_be_read(encoder_attention_mask),
             )
+            if isinstance(source_mask, torch.Tensor) and source_mask.dim() == 2 and len(source_mask) != len(x):
+                # Flash attention finds padding by such a mask, and then supports only one query per row.
+                hypotheses = len(x) // len(source_mask)
+                encoder_hidden_states = encoder_hidden_states.repeat_interleave(hypotheses, 0)
+                source_mask = source_mask.repeat_interleave(hypotheses, 0)
         for layer in self.layers:
-            # Positional: gradient checkpointing and output hooks read the arguments by place.
-            x = layer(x, causal_mask, encoder_hidden_states, source_mask, cache, **kwargs)
+            # Gradient checkpointing finds states by their position and the cache by its name.
+            x = layer(x, causal_mask, encoder_hidden_states, source_mask, cache=cache, **kwargs)
         return BaseModelOutputWithPastAndCrossAttentions(last_hidden_state=x, **in_outputs(cache))
 
 
@@ -657,9 +696,15 @@ class Head(HubModel):
 
 
 class LanguageModelHead(Head):
-    """Section 3.4: the embedding as the output projection `lm_head`: logits, and the loss with or without them."""
+    """Section 3.4: the embedding as the output projection `lm_head`: logits, and the loss with or without them.
+
+    Attributes:
+        summed_cross_entropy: Computes the loss without all logits. The package sets it; the code that is saved with a
+            model has none, and computes all logits.
+    """
 
     lm_head: Any
+    summed_cross_entropy: ClassVar[Callable[..., torch.Tensor] | None] = None
 
     def _logits_and_loss(
         self,
@@ -678,10 +723,10 @@ class LanguageModelHead(Head):
         if labels is None:
             return logits_BTV, None
         is_adapted = self.loss_function != self.own_loss or not isinstance(self.lm_head, nn.Linear)
-        if skip_logits and not is_adapted and summed_cross_entropy is not None:
+        if skip_logits and not is_adapted and self.summed_cross_entropy is not None:
             hidden_BTD, labels = self._aligned(hidden_BTD, labels, kwargs.get("shift_labels"))
             weight, bias, smoothing = self.lm_head.weight, self.lm_head.bias, self._label_smoothing()
-            total = summed_cross_entropy(hidden_BTD.flatten(0, 1), weight, labels.flatten(), smoothing, bias)
+            total = self.summed_cross_entropy(hidden_BTD.flatten(0, 1), weight, labels.flatten(), smoothing, bias)
             return None, total / number_of_items(labels, num_items_in_batch)
         loss = self.loss_function(
             logits=self.lm_head(hidden_BTD) if logits_BTV is None else logits_BTV,

@@ -4,6 +4,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from transformers import GenerationMixin
 from transformers.cache_utils import Cache
 from transformers.modeling_outputs import CausalLMOutputWithPast
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
@@ -11,7 +12,6 @@ from transformers.utils import can_return_tuple
 from transformers.utils.output_capturing import OutputRecorder
 
 from .configuration_vanilla_transformer import VanillaTransformerDecoderConfig
-from .generation_vanilla_transformer import EngineGenerationMixin
 from .modeling_vanilla_transformer import (
     Decoder,
     DecoderLayer,
@@ -34,9 +34,7 @@ class VanillaTransformerDecoderModel(Decoder):
     }
 
 
-class VanillaTransformerDecoderForCausalLM(
-    LanguageModelHead, EngineGenerationMixin, VanillaTransformerPreTrainedModel
-):
+class VanillaTransformerDecoderForCausalLM(LanguageModelHead, GenerationMixin, VanillaTransformerPreTrainedModel):
     """A language model: the decoder, with the embedding of section 3.4 as its output projection."""
 
     config: VanillaTransformerDecoderConfig

@@ -12,7 +12,7 @@ from transformers import PreTrainedConfig
 
 from vanilla_transformer.cost import numbers_kept_per_token, training_flops
 from vanilla_transformer.data.sources import TextForm
-from vanilla_transformer.engine.cpu import has_bfloat16_products
+from vanilla_transformer.machine import has_bfloat16_products
 from vanilla_transformer.model.configuration_vanilla_transformer import VanillaTransformerBaseConfig
 from vanilla_transformer.recipe.schema import Recipe
 

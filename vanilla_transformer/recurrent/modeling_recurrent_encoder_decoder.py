@@ -1,7 +1,6 @@
 """The models that the paper replaced: recurrent encoder-decoders of 2014 and 2015, with and without attention.
 
-Shapes in names: B batch · S source · T target · D d_model · N layers · G gates of a cell · V vocabulary; in a search
-N sentences · W hypotheses of a sentence · P a prompt's tokens.
+Shapes in names: B batch · S source · T target · D d_model · N layers, or sentences · G gates of a cell.
 """
 
 from collections.abc import Callable
@@ -44,6 +43,12 @@ class RecurrentEncoderOutput(BaseModelOutput):
 
     hidden: torch.Tensor | None = None
     cell: torch.Tensor | None = None
+
+
+def named_outputs(outputs: tuple[torch.Tensor, ...]) -> RecurrentEncoderOutput:
+    """Return the encoder's outputs, given as a tuple without the missing ones, under their names."""
+    states, *last = outputs
+    return RecurrentEncoderOutput(states, None, None, *last)
 
 
 class RecurrentState:
@@ -197,7 +202,8 @@ class RecurrentDecoder(RecurrentPreTrainedModel):
     ) -> tuple[torch.Tensor, torch.Tensor | None, RecurrentState]:
         """Maps shifted target tokens (batch, target length) to the input of the output projection.
 
-        Padding leaves the state unchanged; `cache` is the state after the tokens already read.
+        A source may have several adjacent rows of target tokens, such as the hypotheses of a beam. Padding leaves the
+        state unchanged; `cache` is the state after the tokens already read.
 
         Returns:
             Attentional states (batch, target length, d_model), attention weights (batch, target length, source
@@ -212,6 +218,9 @@ class RecurrentDecoder(RecurrentPreTrainedModel):
         assert values_BSD is not None
         check_cache(cache, RecurrentState)
         state = cache or self.start(encoder_outputs)
+        if len(state.fed) < len(embedded_BTD):  # The hypotheses of a sentence start from the same state.
+            sources, hypotheses = len(state.fed), len(embedded_BTD) // len(state.fed)
+            state.reorder_cache(torch.arange(sources, device=state.fed.device).repeat_interleave(hypotheses))
         check_mask(encoder_attention_mask, values_BSD.shape[1])
         mask_BS = (
             values_BSD.new_ones(values_BSD.shape[:2]) if encoder_attention_mask is None else encoder_attention_mask
@@ -222,20 +231,9 @@ class RecurrentDecoder(RecurrentPreTrainedModel):
             reads_BT = attention_mask[:, -embedded_BTD.shape[1] :].bool()
             if bool(reads_BT.all()):
                 reads_BT = None
-        return self.advance(embedded_BTD, state, values_BSD, mask_BS.bool(), reads_BT)
-
-    def advance(
-        self,
-        embedded_BTD: torch.Tensor,
-        state: RecurrentState,
-        values_BSD: torch.Tensor,
-        mask_BS: torch.Tensor,
-        reads_BT: torch.Tensor | None = None,
-    ) -> tuple[torch.Tensor, torch.Tensor | None, RecurrentState]:
-        """`forward` from embeddings; each source may have several target rows, which are adjacent."""
         if self.feeds or reads_BT is not None:
-            return self._step_by_step(embedded_BTD, state, values_BSD, mask_BS, reads_BT)
-        return self._all_at_once(embedded_BTD, state, values_BSD, mask_BS)
+            return self._step_by_step(embedded_BTD, state, values_BSD, mask_BS.bool(), reads_BT)
+        return self._all_at_once(embedded_BTD, state, values_BSD, mask_BS.bool())
 
     def start(self, encoded: RecurrentEncoderOutput) -> RecurrentState:
         """Starts from the encoder's last states; Bahdanau's attention from tanh(W h) of the backward one (A.2.2)."""
@@ -342,51 +340,6 @@ class RecurrentDecoder(RecurrentPreTrainedModel):
         return getattr(self.rnn, f"{name}_l{layer}")
 
 
-class RecurrentDecoding:
-    """A search's view of the model, by its own steps on its live weights: hypotheses share their sentence's source."""
-
-    def __init__(
-        self,
-        model: "RecurrentEncoderDecoderForConditionalGeneration",
-        encoded: RecurrentEncoderOutput,
-        mask_NS: torch.Tensor | None,
-    ) -> None:
-        assert encoded.last_hidden_state is not None
-        self.model, self.decoder, self.values_NSD = model, model.model.decoder, encoded.last_hidden_state
-        mask_NS = self.values_NSD.new_ones(self.values_NSD.shape[:2]) if mask_NS is None else mask_NS
-        self.mask_NS, self.state = mask_NS.bool(), self.decoder.start(encoded)
-
-    def read(self, tokens_NP: torch.Tensor) -> None:
-        """Reads all tokens of each sentence's prompt but the last."""
-        embedded_NPD = self.decoder.embedding(tokens_NP)
-        _, _, self.state = self.decoder.advance(embedded_NPD, self.state, self.values_NSD, self.mask_NS)
-
-    def step(self, tokens_NW: torch.Tensor) -> torch.Tensor:
-        """Maps the newest token of each hypothesis to logits of the next, (sentences · hypotheses, vocabulary)."""
-        if tokens_NW.numel() > len(self.state.fed):
-            self.reorder(torch.zeros_like(tokens_NW))
-        embedded_B1D = self.decoder.embedding(tokens_NW.reshape(-1, 1))
-        hidden_B1D, _, self.state = self.decoder.advance(embedded_B1D, self.state, self.values_NSD, self.mask_NS)
-        return self.model.lm_head(hidden_B1D[:, -1]).float()
-
-    def reorder(self, parents_NW: torch.Tensor) -> None:
-        """Makes each hypothesis continue the given one of its sentence, before the next step."""
-        self.state.reorder_cache((self._first_rows()[:, None] + parents_NW).flatten())
-
-    def select(self, sentences: torch.Tensor) -> None:
-        """Continues with the given sentences only."""
-        width = len(self.state.fed) // len(self.mask_NS)
-        rows = self._first_rows()[sentences, None] + torch.arange(width, device=sentences.device)
-        self.state.reorder_cache(rows.flatten())
-        if self.state.keys is not None:
-            self.state.keys = self.state.keys[sentences]
-        self.values_NSD, self.mask_NS = self.values_NSD[sentences], self.mask_NS[sentences]
-
-    def _first_rows(self) -> torch.Tensor:
-        sentences = len(self.mask_NS)
-        return torch.arange(sentences, device=self.mask_NS.device) * (len(self.state.fed) // sentences)
-
-
 class RecurrentEncoderDecoderModel(RecurrentPreTrainedModel):
     """Encoder and decoder, without the projection to the vocabulary."""
 
@@ -447,8 +400,7 @@ class RecurrentEncoderDecoderModel(RecurrentPreTrainedModel):
         if encoder_outputs is None:
             encoder_outputs = self.encoder(input_ids, attention_mask, inputs_embeds)
         elif not isinstance(encoder_outputs, RecurrentEncoderOutput):
-            states, *last = encoder_outputs
-            encoder_outputs = RecurrentEncoderOutput(states, None, None, *last)
+            encoder_outputs = named_outputs(encoder_outputs)
         assert isinstance(encoder_outputs, RecurrentEncoderOutput)
         hidden_BTD, weights_BTS, state = self.decoder(
             decoder_input_ids,
@@ -484,11 +436,9 @@ class RecurrentEncoderDecoderForConditionalGeneration(
         self.post_init()
         self.generation_config = paper_generation_config(config)
 
-    def start_decoding(
-        self, encoder_outputs: RecurrentEncoderOutput, mask_NS: torch.Tensor | None
-    ) -> RecurrentDecoding:
-        """Returns the search state before the first token, from the encoder's output for the sources."""
-        return RecurrentDecoding(self, encoder_outputs, mask_NS)
+    def named_encoder_outputs(self, outputs: tuple[torch.Tensor, ...]) -> RecurrentEncoderOutput:
+        """Return the encoder's outputs, given as a tuple, under their names."""
+        return named_outputs(outputs)
 
     @classmethod
     def _supports_default_dynamic_cache(cls) -> bool:

@@ -2,29 +2,99 @@
 
 import copy
 from collections.abc import Sequence
-from typing import Any, NoReturn
+from dataclasses import dataclass
+from typing import Any, NoReturn, cast
 
 import torch
 from torch import nn
-from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
-from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput
+from transformers import GenerationConfig, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+from transformers.modeling_outputs import Seq2SeqLMOutput
+from transformers.utils import ModelOutput
 
-from vanilla_transformer import engine
 from vanilla_transformer.data.encoding import reading_backend
-from vanilla_transformer.engine.search import DecoderState
 from vanilla_transformer.model.generation_vanilla_transformer import PaperGenerationMixin
-from vanilla_transformer.model.modeling_vanilla_transformer import reject_unused
+from vanilla_transformer.model.modeling_vanilla_transformer import (
+    CACHE_FIELD,
+    check_cache,
+    given_cache,
+    in_outputs,
+    reject_unused,
+)
 
-# What models must share to choose each next token together.
+_WRONG_ENCODER_OUTPUTS = "encoder_outputs must be what the ensemble's own get_encoder() returns."
+# Settings that models must share to choose each next token together.
 _SHARED = ("vocab_size", "pad_token_id", "eos_token_id", "decoder_start_token_id")
+
+
+@dataclass
+class EnsembleEncoderOutput(ModelOutput):
+    """The output of each member's encoder.
+
+    Args:
+        last_hidden_state: The states of the first member's encoder, (batch, source length, d_model).
+        members: The output of each member's encoder.
+    """
+
+    last_hidden_state: torch.Tensor | None = None
+    members: tuple[ModelOutput, ...] | None = None
+
+
+class EnsembleEncoder(nn.Module):
+    """The encoders of all members, which read the same source."""
+
+    def __init__(self, models: Sequence[PreTrainedModel]) -> None:
+        super().__init__()
+        self.encoders = nn.ModuleList(model.get_encoder() for model in models)
+
+    def forward(
+        self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None = None, **kwargs: Any
+    ) -> EnsembleEncoderOutput:
+        """Encode source tokens, (batch, source length), with each member."""
+        reject_unused(kwargs)
+        outputs = [encoder(input_ids=input_ids, attention_mask=attention_mask) for encoder in self.encoders]
+        return EnsembleEncoderOutput(outputs[0].last_hidden_state, tuple(outputs))
+
+
+class EnsembleCache:
+    """The cache of each member.
+
+    Args:
+        members: Caches of transformers, or the states of recurrent models, which are None before the first step.
+    """
+
+    is_compileable = False
+    is_linear = (False,)
+
+    def __init__(self, members: Sequence[Any]) -> None:
+        self.members = list(members)
+
+    @property
+    def is_croppable(self) -> bool:
+        """Return True if tokens can be taken back, as in assisted decoding."""
+        return all(cache.is_croppable for cache in self.members)
+
+    def get_seq_length(self, layer_idx: int = 0) -> int:
+        """Return the number of target tokens read so far."""
+        first = self.members[0]
+        return 0 if first is None else int(first.get_seq_length())
+
+    def activate_past_recording(self) -> None:
+        """Prepare for `crop`."""
+        for cache in self.members:
+            cache.activate_past_recording()
+
+    def crop(self, max_length: int) -> None:
+        """Take back tokens, as the caches of transformers do."""
+        for cache in self.members:
+            cache.crop(max_length)
 
 
 class EnsembleForConditionalGeneration(PaperGenerationMixin, PreTrainedModel):
     """Models of one vocabulary that translate together, by the mean of their distributions at each step.
 
-    They may be of any translating family of the package. `generate` is that of a single model, with the settings of
-    the first, on the fast path alone: options that need the library's search are refused. An ensemble is in evaluation
-    mode. The caller must know that its models were trained with one tokenizer.
+    They may be of any translating model type of the package. `generate` has the options and the defaults of a single
+    model, with the settings of the first one. An ensemble is in evaluation mode. The caller must make sure that its
+    models were trained with the same tokenizer.
 
     Args:
         models: One or more, on one device.
@@ -34,7 +104,6 @@ class EnsembleForConditionalGeneration(PaperGenerationMixin, PreTrainedModel):
     """
 
     main_input_name = "input_ids"
-    _is_stateful = True  # Each member keeps its own kind of state: there is no cache to crop.
 
     def __init__(self, models: Sequence[PreTrainedModel]) -> None:
         _check(models)
@@ -48,86 +117,98 @@ class EnsembleForConditionalGeneration(PaperGenerationMixin, PreTrainedModel):
             fields |= {"positional_encoding": "learned", "max_position_embeddings": limit}
         super().__init__(PreTrainedConfig(is_encoder_decoder=True, **fields))
         self.members = nn.ModuleList(models)
+        self._is_stateful = any(model._is_stateful for model in models)
         self.generation_config = copy.deepcopy(models[0].generation_config)
         self.eval()
 
-    @classmethod
-    def _supports_default_dynamic_cache(cls) -> bool:
-        return False
+    def get_encoder(self, modality: str | None = None) -> EnsembleEncoder:
+        """Return the encoders of all members."""
+        return EnsembleEncoder(cast(Sequence[PreTrainedModel], self.members))
 
     def forward(
         self,
         input_ids: torch.Tensor | None = None,
         attention_mask: torch.Tensor | None = None,
         decoder_input_ids: torch.Tensor | None = None,
-        **kwargs: object,
+        decoder_attention_mask: torch.Tensor | None = None,
+        encoder_outputs: EnsembleEncoderOutput | None = None,
+        past_key_values: EnsembleCache | None = None,
+        use_cache: bool = False,
+        logits_to_keep: int | torch.Tensor = 0,
+        cache: EnsembleCache | None = None,
+        **kwargs: Any,
     ) -> Seq2SeqLMOutput:
-        """Returns log-probabilities of the token after each target token, (batch, target length, vocabulary).
+        """Return logits of the mean distribution after each target token, (batch, target length, vocabulary).
 
         Args:
             input_ids: Source tokens, (batch, source length).
             attention_mask: 1 on source tokens, 0 on padding, (batch, source length).
             decoder_input_ids: Target tokens shifted right, (batch, target length).
+            decoder_attention_mask: 1 on target tokens, 0 on padding, (batch, target length so far).
+            encoder_outputs: An earlier output of `get_encoder()`, instead of `input_ids`.
+            past_key_values: The name of `cache` before transformers 5.24.
+            use_cache: Whether to return the caches.
+            logits_to_keep: Number of last positions that get logits (0: all).
+            cache: The caches of the members after earlier target tokens.
         """
         reject_unused(kwargs)
-        given = {"input_ids": input_ids, "attention_mask": attention_mask, "decoder_input_ids": decoder_input_ids}
-        logits = [member(**given, use_cache=False).logits for member in self.members]
-        return Seq2SeqLMOutput(logits=torch.log_softmax(mean_logits(logits).float(), -1))
+        if kwargs.get("output_attentions") or kwargs.get("output_hidden_states"):
+            raise ValueError("An ensemble returns no attention weights and no hidden states: run its members instead.")
+        if encoder_outputs is None:
+            assert input_ids is not None
+            encoder_outputs = self.get_encoder()(input_ids, attention_mask)
+        cache = given_cache(cache, past_key_values)
+        check_cache(cache, EnsembleCache)
+        caches = [None] * len(self.members) if cache is None else cache.members
+        outputs = [
+            member(
+                attention_mask=attention_mask,
+                decoder_input_ids=decoder_input_ids,
+                decoder_attention_mask=decoder_attention_mask,
+                encoder_outputs=encoded,
+                cache=of_member,
+                use_cache=use_cache,
+                logits_to_keep=logits_to_keep,
+            )
+            for member, encoded, of_member in zip(self.members, _of_members(encoder_outputs), caches, strict=True)
+        ]
+        logits = mean_logits([output.logits for output in outputs])
+        new_cache = EnsembleCache([output[CACHE_FIELD] for output in outputs]) if use_cache else None
+        return Seq2SeqLMOutput(logits=logits, **in_outputs(new_cache))
 
     def save_pretrained(self, *args: object, **kwargs: object) -> NoReturn:
-        """Refuses to save, because an ensemble is nothing but its members."""
+        """Raise ValueError, because an ensemble is nothing but its members."""
         raise ValueError("An ensemble cannot be saved: save its members, and name them all to use it again.")
 
-    def start_decoding(self, sources: BaseModelOutput, mask_NS: torch.Tensor | None) -> DecoderState:
-        """Returns the state before the first token of sources that each member encodes itself."""
-        given = {"input_ids": sources[0], "attention_mask": mask_NS}
+    def named_encoder_outputs(self, outputs: tuple[torch.Tensor, ...]) -> NoReturn:
+        """Raise ValueError, because a tuple does not show which member encoded what."""
+        raise ValueError(_WRONG_ENCODER_OUTPUTS)
+
+    def _reorder_cache(self, cache: EnsembleCache, beam_idx: torch.Tensor) -> EnsembleCache:
         members: Any = self.members
-        return _Together([engine.start_decoding(member, member.get_encoder()(**given), mask_NS) for member in members])
+        cache.members = [
+            member._reorder_cache(of_member, beam_idx)
+            for member, of_member in zip(members, cache.members, strict=True)
+        ]
+        return cache
 
-    def _maybe_prepare_encoder_kwargs_for_generation(
-        self,
-        inputs_tensor: torch.Tensor,
-        model_kwargs: dict[str, object],
-        model_input_name: str | None,
-        settings: object,
-    ) -> dict[str, object]:
-        if model_input_name not in (None, "input_ids") or model_kwargs.get("encoder_outputs") is not None:
-            raise ValueError(
-                "An ensemble takes input_ids only: embeddings and encoder outputs belong to a single model."
-            )
-        # Each member encodes the sources itself: here they stand for their states.
-        return {**model_kwargs, "encoder_outputs": BaseModelOutput(inputs_tensor)}
-
-    def _by_engine(self, *asked: Any) -> Any:
-        reason = engine.declined(engine.Call(self, *asked))
-        if reason is not None:
-            raise ValueError(
-                f"An ensemble uses the engine's search only, which does not support {reason}: leave it out, "
-                "or use a single model."
-            )
-        return super()._by_engine(*asked)
+    def _prepare_cache_for_generation(  # type: ignore[override]
+        self, generation_config: GenerationConfig, model_kwargs: dict[str, Any], *args: Any
+    ) -> None:
+        """Let each member prepare its own cache, if it needs one before the first step."""
+        caches, members = [], cast(Sequence[Any], self.members)
+        for member, encoded in zip(members, _of_members(model_kwargs["encoder_outputs"]), strict=True):
+            of_member = {"encoder_outputs": encoded}
+            member._prepare_cache_for_generation(generation_config, of_member, *args)
+            caches.append(of_member.get(CACHE_FIELD))
+        if generation_config.use_cache:
+            model_kwargs[CACHE_FIELD] = EnsembleCache(caches)
 
 
-class _Together:
-    """Joint decoding of several models."""
-
-    def __init__(self, states: list[DecoderState]) -> None:
-        self.states = states
-
-    def read(self, tokens_NP: torch.Tensor) -> None:
-        for state in self.states:
-            state.read(tokens_NP)
-
-    def step(self, tokens_NW: torch.Tensor) -> torch.Tensor:
-        return mean_logits([state.step(tokens_NW) for state in self.states])
-
-    def reorder(self, parents_NW: torch.Tensor) -> None:
-        for state in self.states:
-            state.reorder(parents_NW)
-
-    def select(self, sentences: torch.Tensor) -> None:
-        for state in self.states:
-            state.select(sentences)
+def _of_members(encoder_outputs: ModelOutput) -> tuple[ModelOutput, ...]:
+    if not isinstance(encoder_outputs, EnsembleEncoderOutput) or encoder_outputs.members is None:
+        raise ValueError(_WRONG_ENCODER_OUTPUTS)
+    return encoder_outputs.members
 
 
 def mean_logits(logits: Sequence[torch.Tensor]) -> torch.Tensor:

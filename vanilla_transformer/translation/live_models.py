@@ -1,27 +1,34 @@
 """Translation with models that torch has loaded, by an ONNX graph of their weights or by their own `generate`."""
 
 import logging
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from vanilla_transformer.data.encoding import token_ids
-from vanilla_transformer.engine.cpu import fastest_dtype, precision_of
-from vanilla_transformer.engine.known import unknown_to_export
 from vanilla_transformer.errors import ModelError
 from vanilla_transformer.graph.session import Found, Session
 from vanilla_transformer.graph.settings import Settings
 from vanilla_transformer.graph.supported import ACTIVATIONS, shapes
 from vanilla_transformer.loading.models import load_model, move
-from vanilla_transformer.model.generation_vanilla_transformer import PaperGenerationMixin
+from vanilla_transformer.loading.standard_models import unsupported_part
+from vanilla_transformer.machine import fastest_dtype
 from vanilla_transformer.model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
 from vanilla_transformer.model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
 
 logger = logging.getLogger(__name__)
+
+# Logits that are computed together when hypotheses are scored.
+_LOGITS_TOGETHER = 2**25
+# The modules of a model that return to training mode, and how many threads evaluate the model now.
+_IN_EVALUATION: WeakKeyDictionary[nn.Module, tuple[list[nn.Module], int]] = WeakKeyDictionary()
+_LOCK = threading.Lock()
 
 
 class LibraryTokenizer:
@@ -68,28 +75,79 @@ class GenerateSearch:
     @property
     def precision(self) -> str:
         """The type in which it computes."""
-        return precision_of(self.model)
+        return str(self.model.dtype).removeprefix("torch.")
 
     def search(self, rows: Sequence[Sequence[int]]) -> list[list[Found]]:
-        """Returns the hypotheses of each row, with scores where there is a beam; without dropout."""
+        """Return the hypotheses of each row without dropout. Those of a beam have scores."""
         tokenizer, model = self.tokenizer, self.model
         inputs = tokenizer.pad({"input_ids": [list(row) for row in rows]}, return_tensors="pt").to(model.device)
-        with_scores = {"return_dict_in_generate": True} if self.num_beams > 1 else {}
-        if with_scores and not isinstance(model, PaperGenerationMixin):
-            with_scores["output_scores"] = True  # The library gives those of hypotheses only with those of all steps.
+        scores: list[float | None]
         with evaluating(model):
-            output = model.generate(**inputs, **with_scores, **self.settings)
-        sequences = output if isinstance(output, torch.Tensor) else output.sequences
-        scores = None if isinstance(output, torch.Tensor) else output.get("sequences_scores")
-        scores = [None] * len(sequences) if scores is None else scores.tolist()
-        # Padding only follows </s>, and the start token of the decoder is not part of the translation.
-        counts = (sequences[:, 1:] != tokenizer.pad_token_id).sum(dim=1).tolist()
+            if self.num_beams > 1:
+                scored = _scoring_settings(model, self.settings)
+                # To score hypotheses, transformers would keep the scores of all tokens at each step.
+                asked = {} if scored else {"output_scores": True}
+                output = model.generate(**inputs, return_dict_in_generate=True, **asked, **self.settings)
+                sequences, lengths = output.sequences, (output.beam_indices >= 0).sum(dim=1)
+                if scored is None:
+                    scores = output.sequences_scores.tolist()
+                else:
+                    scores = _scores(model, inputs, sequences, lengths, scored)
+            else:
+                output = model.generate(**inputs, **self.settings)
+                sequences = output if isinstance(output, torch.Tensor) else output.sequences
+                scores = [None] * len(sequences)
+                # Padding only follows </s>.
+                lengths = (sequences[:, 1:] != tokenizer.pad_token_id).sum(dim=1)
+        # The start token of the decoder is not part of the translation.
         found = [
-            Found(tokens[1 : count + 1], score)
-            for tokens, count, score in zip(sequences.tolist(), counts, scores, strict=True)
+            Found(tokens[1 : length + 1], score)
+            for tokens, length, score in zip(sequences.tolist(), lengths.tolist(), scores, strict=True)
         ]
         width = len(found) // len(rows)
         return [found[start : start + width] for start in range(0, len(found), width)]
+
+
+def _scoring_settings(model: Any, call: dict[str, Any]) -> Settings | None:
+    """Return the settings of a beam search whose scores follow from the model's own probabilities, or None."""
+    config = {"positional_encoding": None, **model.config.to_dict()}
+    try:
+        settings = Settings.of(config, model.generation_config.to_diff_dict(), call)
+    except ModelError:
+        return None
+    # An end that is ruled out at some steps would change the other probabilities there.
+    return None if settings.renormalized and settings.min_new_tokens > 0 else settings
+
+
+@torch.no_grad()
+def _scores(
+    model: Any, inputs: Any, sequences: torch.Tensor, lengths: torch.Tensor, settings: Settings
+) -> list[float | None]:
+    """Return the score of each hypothesis, its log-probability divided by the length penalty, from one forward pass.
+
+    Args:
+        inputs: The sources, each of which has the same number of hypotheses.
+        sequences: The hypotheses after the decoder's start token, (hypotheses, length), in the order of their sources.
+        lengths: The number of tokens of each hypothesis after the start token.
+    """
+    width = len(sequences) // len(inputs["input_ids"])
+    penalties = (5 + lengths.double()) / 6 if settings.google else lengths.double()
+    size = max(1, _LOGITS_TOGETHER // (sequences.shape[1] * model.config.vocab_size))
+    sums = []
+    for start in range(0, len(sequences), size):
+        rows = torch.arange(start, min(start + size, len(sequences)), device=sequences.device)
+        sources = {name: inputs[name][rows // width] for name in ("input_ids", "attention_mask")}
+        logits = model(**sources, decoder_input_ids=sequences[rows, :-1]).logits.float()
+        if settings.renormalized:
+            logits[..., list(settings.suppressed)] = -torch.inf
+        written = sequences[rows, 1:]
+        is_over = torch.arange(written.shape[1], device=written.device) >= lengths[rows, None]
+        # A token after the end may be one that cannot be looked up.
+        log_p = logits.log_softmax(-1).gather(-1, written.masked_fill(is_over, 0)[..., None])[..., 0]
+        if settings.forced_end is not None and settings.max_new_tokens is not None:
+            log_p[:, settings.max_new_tokens - 1 :] = 0.0  # A forced end has the probability 1.
+        sums.append(log_p.masked_fill(is_over, 0.0).sum(1))
+    return (torch.cat(sums).double() / penalties**settings.length_penalty).tolist()
 
 
 def live_search(
@@ -127,7 +185,7 @@ def live_search(
 
 
 def _session(model: PreTrainedModel, precision: str, settings: dict[str, Any]) -> Session:
-    reason = unknown_to_export(model, ACTIVATIONS)
+    reason = unsupported_part(model, ACTIVATIONS)
     if reason is not None or not isinstance(model, VanillaTransformerForConditionalGeneration):
         raise ModelError(reason or f"a {type(model).__name__}")
     if model.device.type != "cpu" or precision == "bfloat16":
@@ -159,11 +217,23 @@ def load_search(
 
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """Turns off dropout in its body; each part of the model then has the mode that it had."""
-    in_training = [module for module in model.modules() if module.training]
-    model.eval()
+    """Turn off dropout in the body. Afterwards each part of the model has the mode that it had.
+
+    Several threads may evaluate a model at once. The mode is restored when the last one has finished.
+    """
+    with _LOCK:
+        in_training, users = _IN_EVALUATION.get(model, ([], 0))
+        if users == 0:
+            in_training = [module for module in model.modules() if module.training]
+            model.eval()
+        _IN_EVALUATION[model] = in_training, users + 1
     try:
         yield
     finally:
-        for module in in_training:
-            module.training = True
+        with _LOCK:
+            in_training, users = _IN_EVALUATION.pop(model)
+            if users > 1:
+                _IN_EVALUATION[model] = in_training, users - 1
+            else:
+                for module in in_training:
+                    module.training = True
