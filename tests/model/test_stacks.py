@@ -1,5 +1,7 @@
 """An encoder or decoder that is used without its model, and gradient checkpointing of a stack."""
 
+import json
+
 import pytest
 import torch
 from searches import INPUTS, sharp
@@ -73,6 +75,9 @@ def test_widths_of_heads_that_follow_from_others_are_derived_again(tmp_path):
     for changed, width in (({"d_model": 32}, 8), ({"hidden_size": 32}, 8), ({"num_heads": 2}, 32), ({}, 16)):
         config = VanillaTransformerConfig.from_pretrained(tmp_path, **changed)
         assert (config.d_k, config.d_v) == (width, width)
+    saved = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps({**saved, "d_k": 16, "d_v": 16}))  # As earlier versions did.
+    assert VanillaTransformerConfig.from_pretrained(tmp_path, d_model=32).d_k == 8
     VanillaTransformerConfig(d_model=64, num_heads=4, d_k=24).save_pretrained(tmp_path)
     config, unused = VanillaTransformerConfig.from_pretrained(tmp_path, d_model=32, other=1, return_unused_kwargs=True)
     assert (config.d_k, config.d_v, unused) == (24, 8, {"other": 1})

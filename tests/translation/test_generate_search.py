@@ -38,9 +38,11 @@ CALLS = {
     "forced end": {"forced_eos_token_id": END, "max_new_tokens": 4},
     "minimum": {"min_new_tokens": 5, "renormalize_logits": True},
     "repetition": {"repetition_penalty": 1.4},
+    "few tokens": {"suppress_tokens": [0, *range(7, 150)], "max_new_tokens": 5, "num_return_sequences": 4},
+    "forced at once": {"forced_eos_token_id": END, "max_new_tokens": 1, "num_return_sequences": 4},
     "first that end": {"early_stopping": True, "num_beams": 2},
 }
-BY_OUTPUT_SCORES = {"minimum", "repetition"}
+BY_OUTPUT_SCORES = {"minimum", "repetition", "few tokens", "forced at once"}
 MODELS = {"model": lambda: sharp(0), "ensemble": lambda: EnsembleForConditionalGeneration([sharp(0), sharp(1)])}
 
 

@@ -66,6 +66,8 @@ class DerivingConfig(PreTrainedConfig):
         names = {name: cls.attribute_map.get(name, name) for name in kwargs}
         own = cls.__dataclass_fields__.keys() - PreTrainedConfig.__dataclass_fields__.keys()
         changed = {names[name]: kwargs.pop(name) for name in [*kwargs] if names[name] in own}
+        if changed:  # Earlier versions saved derived values.
+            config_dict = cls(**config_dict).to_dict()
         return super().from_dict({**config_dict, **changed}, **kwargs)
 
 

@@ -272,9 +272,9 @@ class PaperGenerationMixin(GenerationMixin):
         new = input_ids if next_sequence_length is None else input_ids[:, -next_sequence_length:]
         given = {name: value for name, value in kwargs.items() if name not in _FOR_THE_ENCODER}
         given["decoder_input_ids"] = new.contiguous()
-        device = self.device
-        if device in (new.device, torch.device("meta")):  # Offloaded weights are on no device.
+        if self.device.type == "meta":  # Offloaded weights are on no device.
             return given
+        device = self.device
         return {name: value.to(device) if torch.is_tensor(value) else value for name, value in given.items()}
 
     def adjust_generation_fn(

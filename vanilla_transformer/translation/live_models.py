@@ -116,7 +116,12 @@ def _scoring_settings(model: Any, call: dict[str, Any]) -> Settings | None:
     except ModelError:
         return None
     # An end that is ruled out at some steps would change the other probabilities there.
-    return None if settings.renormalized and settings.min_new_tokens > 0 else settings
+    is_changed = settings.renormalized and settings.min_new_tokens > 0
+    # With few possible tokens transformers also returns hypotheses that are ruled out, which only its scores show.
+    possible = config["vocab_size"] - len({*settings.suppressed, *settings.ends})
+    has_impossible = possible < (1 + len(settings.ends)) * settings.num_beams
+    has_impossible |= settings.forced_end is not None and settings.max_new_tokens == 1
+    return None if is_changed or has_impossible else settings
 
 
 @torch.no_grad()
@@ -131,7 +136,6 @@ def _scores(
         lengths: The number of tokens of each hypothesis after the start token.
     """
     width = len(sequences) // len(inputs["input_ids"])
-    penalties = (5 + lengths.double()) / 6 if settings.google else lengths.double()
     size = max(1, _LOGITS_TOGETHER // (sequences.shape[1] * model.config.vocab_size))
     sums = []
     for start in range(0, len(sequences), size):
@@ -147,7 +151,9 @@ def _scores(
         if settings.forced_end is not None and settings.max_new_tokens is not None:
             log_p[:, settings.max_new_tokens - 1 :] = 0.0  # A forced end has the probability 1.
         sums.append(log_p.masked_fill(is_over, 0.0).sum(1))
-    return (torch.cat(sums).double() / penalties**settings.length_penalty).tolist()
+    # On the host, because some accelerators have no numbers of 64 bits.
+    totals, counts = torch.cat(sums).cpu().double(), lengths.cpu().double()
+    return (totals / ((5 + counts) / 6 if settings.google else counts) ** settings.length_penalty).tolist()
 
 
 def live_search(
