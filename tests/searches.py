@@ -76,6 +76,7 @@ INPUTS = sentences(0, [5, 3, 2], "right")
 CHANGED = {name: 3 for name in sorted(vars(GenerationConfig())) if name[0] != "_"} | {
     "assistant_ensemble_weight": 0.5,
     "bad_words_ids": [[5]],
+    "begin_suppress_tokens": [5],
     "cache_implementation": "static",
     "compile_config": CompileConfig(),
     "do_sample": True,
@@ -84,10 +85,13 @@ CHANGED = {name: 3 for name in sorted(vars(GenerationConfig())) if name[0] != "_
     "epsilon_cutoff": 0.5,
     "eta_cutoff": 0.5,
     "exponential_decay_length_penalty": [2, 1.5],
+    "remove_invalid_values": True,
+    "renormalize_logits": True,
     "sequence_bias": [[[5], 1.0]],
     "stop_strings": ["a"],
     "suppress_tokens": [5],
     "top_p": 0.5,
     "typical_p": 0.5,
+    "use_cache": False,
     "watermarking_config": WatermarkingConfig(),
 }

@@ -15,9 +15,9 @@ PACKAGE = Path(vanilla_transformer.__file__).parent
 LAYERS = [
     *("cli", "demo", "explore", "inspection", "hub", "export"),
     *("training", "tasks", "evaluation", "translation", "loading", "recipe", "data", "tokenizer"),
-    *("cost", "model_directory", "atomic_files", "options"),
+    *("cost", "model_directory", "options"),
     *("progress", "registration", "recurrent", "import_hooks"),
-    *("model", "cross_entropy", "graph", "machine", "errors"),
+    *("model", "cross_entropy", "graph", "atomic_files", "machine", "errors"),
 ]
 _BESIDE_MODELS = {
     "configuration_vanilla_transformer",

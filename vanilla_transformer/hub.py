@@ -67,6 +67,8 @@ def push_model(
     Raises:
         PushError: The directory is not a complete model, or the repository contains something else.
     """
+    if revision == "":
+        raise PushError("The name of the branch is empty: name one, or leave --revision out.")
     model_type = _check_model(directory)
     api = HfApi(library_name="vanilla_transformer", token=True)
     repo_id = repo_id if "/" in repo_id else f"{api.whoami()['name']}/{repo_id}"

@@ -1,5 +1,6 @@
 """One graph gives the model's translations and scores to ONNX Runtime's own client, in 8 bits almost."""
 
+import os
 import shutil
 from pathlib import Path
 
@@ -11,11 +12,14 @@ from guide_clients import guide_client, run_client
 from refusals import refused
 from safetensors.numpy import load_file
 from safetensors.torch import save_file
+from transformers import GenerationConfig
 
 from vanilla_transformer import Translator, VanillaTransformerConfig, VanillaTransformerForConditionalGeneration
 from vanilla_transformer.cli import main
 from vanilla_transformer.errors import ModelError
 from vanilla_transformer.export.to_onnx import export_onnx
+from vanilla_transformer.graph import onnx_file
+from vanilla_transformer.graph.onnx_file import renew
 from vanilla_transformer.graph.supported import shapes
 from vanilla_transformer.graph.weights import WEIGHTS
 from vanilla_transformer.loading.models import load_model
@@ -143,6 +147,19 @@ def test_8_bits_translate_almost_the_same(onnx_export, spelled_backwards, words,
         assert same >= 0.8 * len(words)
 
 
+def test_an_8_bit_export_is_translated_as_it_is_and_is_no_other_model(spelled_backwards, words, tmp_path, capsys):
+    export_onnx(*load_model(spelled_backwards, device="cpu"), tmp_path, "int8")
+    expected = [one.text for one in Translator(spelled_backwards, precision="int8")(words)]
+    for precision in ("auto", "int8"):
+        translator = Translator(tmp_path, precision=precision)
+        assert [one.text for one in translator(words)] == expected and translator.precision == "int8"
+    for precision in ("float32", "bfloat16"):
+        with refused(ModelError, "8 bits", "auto or int8"):
+            Translator(tmp_path, precision=precision)
+    assert main(["info", str(tmp_path)]) == 1
+    assert "8 bits" in capsys.readouterr().err
+
+
 def test_the_graph_holds_no_weights_and_finds_nothing_beside_another_layout(spelled_backwards, words, tmp_path):
     model, tokenizer = load_model(spelled_backwards, device="cpu")
     export_onnx(model, tokenizer, tmp_path)
@@ -159,6 +176,37 @@ def test_the_graph_holds_no_weights_and_finds_nothing_beside_another_layout(spel
     export_onnx(load_model(spelled_backwards, device="cpu")[0], tokenizer, tmp_path / "other")
     (tmp_path / "other/translate.onnx").rename(graph)
     assert not Client(tmp_path)(inputs["input_ids"])[2].any()
+
+
+def test_the_graph_finds_nothing_beside_other_settings_until_it_is_written_again(spelled_backwards, words, tmp_path):
+    model, tokenizer = load_model(spelled_backwards, device="cpu")
+    export_onnx(model, tokenizer, tmp_path)
+    ids = tokenizer(words[:1], return_tensors="pt")["input_ids"]
+    settings = GenerationConfig.from_pretrained(tmp_path)
+    settings.max_new_tokens = 3
+    settings.save_pretrained(tmp_path)
+    assert not Client(tmp_path)(ids)[2].any()
+    assert renew(tmp_path) is None
+    assert 0 < Client(tmp_path)(ids)[2].max() <= 3
+
+
+def test_the_graph_of_a_copy_by_links_is_written_to_a_file_of_its_own(spelled_backwards, tmp_path):
+    first, second, third = (tmp_path / name for name in ("first", "second", "third"))
+    export_onnx(*load_model(spelled_backwards, device="cpu"), first)
+    before = (first / "translate.onnx").read_bytes()
+    for copy, link in ((second, os.link), (third, os.symlink)):
+        shutil.copytree(first, copy, copy_function=link)
+        settings = GenerationConfig.from_pretrained(copy, num_beams=2)
+        (copy / "generation_config.json").unlink()
+        settings.save_pretrained(copy)
+        assert renew(copy) is None
+        assert (copy / "translate.onnx").read_bytes() != before == (first / "translate.onnx").read_bytes()
+
+
+def test_a_file_that_is_right_is_not_written_again(spelled_backwards, tmp_path, monkeypatch):
+    export_onnx(*load_model(spelled_backwards, device="cpu"), tmp_path)
+    monkeypatch.setattr(onnx_file, "atomic_replace", None)  # As in a directory that cannot be written.
+    assert renew(tmp_path) is None and (tmp_path / "translate.onnx").is_file()
 
 
 def test_settings_and_parts_that_the_graph_does_not_know_are_refused_by_name(spelled_backwards, tmp_path):

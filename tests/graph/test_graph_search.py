@@ -3,8 +3,10 @@
 import pytest
 import torch
 from hypothesis import given, settings as examples, strategies as st
+from refusals import refused
 from searches import ARCHITECTURES, sentences, sharp
 
+from vanilla_transformer.errors import ModelError
 from vanilla_transformer.graph.session import Session
 from vanilla_transformer.graph.settings import Settings
 from vanilla_transformer.graph.supported import shapes
@@ -41,27 +43,42 @@ SETTINGS = st.fixed_dictionaries(
         "length_penalty": st.sampled_from([-1.0, 0.0, 0.6, 1.0, 2.0]),
         "length_penalty_type": st.sampled_from(["google", "huggingface"]),
         "early_stopping": st.sampled_from([True, False, "never"]),
+        "max_length": st.sampled_from([4, 12]),
         "max_new_tokens": st.sampled_from([1, 3, 20, 40]),
         "max_length_beyond_source": st.integers(0, 30),
         "min_new_tokens": st.sampled_from([2, 5]),
-        "suppress_tokens": st.just([6, 7]),
+        "suppress_tokens": st.sampled_from([[6, 7], [2, 6]]),
         "bad_words_ids": st.just([[5], [9]]),
         "eos_token_id": st.just([2, 11]),
-        "forced_eos_token_id": st.just(2),
+        "forced_eos_token_id": st.sampled_from([2, [2, 11]]),
         "renormalize_logits": st.just(True),
     },
 )
 
 
 @examples(max_examples=150)
-@given(st.integers(0, 30), ONE_WIDTH, SETTINGS, st.lists(st.integers(1, 9), min_size=1, max_size=4), st.booleans())
+@given(
+    st.integers(0, 30),
+    ONE_WIDTH,
+    st.sampled_from([{}, {"max_new_tokens": 3}, {"max_length": 7}]),
+    SETTINGS,
+    st.lists(st.integers(1, 9), min_size=1, max_size=4),
+    st.booleans(),
+)
 def test_the_graph_finds_what_generate_finds(
-    seed: int, fields: dict, call: dict, lengths: list[int], all_of_them: bool
+    seed: int, fields: dict, own: dict, call: dict, lengths: list[int], all_of_them: bool
 ):
     model, inputs = sharp(seed, **fields), sentences(seed, lengths, "right")
+    model.generation_config.update(**own)
     if call["num_beams"] == 1:
         call = {name: one for name, one in call.items() if name not in ("early_stopping", "length_penalty")}
     if all_of_them:
         call = call | {"num_return_sequences": call["num_beams"]}
+    if call.get("forced_eos_token_id") == [2, 11] and 2 not in call.get("suppress_tokens", ()):
+        call = call | {"forced_eos_token_id": 2}  # Of two possible ends, either may win.
+    if call.get("forced_eos_token_id") == 2 and 2 in call.get("suppress_tokens", ()):
+        with refused(ModelError, "forced_eos_token_id"):  # `generate` then has no possible token.
+            session(model, **call, **({} if call.keys() & {"max_new_tokens", "max_length"} else {"max_length": 9}))
+        return
     expected = model.generate(**inputs, **call, return_dict_in_generate=True, output_scores=True)
     assert_as_generate(session(model, **call).search(rows_of(inputs)), expected, call["num_beams"])

@@ -1,11 +1,14 @@
 """A `Translator` of a directory needs no torch, has the same tokens as the class, and ignores neighbouring lines."""
 
+import json
 import os
+import shutil
 import subprocess
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
+import onnxruntime
 import pytest
 import torch
 from searches import CHANGED, sharp
@@ -20,6 +23,7 @@ from vanilla_transformer.machine import has_accelerator
 from vanilla_transformer.model import generation_vanilla_transformer as generation
 from vanilla_transformer.model.tokenization_vanilla_transformer import plain_text
 from vanilla_transformer.tokenizer import train_tokenizer
+from vanilla_transformer.translation.live_models import GenerateSearch
 from vanilla_transformer.translation.tokenizer_file import TokenizerFile
 
 TEXTS = [
@@ -46,7 +50,7 @@ def test_a_tokenizers_file_gives_the_tokens_and_the_text_of_its_class(tmp_path, 
     tokenizer = train_tokenizer(TEXTS * 3, size, algorithm, lowercase=lowercase)
     tokenizer.save_pretrained(tmp_path)
     file = TokenizerFile.of(tmp_path)
-    assert file is not None and len(file) == len(tokenizer)
+    assert file is not None and file.vocab_size == len(tokenizer)
     ids = plain_text(tokenizer)(TEXTS)["input_ids"]
     assert file.encode(TEXTS) == ids
     assert file.decode(ids) == tokenizer.batch_decode(ids, skip_special_tokens=True)
@@ -169,6 +173,35 @@ def test_why_the_graph_does_not_support_a_setting_is_logged_once(directory, capl
     Translator(directory, no_repeat_ngram_size=2)
     [told] = [record.getMessage() for record in caplog.records if "the ONNX graph" in record.getMessage()]
     assert "no_repeat_ngram_size=2" in told
+
+
+def test_generate_translates_where_onnx_runtime_cannot_open_the_graph(directory, monkeypatch, caplog):
+    def fail(*args, **kwargs):
+        raise onnxruntime.capi.onnxruntime_pybind11_state.Fail("an operator is missing")
+
+    expected = Translator(directory, precision="float32")("a b").text
+    monkeypatch.setattr(onnxruntime, "InferenceSession", fail)
+    caplog.set_level("INFO", "vanilla_transformer")
+    translator = Translator(directory, precision="float32")
+    assert translator("a b").text == expected and isinstance(translator.search, GenerateSearch)
+    assert "an operator is missing" in caplog.text
+
+
+def test_an_error_of_onnx_runtime_is_one_sentence(directory, monkeypatch):
+    translator = Translator(directory)
+    monkeypatch.setattr(translator.search, "_session", None)
+    with pytest.raises(ModelError, match="ONNX Runtime could not translate"):
+        translator("a")
+
+
+def test_a_tokenizer_with_an_id_beyond_the_vocabulary_is_rejected(directory, tmp_path):
+    shutil.copytree(directory, tmp_path, dirs_exist_ok=True)
+    content = json.loads((tmp_path / "tokenizer.json").read_text())
+    vocabulary = content["model"]["vocab"]
+    vocabulary[max(vocabulary, key=vocabulary.get)] = 500
+    (tmp_path / "tokenizer.json").write_text(json.dumps(content))
+    with pytest.raises(ModelError, match="its tokenizer has 501 tokens"):
+        Translator(tmp_path)
 
 
 def test_damaged_directories_are_rejected_and_reported_by_the_loader(directory, tmp_path):

@@ -70,6 +70,11 @@ def test_push_uploads_the_files_of_the_model_a_card_and_no_others(ann: HubServer
     assert 'pipeline("translation", model="ann/tiny", trust_remote_code=True)' in card
 
 
+def test_an_empty_name_of_a_branch_is_rejected(ann: HubServer, directory: Path, capsys):
+    assert main(["push", str(directory), "ann/x", "--revision", ""]) == 1
+    assert "--revision" in capsys.readouterr().err
+
+
 def test_a_push_to_a_branch_makes_it_and_leaves_the_main_one_alone(ann: HubServer, directory: Path, capsys):
     assert push(directory, "ann/tiny") == 0
     repository = ann.repositories["ann/tiny"]

@@ -14,6 +14,7 @@ from vanilla_transformer import (
     VanillaTransformerForConditionalGeneration,
 )
 from vanilla_transformer.errors import ModelError
+from vanilla_transformer.graph.onnx_file import renew
 from vanilla_transformer.inspection import (
     AlignmentHeads,
     alignments,
@@ -98,10 +99,13 @@ def test_chosen_heads_beat_each_alone_and_are_saved_with_the_model(model_directo
             alone = aligner.attention(pairs, AlignmentHeads((head,), step))
             assert _agreement([weights[0] for weights in alone], differences) <= choice.agreement + 1e-6
     model.save_pretrained(tmp_path)
+    renew(tmp_path)
+    graph = (tmp_path / "translate.onnx").read_bytes()
     before = json.loads((tmp_path / "generation_config.json").read_text())
     save_alignment_heads(tmp_path, model, choice.heads)
     after = json.loads((tmp_path / "generation_config.json").read_text())
     assert {name: after[name] for name in before} == before
+    assert (tmp_path / "translate.onnx").read_bytes() != graph  # It belongs to these settings.
     for again in (model, VanillaTransformerForConditionalGeneration.from_pretrained(tmp_path)):
         assert AlignmentHeads.from_model(again) == choice.heads
         again.save_pretrained(tmp_path / "copy")

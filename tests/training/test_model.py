@@ -7,17 +7,22 @@ import torch
 from refusals import refused
 from safetensors.torch import load_file
 from small_models import SIZES, figures, small_recipe, write_reversed
+from transformers import AutoModelForSeq2SeqLM
 
 from vanilla_transformer import (
+    VanillaTransformerConfig,
     VanillaTransformerEncoderConfig,
     VanillaTransformerEncoderForMaskedLM,
     VanillaTransformerForConditionalGeneration,
+    VanillaTransformerTokenizer,
 )
 from vanilla_transformer.errors import RecipeError, RunError
 from vanilla_transformer.recipe.defaults import paper_learning_rate
 from vanilla_transformer.recipe.reading import load_recipe
 from vanilla_transformer.recipe.schema import Recipe
+from vanilla_transformer.registration import register_family
 from vanilla_transformer.tasks import get_task
+from vanilla_transformer.tasks.translation import Translation
 from vanilla_transformer.tokenizer import train_tokenizer
 from vanilla_transformer.training.loop import train
 from vanilla_transformer.training.model import build_model, recipe_of_start, training_kernels
@@ -53,6 +58,35 @@ def test_a_run_starts_from_the_weights_and_the_tokenizer_of_a_model(further, tmp
     assert files[0] == files[1]
     origin = f"trained from {Path(further.start.from_model).name} by vanilla_transformer"
     assert origin in (directory / "README.md").read_text()
+
+
+class ScaledConfig(VanillaTransformerConfig):
+    """A configuration that a program derives from ours."""
+
+    model_type = "scaled_transformer"
+    scale: float = 1.0
+
+
+class ScaledTransformer(VanillaTransformerForConditionalGeneration):
+    config_class = ScaledConfig
+    hub_classes: dict[str, str] = {}
+    _auto_class = None
+
+
+class ScaledTranslation(Translation):
+    name = "scaled-translation"
+    config_class = ScaledConfig
+
+
+def test_a_run_keeps_the_fields_of_a_starting_model_that_a_program_has_registered(further, tmp_path):
+    register_family(ScaledConfig, {AutoModelForSeq2SeqLM: ScaledTransformer})
+    model = VanillaTransformerForConditionalGeneration.from_pretrained(further.start.from_model)
+    config = ScaledConfig(**model.config.to_dict() | {"scale": 2.5, "model_type": "scaled_transformer"})
+    ScaledTransformer(config).save_pretrained(tmp_path)
+    VanillaTransformerTokenizer.from_pretrained(further.start.from_model).save_pretrained(tmp_path)
+    task = ScaledTranslation()
+    mine = further.with_options(from_model=str(tmp_path))
+    assert build_model(recipe_of_start(mine, task), task)[0].config.scale == 2.5
 
 
 def test_a_limit_beyond_the_source_replaces_that_of_the_starting_model(further, tmp_path):

@@ -19,8 +19,9 @@ from vanilla_transformer.model.tokenization_vanilla_transformer import plain_tex
 _README = """# For ONNX Runtime
 
 `translate.onnx` translates. The encoder, the decoder and beam search with its length penalty are one ONNX graph, which
-runs in any programming language that has ONNX Runtime. The weights are in `model.safetensors` in the same directory.
-Read tokens with `tokenizer.json` (the package `tokenizers` for Python, Rust or JavaScript).
+runs in any programming language that has ONNX Runtime. It requires `model.safetensors`, which contains the weights,
+and `generation_config.json` in the same directory. If one of them is replaced, it finds no hypothesis. Read tokens
+with `tokenizer.json` (the package `tokenizers` for Python, Rust or JavaScript).
 
 ```python
 {client}```

@@ -1,15 +1,17 @@
 """The file `translate.onnx` of a model directory: the whole search, with the weights in `model.safetensors`."""
 
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
 
+from vanilla_transformer.atomic_files import atomic_replace
 from vanilla_transformer.graph.search import write_graph
 from vanilla_transformer.graph.session import read_model
 from vanilla_transformer.graph.settings import Settings
 from vanilla_transformer.graph.weights import WEIGHTS, read_header
 
-NAME = "translate.onnx"
+NAME, SETTINGS = "translate.onnx", "generation_config.json"
 CLIENT = """import numpy as np
 import onnxruntime
 from tokenizers import Tokenizer
@@ -27,16 +29,23 @@ def write_onnx_file(directory: Path) -> Settings:
     """Writes `translate.onnx` into a model directory; returns the settings that are its defaults.
 
     The file refers to positions in the current file of weights. If that file is replaced by one with another layout,
-    the ONNX graph finds no hypothesis. If the new file is smaller, ONNX Runtime does not load the ONNX graph.
+    or if `generation_config.json` is edited, the ONNX graph finds no hypothesis. If one of them becomes smaller, ONNX
+    Runtime does not load the ONNX graph. An existing file with the same content is kept.
 
     Raises:
         ModelError: The ONNX graph does not support the model or its settings.
     """
     config, stored, settings = read_model(directory, {})
     length, _ = read_header(directory / WEIGHTS)
-    header = np.fromfile(directory / WEIGHTS, np.uint8, length)
-    graph = write_graph(config, stored, settings, header=(WEIGHTS, header))
-    (directory / NAME).write_bytes(graph)
+    unchanged = {
+        WEIGHTS: np.fromfile(directory / WEIGHTS, np.uint8, length),
+        SETTINGS: np.fromfile(directory / SETTINGS, np.uint8),
+    }
+    graph, file = write_graph(config, stored, settings, unchanged=unchanged), directory / NAME
+    if not file.is_file() or file.read_bytes() != graph:
+        file.unlink(missing_ok=True)  # It may be a link to the file of another model.
+        with atomic_replace(file) as temporary:
+            temporary.write_bytes(graph)
     return settings
 
 
@@ -45,6 +54,7 @@ def renew(directory: Path) -> str | None:
     try:
         write_onnx_file(directory)
     except (OSError, ValueError, KeyError) as error:
-        (directory / NAME).unlink(missing_ok=True)
+        with suppress(FileNotFoundError):
+            (directory / NAME).unlink()
         return str(error)
     return None

@@ -50,7 +50,7 @@ def write_graph(
     weights: Mapping[str, Stored],
     settings: Settings,
     *,
-    header: tuple[str, np.ndarray] | None = None,
+    unchanged: Mapping[str, np.ndarray] | None = None,
 ) -> bytes:
     """Returns the ONNX graph of a model and its search, as the contents of a file.
 
@@ -58,11 +58,11 @@ def write_graph(
         config: The configuration of the model, as in its `config.json`.
         weights: Where each weight is stored, by its name.
         settings: The settings of the search.
-        header: Only for a graph that is saved: the name of the file of weights, and the first bytes of this file. If
-            the file begins with other bytes, the graph finds no hypothesis. Beam size, number of hypotheses, length
-            penalty and length limits are then inputs, whose defaults are the settings.
+        unchanged: Only for a graph that is saved: the first bytes of files next to it. If a file begins with other
+            bytes, the graph finds no hypothesis. Beam size, number of hypotheses, length penalty and length limits are
+            then inputs, whose defaults are the settings.
     """
-    graph, is_fixed = TransformerGraph(config, weights, settings), header is None
+    graph, is_fixed = TransformerGraph(config, weights, settings), unchanged is None
 
     def setting(name: str, value: float) -> str:
         """Adds a fixed value, or an input with a default."""
@@ -83,8 +83,8 @@ def write_graph(
     is_greedy = is_fixed and settings.num_beams == 1
     search = GreedySearch(graph, exponent) if is_greedy else BeamSearch(graph, width, best, exponent)
     scores, tokens, lengths = _found(graph, search, lengths_N1, mask_NS, sources)
-    if header is not None:
-        is_unchanged = graph.unchanged(*header)
+    for file, first_bytes in (unchanged or {}).items():
+        is_unchanged = graph.unchanged(file, first_bytes)
         scores = graph.node("Where", is_unchanged, scores, graph.scalar(IMPOSSIBLE))
         tokens = graph.node("Where", is_unchanged, tokens, graph.scalar(settings.padding))
         lengths = graph.node("Where", is_unchanged, lengths, graph.scalar(0))

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
@@ -61,6 +62,7 @@ class Session:
         stored = {name: Stored(a.shape, _KINDS[a.dtype], "memory", 0, a.nbytes) for name, a in arrays.items()}
         graph = write_graph(config, stored, settings)
         is_small = sum(array.size for array in arrays.values()) <= MAX_PARAMETERS_OF_ONE_THREAD
+        in_8_bits = any(array.dtype == np.int8 for array in arrays.values())
         self.precision, self.vocab_size = "int8" if in_8_bits else "float32", int(config["vocab_size"])
         self.padding, self.side_by_side = settings.padding, own_threads() if is_small else 1
         self.num_beams, self.num_return_sequences = settings.num_beams, settings.num_return_sequences
@@ -76,7 +78,8 @@ class Session:
             for name, array in arrays.items()
         ]
         options.add_external_initializers(list(arrays), self._held)
-        self._session = onnxruntime.InferenceSession(graph, options, providers=["CPUExecutionProvider"])
+        with _named_errors("the installed ONNX Runtime ({})"):
+            self._session = onnxruntime.InferenceSession(graph, options, providers=["CPUExecutionProvider"])
 
     def search(self, rows: Sequence[Sequence[int]]) -> list[list[Found]]:
         """Returns the best hypotheses for the source tokens of each sentence."""
@@ -85,11 +88,22 @@ class Session:
         mask = np.zeros((len(rows), longest), np.int64)
         for number, row in enumerate(rows):
             tokens[number, : len(row)], mask[number, : len(row)] = row, 1
-        results = self._session.run(None, {"input_ids": tokens, "attention_mask": mask})
+        with _named_errors("ONNX Runtime could not translate ({}). A smaller --batch-tokens needs less memory."):
+            results = self._session.run(None, {"input_ids": tokens, "attention_mask": mask})
         return [
             [Found(tokens[:length].tolist(), float(score)) for tokens, score, length in zip(*each, strict=True)]
             for each in zip(*results, strict=True)
         ]
+
+
+@contextmanager
+def _named_errors(message: str) -> Iterator[None]:
+    """Turns an error of ONNX Runtime into a ModelError. Its classes have no common base."""
+    try:
+        yield
+    except Exception as error:
+        reason = " ".join(str(error).split())[:200]
+        raise ModelError(message.format(f"{type(error).__name__}: {reason}")) from error
 
 
 def open_session(directory: Path, call: Json, precision: str) -> Session:
@@ -105,6 +119,8 @@ def open_session(directory: Path, call: Json, precision: str) -> Session:
     """
     try:
         config, stored, settings = read_model(directory, call)
+        if precision == "float32" and any(weight.kind == "INT8" for weight in stored.values()):
+            raise ModelError("float32 with weights in 8 bits")
         return Session(config, finite(read(directory, stored)), settings, precision=precision)
     except ModelError:
         raise

@@ -39,6 +39,11 @@ _FOLLOWED = words(
     "length_penalty_type max_length max_length_beyond_source max_new_tokens min_length min_new_tokens num_beams "
     "num_return_sequences pad_token_id renormalize_logits suppress_tokens"
 )
+# The settings of one token, of one or several tokens, of a list of tokens, and of yes or no.
+_TOKEN = words("bos_token_id decoder_start_token_id forced_bos_token_id pad_token_id")
+_ENDS = words("eos_token_id forced_eos_token_id")
+_TOKENS = words("begin_suppress_tokens suppress_tokens")
+_YES_OR_NO = words("do_sample remove_invalid_values renormalize_logits use_cache")
 # Values that have no effect, in addition to None and to the value in the model's configuration. False equals 0.
 _NEUTRAL: dict[str, object] = {
     **dict.fromkeys(words("begin_suppress_tokens suppress_tokens"), []),
@@ -104,10 +109,31 @@ def check_search(**settings: object) -> None:
     # max_length includes the token that the decoder starts with.
     for name, minimum in {"max_length": 2, "max_new_tokens": 1, "min_length": 0, "min_new_tokens": 0}.items():
         check_number(name, settings.get(name), minimum)
-    values = {"early_stopping": (True, False, "never"), "length_penalty_type": tuple(DEFAULTS)}
+    values: dict[str, tuple[object, ...]] = dict.fromkeys(_YES_OR_NO, (True, False))
+    values |= {"early_stopping": (True, False, "never"), "length_penalty_type": tuple(DEFAULTS)}
     for name, allowed in values.items():
         if settings.get(name) not in (None, *allowed):
             raise RecipeError(f"{name} must be {' or '.join(map(repr, allowed))}, not {settings[name]!r}.")
+
+
+def check_tokens(settings: Json, vocabulary: int) -> None:
+    """Raises RecipeError if a setting has a token that is not in a vocabulary of this size; None is ignored."""
+
+    def are_tokens(value: Any) -> bool:
+        return isinstance(value, list | tuple) and all(type(one) is int and 0 <= one < vocabulary for one in value)
+
+    for name, value in settings.items():
+        if value is None:
+            continue
+        if name in _TOKEN | _ENDS and not are_tokens([value]) and not (name in _ENDS and value and are_tokens(value)):
+            kind = "the id of a token" if name in _TOKEN else "the id of a token, or a list of ids,"
+        elif name in _TOKENS and not are_tokens(value):
+            kind = "a list of the ids of tokens"
+        elif name == "bad_words_ids" and not (isinstance(value, list | tuple) and all(map(are_tokens, value))):
+            kind = "a list of lists of the ids of tokens"
+        else:
+            continue
+        raise RecipeError(f"{name} must be {kind} below {vocabulary:,}, not {value!r}.")
 
 
 @dataclass(frozen=True)
@@ -144,15 +170,27 @@ class Settings:
             RecipeError: A setting has an invalid value.
         """
         call = {name: value for name, value in (call or {}).items() if value is not None}
+        for name in call.keys() - _FOLLOWED - _NEUTRAL.keys() - WITHOUT_EFFECT:
+            raise ModelError(f"{name}={call[name]!r}")
+        check_tokens(call, config["vocab_size"])
         given: Json = with_defaults({**own, **call})
         for name in not_followed(given, config):
             raise ModelError(f"{name}={given[name]!r}")
         check_search(**given)
         limits = call if call.keys() & set(LENGTH_LIMITS) else given
+        if "max_length" in limits:  # In transformers, a max_new_tokens of the model takes precedence.
+            limits = {"max_new_tokens": given.get("max_new_tokens"), **limits}
         max_new_tokens = limit_of_new_tokens(limits)
         # As in `generate`, a limit that depends on the source cuts a translation and forces no end.
         forced = None if max_new_tokens is None else given.get("forced_eos_token_id")
+        if forced is not None:  # transformers suppresses tokens after it has forced one.
+            forced = tuple(token for token in _tokens(forced) if token not in given.get("suppress_tokens", ()))
+            if not forced:
+                raise ModelError("a forced_eos_token_id that is suppressed")
         learned = config["positional_encoding"] == "learned"
+        if learned and (max_new_tokens or 0) > config["max_position_embeddings"]:
+            # There `generate` raises an error, and the ONNX graph would cut the translation.
+            raise ModelError(f"{max_new_tokens:,} new tokens with {config['max_position_embeddings']:,} positions")
         forbidden = [*(tokens[0] for tokens in given.get("bad_words_ids", ())), *given.get("suppress_tokens", ())]
         settings = cls(
             num_beams=given["num_beams"],
@@ -168,7 +206,7 @@ class Settings:
             padding=given.get("pad_token_id", config["pad_token_id"]),
             ends=_tokens(given.get("eos_token_id", config["eos_token_id"])),
             suppressed=tuple(forbidden),
-            forced_end=None if forced is None else _tokens(forced),
+            forced_end=forced,
             renormalized=bool(given.get("renormalize_logits")),
         )
         settings._check(config["vocab_size"])

@@ -57,7 +57,8 @@ def rounded(config: Json, weights: Iterable[tuple[str, np.ndarray]]) -> Iterator
     """
     tables = () if config["tie_word_embeddings"] else ("model.shared.weight", "model.decoder.embed_tokens.weight")
     for name, weight in weights:
-        if weight.ndim < 2 or name in tables or name.endswith(".learned.weight"):
+        is_rounded = weight.dtype == np.int8  # In an export, whose scales are stored next to it.
+        if weight.ndim < 2 or is_rounded or name in tables or name.endswith(".learned.weight"):
             yield name, weight
             continue
         numbers, scales = np.empty(weight.shape, np.int8), np.empty(len(weight), np.float32)

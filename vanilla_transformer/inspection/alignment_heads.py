@@ -15,6 +15,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from vanilla_transformer.atomic_files import atomic_write_text
 from vanilla_transformer.errors import ModelError
+from vanilla_transformer.graph.onnx_file import NAME, renew
 from vanilla_transformer.inspection.alignment import STEPS, Aligner, AlignmentHeads, Side, every_head
 from vanilla_transformer.inspection.recording import eager_attention
 
@@ -128,3 +129,5 @@ def save_alignment_heads(directory: str | Path, model: PreTrainedModel, heads: A
     vars(settings).update(chosen)
     values = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else settings.to_diff_dict()
     atomic_write_text(file, json.dumps(values | chosen, indent=2, sort_keys=True) + "\n")
+    if Path(directory, NAME).exists():
+        renew(Path(directory))  # The ONNX graph belongs to these settings.

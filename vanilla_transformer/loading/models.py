@@ -21,6 +21,7 @@ from transformers.utils import logging as transformers_logging
 
 from vanilla_transformer.errors import ModelError, RecipeError
 from vanilla_transformer.graph.settings import LENGTH_LIMITS, check_search
+from vanilla_transformer.graph.transformer import SCALES
 from vanilla_transformer.loading.files import directory_of, readable
 from vanilla_transformer.loading.marian import MARIAN, from_marian
 from vanilla_transformer.loading.tokenizers import load_tokenizer
@@ -57,7 +58,8 @@ def load_model(
     model = load_weights_and_config(path, dtype or torch.float32, translates=translates)
     tokenizer = load_tokenizer(path)
     if is_known(model.config) and model.config.is_encoder_decoder:
-        problem = _search_problem(model.generation_config, model.config.vocab_size, len(tokenizer))
+        tokens = max(tokenizer.get_vocab().values()) + 1
+        problem = _search_problem(model.generation_config, model.config.vocab_size, tokens)
         if problem is not None:
             raise ModelError(f"{path} is not a usable model: {problem}.")
     if device is None:
@@ -135,6 +137,11 @@ def _load_weights(path: str | Path, config: PreTrainedConfig, dtype: torch.dtype
         *(f"{name} is left over" for name in sorted(report["unexpected_keys"]) if ours),
         *(f"{name} is {tuple(one)} and not {tuple(other)}" for name, one, other in sorted(report["mismatched_keys"])),
     ]
+    if any(name.endswith(SCALES) for name in report["unexpected_keys"]):
+        raise ModelError(
+            f"{path} contains weights in 8 bits for ONNX Runtime. Only `translate` and `Translator` can use it, with "
+            "the precision auto or int8. For everything else, use the model that was exported."
+        )
     if problems:
         difference = problems[0] + (", and others do not match either" if len(problems) > 1 else "")
         raise ModelError(f"{path} is not a usable model: its weights do not match its config.json: {difference}.")

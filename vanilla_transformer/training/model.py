@@ -72,8 +72,10 @@ def build_model(recipe: Recipe, task: Task) -> tuple[PreTrainedModel, str]:
     if recipe.start.from_model is None:
         return model, ""
     saved, config = load_config(recipe.start.from_model, its_weights=False), copy.deepcopy(model.config)
-    ours = [kind for kind in type(saved).__mro__ if kind.__module__.startswith("vanilla_transformer.")]
-    for name in [name for kind in reversed(ours) for name in kind.__annotations__]:
+    # The fields of our classes, and of classes that programs derive from them.
+    ours = [kind for kind in type(saved).__mro__ if kind not in PreTrainedConfig.__mro__]
+    own = [name for kind in reversed(ours) for name in kind.__annotations__]
+    for name in dict.fromkeys([*own, *(vars(saved).keys() - vars(PreTrainedConfig()).keys())]):
         # Besides the sizes, a recipe may choose a field anew.
         if name in _SIZES or recipe.options.get(name) is None:
             setattr(config, name, getattr(saved, name))

@@ -46,8 +46,10 @@ class TokenizerFile:
         added = {token.content for token in tokenizer.get_added_tokens_decoder().values()}
         return cls(tokenizer) if added == own else None
 
-    def __len__(self) -> int:
-        return int(self._tokenizer.get_vocab_size())
+    @property
+    def vocab_size(self) -> int:
+        """The number of embeddings that its tokens need."""
+        return int(max(self._tokenizer.get_vocab().values())) + 1
 
     def encode(self, texts: list[str]) -> list[list[int]]:
         """Returns the tokens of each text, with its end."""
