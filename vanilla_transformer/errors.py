@@ -2,7 +2,7 @@
 
 import difflib
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from numbers import Integral, Real
 
 
@@ -51,7 +51,11 @@ def check_number(name: str, value: object, minimum: float, maximum: float = math
         raise RecipeError(f"{name} must be {limits}, not {value}.")
 
 
-def refuse_one_text(name: str, texts: object) -> None:
-    """Refuses a single text instead of several, which would be read as its letters."""
+def check_texts(name: str, texts: object) -> None:
+    """Raises RecipeError if `texts` are not several texts. One text would yield letters, and a table column names."""
     if isinstance(texts, str | bytes):
         raise RecipeError(f"{name} must be several texts, not one: give [{texts[:20]!r}].")
+    if isinstance(texts, Mapping) or hasattr(texts, "columns"):
+        raise RecipeError(f"{name} must be texts, not a {type(texts).__name__} with columns: give one of its columns.")
+    if not hasattr(texts, "__iter__") and not hasattr(texts, "__getitem__"):
+        raise RecipeError(f"{name} must be several texts, not {texts!r}.")

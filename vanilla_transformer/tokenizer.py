@@ -6,7 +6,7 @@ from itertools import chain
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
-from vanilla_transformer.errors import VocabularyError, check_number, refuse_one_text
+from vanilla_transformer.errors import VocabularyError, check_number, check_texts
 from vanilla_transformer.model.tokenization_vanilla_transformer import (
     SPECIAL_TOKENS,
     TO_BYTES,
@@ -82,7 +82,7 @@ def train_tokenizer(
     Raises:
         VocabularyError: The texts cannot give that many types.
     """
-    refuse_one_text("texts", texts)
+    check_texts("texts", texts)
     if algorithm not in ALGORITHMS:
         raise ValueError(f"There is no algorithm {algorithm!r}; there are {', '.join(ALGORITHMS)}.")
     check_number("vocab_size", vocab_size, len(_ALWAYS_THERE) + mask_token, _MAX_TYPES)

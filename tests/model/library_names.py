@@ -25,6 +25,10 @@ NAMES: dict[str, tuple[str, str]] = {
         "expand_size is_encoder_decoder input_ids",
         "The source is not copied for each hypothesis.",
     ),
+    f"{GENERATION}._get_logits_processor": (
+        "encoder_input_ids",
+        "Penalties that read the source ignore its padding.",
+    ),
     "transformers.generation.utils#_reorder_cache": ("", "The keys of the source are not reordered."),
     f"{GENERATION}._prepare_cache_for_generation": (
         "generation_config model_kwargs",

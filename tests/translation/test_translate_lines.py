@@ -1,18 +1,23 @@
 """Translation of lines: one for each, in order, whatever the chunks, the batches and the pauses."""
 
 import itertools
+import pickle
 import threading
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings, strategies as st
 from refusals import refused
+from searches import sharp
 from small_models import SIZES, CopyingModel
 
 from vanilla_transformer.model.configuration_vanilla_transformer import VanillaTransformerConfig
 from vanilla_transformer.model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
 from vanilla_transformer.tokenizer import train_tokenizer
-from vanilla_transformer.translation import Translator, with_pauses
+from vanilla_transformer.translation import Pause, Translator, with_pauses
+from vanilla_transformer.translation.live_models import _lengths
 
 LINES = ["a b c", "", "the longest line of them all", "  ", "d", "e f", "e f"]
 
@@ -69,7 +74,7 @@ def test_a_pause_asks_for_what_came_before_it(tokenizer, copying):
     def conversation():
         for line in ("first", "second"):
             yield line
-            yield None
+            yield Pause.PAUSE
             asked.append(line)
 
     translations = translated_by(copying, tokenizer, conversation(), 10)
@@ -87,20 +92,30 @@ def test_pauses_are_marked_where_the_next_line_is_slow_and_only_there():
         yield "c"
 
     arriving = with_pauses(lines(), patience=0.05)
-    assert list(itertools.islice(arriving, 3)) == ["a", "b", None]
+    assert list(itertools.islice(arriving, 3)) == ["a", "b", Pause.PAUSE]
     answered.set()
-    assert [line for line in arriving if line is not None] == ["c"]
+    assert [line for line in arriving if line is not Pause.PAUSE] == ["c"]
+
+
+def test_lines_with_pauses_that_nobody_reads_on_leave_no_thread():
+    before = set(threading.enumerate())
+    arriving = with_pauses(map(str, itertools.count()), patience=10)
+    assert next(arriving) == "0"
+    [reader] = set(threading.enumerate()) - before
+    arriving.close()
+    reader.join(timeout=60)
+    assert not reader.is_alive()
 
 
 def test_lines_before_an_unreadable_one_are_translated_before_the_error(tokenizer, copying):
     def lines():
         yield from ("a", "b")
-        raise ValueError("line 3 is not UTF-8")
+        raise error("line 3 is not UTF-8")
 
-    for source in (lines(), with_pauses(lines(), patience=10)):
+    for error, source in itertools.product((ValueError, KeyError), (lines, lambda: with_pauses(lines(), patience=10))):
         translated = []
-        with refused(ValueError, "line 3"):
-            for translation in Translator(copying, tokenizer)(source):
+        with refused(error, "line 3"):
+            for translation in Translator(copying, tokenizer)(source()):
                 translated.append(translation.text)
         assert translated == ["a", "b"]
 
@@ -138,10 +153,67 @@ def test_wrong_settings_and_what_is_no_text_are_refused(copying, tokenizer):
             Translator(copying, tokenizer, **{setting: value})
     with refused(ValueError, "tokenizer"):
         Translator(copying)
-    with refused(ValueError, "Line 2", "None"):
-        Translator(copying, tokenizer)(["a", None, "b"])
     with refused(ValueError, "surrogates not allowed"):
         Translator(copying, tokenizer)("a \udc80")
+
+
+@pytest.mark.parametrize("wrong", [None, float("nan"), b"b", 5], ids=repr)
+@pytest.mark.parametrize("kind", [list, tuple, iter, lambda lines: dict(enumerate(lines)).values()])
+def test_a_line_that_is_not_text_is_named_and_never_left_out(copying, tokenizer, kind, wrong):
+    for lines in (kind(["a", wrong, "b"]), with_pauses(kind(["a", wrong, "b"]), patience=10)):
+        with refused(ValueError, "Line 2", repr(wrong)):
+            list(Translator(copying, tokenizer)(lines))
+
+
+def test_what_is_not_lines_is_rejected_at_once(copying, tokenizer):
+    table = SimpleNamespace(columns=["en"], __iter__=None)
+    for wrong in (None, 5, {"en": ["a"]}, table, b"a"):
+        with refused(ValueError, "lines"):
+            Translator(copying, tokenizer)(wrong)
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        *({"precision": one} for one in ("fp16", "bf16", "INT8", None)),
+        *({"d_model": 32}, {"_foo": 1}, {"num_beam": 4}, {"generation_config": 1}, {"renormalize_logits": "no"}),
+        *({"suppress_tokens": 5}, {"suppress_tokens": [[5]]}, {"bad_words_ids": [5]}, {"eos_token_id": "2"}),
+        *({"decoder_start_token_id": 999}, {"forced_eos_token_id": 9999}, {"forced_eos_token_id": []}),
+        *({"eos_token_id": [2, -1]}, {"begin_suppress_tokens": [True]}, {"pad_token_id": 1.0}),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("further", [{}, {"no_repeat_ngram_size": 2}], ids=["graph", "generate"])
+def test_a_setting_of_generate_that_is_unknown_or_wrong_is_rejected_at_once(model, tokenizer, setting, further):
+    with refused(ValueError, *setting):
+        Translator(model, tokenizer, **setting, **further)
+
+
+def test_numbers_and_arrays_of_other_libraries_are_settings(model, tokenizer):
+    numbers = {"max_new_tokens": 5, "suppress_tokens": [7, 9], "num_beams": 2}
+    arrays = {name: np.array(one, np.int32) for name, one in numbers.items()}
+    assert Translator(model, tokenizer, **arrays)("a b") == Translator(model, tokenizer, **numbers)("a b")
+
+
+def test_a_translator_cannot_be_pickled(copying, tokenizer):
+    with refused(TypeError, "Translator", "process"):
+        pickle.dumps(Translator(copying, tokenizer))
+
+
+def test_padding_that_the_model_writes_is_part_of_the_translation():
+    ids = torch.tensor([[0, 5, 0, 0, 7, 2, 0], [5, 0, 7, 0, 0, 0, 0], [2, 0, 0, 0, 0, 0, 0], [9, 9, 9, 9, 9, 9, 9]])
+    assert _lengths(ids, torch.tensor([2]), 0).tolist() == [6, 3, 1, 7]
+
+
+@pytest.mark.parametrize("settings", [{"encoder_repetition_penalty": 1.5}, {"encoder_no_repeat_ngram_size": 1}])
+def test_penalties_that_read_the_source_do_not_depend_on_its_neighbours(tokenizer, settings):
+    lines, padding_is_likely = ["a b c d e", "a", "b c"], [[[0], 6.0]]
+    translator = Translator(
+        sharp(0, vocab_size=260), tokenizer, max_new_tokens=8, sequence_bias=padding_is_likely, **settings
+    )
+    together = [one.hypotheses[0].ids for one in translator(lines)]
+    assert together == [translator(line).hypotheses[0].ids for line in lines]
+    assert any(0 in ids for ids in together)
 
 
 def log_probability(model, tokenizer, source: str, ids: tuple[int, ...]) -> float:
@@ -155,4 +227,6 @@ def log_probability(model, tokenizer, source: str, ids: tuple[int, ...]) -> floa
 
 
 def test_line_ends_are_no_part_of_a_line(tokenizer, copying):
-    assert texts(Translator(copying, tokenizer)(["a b\n", "c\r\n", "d"])) == ["a b", "c", "d"]
+    lines = ["a b\n", "c\r\n", "d"]
+    assert texts(Translator(copying, tokenizer)(lines)) == ["a b", "c", "d"]
+    assert [Translator(copying, tokenizer)(line).text for line in lines] == ["a b", "c", "d"]

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from vanilla_transformer import __version__
 from vanilla_transformer.data.text_lines import words_of
-from vanilla_transformer.errors import CorpusError, RecipeError, did_you_mean, refuse_one_text
+from vanilla_transformer.errors import CorpusError, RecipeError, check_texts, did_you_mean
 from vanilla_transformer.evaluation.moses_tokenization import MosesTokenization
 
 References = Sequence[Sequence[str]]
@@ -225,7 +225,7 @@ def metrics_for(language: str | None) -> Mapping[str, Metric]:
 
 def check_names(names: Iterable[str], metrics: Mapping[str, Metric] = METRICS) -> None:
     """Raises RecipeError for an unknown metric, by default one of text, before hours of decoding."""
-    refuse_one_text("metrics", names)
+    check_texts("metrics", names)
     for name in names:
         if name not in metrics:
             hint = did_you_mean(name, metrics) or "."
@@ -234,20 +234,22 @@ def check_names(names: Iterable[str], metrics: Mapping[str, Metric] = METRICS) -
 
 def score(
     names: Iterable[str],
-    predictions: Sequence[object],
-    references: References,
+    predictions: Iterable[object],
+    references: Iterable[Iterable[str]],
     metrics: Mapping[str, Metric] = METRICS,
 ) -> list[Score]:
     """Scores predictions against their references, at least one each, with every metric in `names`."""
     names = [*names] if not isinstance(names, str) else names
     check_names(names, metrics)
-    refuse_one_text("predictions", predictions)
+    check_texts("predictions", predictions)
+    answers, several = [*predictions], []
     for accepted in references:
-        refuse_one_text("the references of each prediction", accepted)
-    if len(predictions) != len(references):
-        raise CorpusError(f"{len(predictions):,} predictions cannot be scored against {len(references):,} references.")
-    if not predictions or not all(references):
+        check_texts("the references of each prediction", accepted)
+        several.append([*accepted])
+    if len(answers) != len(several):
+        raise CorpusError(f"{len(answers):,} predictions cannot be scored against {len(several):,} references.")
+    if not answers or not all(several):
         raise CorpusError("Scoring needs at least one prediction, and at least one reference for each.")
-    if any(one is None for one in chain(predictions, *references)):
+    if any(one is None for one in chain(answers, *several)):
         raise CorpusError("None cannot be scored: give an empty text where a prediction or a reference is missing.")
-    return [Score(name, *metrics[name].measure(predictions, references)) for name in names]
+    return [Score(name, *metrics[name].measure(answers, several)) for name in names]

@@ -13,7 +13,7 @@ import torch
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from vanilla_transformer.data.batching import pad
-from vanilla_transformer.errors import ModelError, refuse_one_text
+from vanilla_transformer.errors import ModelError, check_texts
 from vanilla_transformer.inspection.pieces import decoded_beginnings, word_of_each
 from vanilla_transformer.inspection.recording import eager_attention, encode
 from vanilla_transformer.recurrent.configuration_recurrent_encoder_decoder import RecurrentEncoderDecoderConfig
@@ -117,8 +117,8 @@ class Aligner:
 
     def pairs(self, sources: Sequence[str], targets: Sequence[str]) -> list[tuple[Side, Side]]:
         """Returns sources and targets with their tokens; raises as `alignments` does."""
-        refuse_one_text("sources", sources)
-        refuse_one_text("targets", targets)
+        check_texts("sources", sources)
+        check_texts("targets", targets)
         if len(sources) != len(targets):
             raise ModelError(f"There are {len(sources)} sources and {len(targets)} targets: they must match.")
         return [(self._read(s, "source"), self._read(t, "target")) for s, t in zip(sources, targets, strict=True)]

@@ -10,6 +10,8 @@ from typing import Any, Literal
 
 import torch
 from transformers import (
+    EncoderNoRepeatNGramLogitsProcessor,
+    EncoderRepetitionPenaltyLogitsProcessor,
     GenerationConfig,
     GenerationMixin,
     LogitsProcessorList,
@@ -227,6 +229,21 @@ class PaperGenerationMixin(GenerationMixin):
             mask = None  # Without padding a step needs no mask.
         input_ids, expanded = super()._expand_inputs_for_generation(expand_size, False, **inputs)  # type: ignore[misc]
         return input_ids, {**expanded, "attention_mask": mask}
+
+    def _get_logits_processor(self, *args: Any, encoder_input_ids: Any = None, **kwargs: Any) -> LogitsProcessorList:
+        """Return the processors of transformers; those that read the source ignore its padding."""
+        processors: LogitsProcessorList = super()._get_logits_processor(  # type: ignore[misc]
+            *args, encoder_input_ids=encoder_input_ids, **kwargs
+        )
+        for one in processors if encoder_input_ids is not None else ():
+            is_real = encoder_input_ids.ne(self.config.pad_token_id)
+            if isinstance(one, EncoderRepetitionPenaltyLogitsProcessor):
+                first_real = encoder_input_ids.gather(1, is_real.int().argmax(1, keepdim=True))
+                one.encoder_input_ids = encoder_input_ids.where(is_real, first_real)
+            elif isinstance(one, EncoderNoRepeatNGramLogitsProcessor):
+                rows = (row[real][None] for row, real in zip(encoder_input_ids, is_real, strict=True))
+                one.generated_ngrams = [type(one)(one.ngram_size, row).generated_ngrams[0] for row in rows]
+        return processors
 
     def _reorder_cache(self, cache: Any, beam_idx: torch.Tensor) -> Any:
         """Give each row the past of the row in `beam_idx`, which belongs to the same sentence."""

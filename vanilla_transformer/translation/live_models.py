@@ -4,17 +4,18 @@ import logging
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from inspect import signature
 from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
 from torch import nn
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import GenerationConfig, GenerationMixin, PreTrainedModel, PreTrainedTokenizerBase
 
 from vanilla_transformer.data.encoding import token_ids
-from vanilla_transformer.errors import ModelError
+from vanilla_transformer.errors import ModelError, RecipeError, did_you_mean
 from vanilla_transformer.graph.session import Found, Session
-from vanilla_transformer.graph.settings import Settings
+from vanilla_transformer.graph.settings import LENGTH_LIMITS, Settings, check_tokens
 from vanilla_transformer.graph.supported import ACTIVATIONS, shapes
 from vanilla_transformer.loading.models import load_model, move
 from vanilla_transformer.loading.standard_models import unsupported_part
@@ -65,6 +66,15 @@ class GenerateSearch:
     def __init__(self, model: Any, tokenizer: PreTrainedTokenizerBase, **settings: Any) -> None:
         self.model, self.tokenizer, self.settings = model, tokenizer, settings
         own, config = model.generation_config, model.config
+        known = {*vars(GenerationConfig()), *signature(GenerationMixin.generate).parameters, *LENGTH_LIMITS}
+        for name in settings.keys() - known - {"length_penalty_type", "tokenizer"}:
+            raise RecipeError(f"{name} is not a setting of generate{did_you_mean(name, known) or '.'}")
+        check_tokens(settings, config.vocab_size)
+        call = settings.get("generation_config", own)
+        if not isinstance(call, GenerationConfig):
+            raise RecipeError(f"generation_config must be a GenerationConfig of transformers, not {call!r}.")
+        ends = settings.get("eos_token_id"), call.eos_token_id, own.eos_token_id
+        self._ends = torch.tensor(next(one for one in ends if one is not None)).flatten()
         learned = getattr(config, "positional_encoding", None) == "learned"
         self.max_positions: int | None = config.max_position_embeddings if learned else None
         self.device = "cpu" if model.device.type == "cpu" else "accelerator"
@@ -97,8 +107,7 @@ class GenerateSearch:
                 output = model.generate(**inputs, **self.settings)
                 sequences = output if isinstance(output, torch.Tensor) else output.sequences
                 scores = [None] * len(sequences)
-                # Padding only follows </s>.
-                lengths = (sequences[:, 1:] != tokenizer.pad_token_id).sum(dim=1)
+                lengths = _lengths(sequences[:, 1:], self._ends, tokenizer.pad_token_id)
         # The start token of the decoder is not part of the translation.
         found = [
             Found(tokens[1 : length + 1], score)
@@ -106,6 +115,17 @@ class GenerateSearch:
         ]
         width = len(found) // len(rows)
         return [found[start : start + width] for start in range(0, len(found), width)]
+
+
+def _lengths(tokens: torch.Tensor, ends: torch.Tensor, padding: int) -> torch.Tensor:
+    """Return the number of tokens of each row up to its first end token, or else up to its last real token.
+
+    A model may also write the padding token itself, which then counts.
+    """
+    places = torch.arange(1, tokens.shape[1] + 1, device=tokens.device)
+    is_end = torch.isin(tokens, ends.to(tokens.device))
+    last_real = (tokens.ne(padding) * places).amax(1)
+    return torch.where(is_end.any(1), is_end.int().argmax(1) + 1, last_real)
 
 
 def _scoring_settings(model: Any, call: dict[str, Any]) -> Settings | None:

@@ -7,11 +7,12 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from enum import Enum
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, overload
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, get_args, overload
 
-from vanilla_transformer.errors import ModelError, check_number, refuse_one_text
+from vanilla_transformer.errors import ModelError, RecipeError, check_number, check_texts
 from vanilla_transformer.graph.session import Session, open_session
 from vanilla_transformer.graph.settings import check_search
 from vanilla_transformer.machine import has_accelerator
@@ -39,6 +40,12 @@ _CHUNK_CHARACTERS = 1 << 20
 _FILES = ("config.json", "generation_config.json", "tokenizer*.json", "model.safetensors")
 # Larger batches have a multiple of this many rows.
 _ROWS = 8
+
+
+class Pause(Enum):
+    """A mark between lines: translate all lines before it now, because the next line is not there yet."""
+
+    PAUSE = "pause"
 
 
 @dataclass(frozen=True)
@@ -131,6 +138,10 @@ class Translator:
     ) -> None:
         check_number("batch_tokens", batch_tokens, 1)
         check_number("max_source_length", max_source_length, 1)
+        if precision not in get_args(Precision):
+            raise RecipeError(f"precision must be one of {', '.join(get_args(Precision))}, not {precision!r}.")
+        # Numbers and arrays of NumPy and torch become Python's.
+        settings = {name: one.tolist() if hasattr(one, "tolist") else one for name, one in settings.items()}
         check_search(**settings)
         found: Found
         if tokenizer is not None:
@@ -148,23 +159,29 @@ class Translator:
         self.max_source_length = min(max_source_length, self.search.max_positions or max_source_length)
         self.num_beams, self.precision = self.search.num_beams, self.search.precision
 
+    def __reduce__(self) -> NoReturn:
+        """Raises TypeError, because a session of ONNX Runtime belongs to its process."""
+        raise TypeError("A Translator cannot be pickled: make one in each process.")
+
     @overload
     def __call__(self, lines: str) -> "TranslationResult": ...  # type: ignore[overload-overlap]
     @overload
-    def __call__(self, lines: Iterable[str | None]) -> Iterator["TranslationResult"]: ...
-    def __call__(self, lines: str | Iterable[str | None]) -> "TranslationResult | Iterator[TranslationResult]":
+    def __call__(self, lines: Iterable[str | Pause]) -> Iterator["TranslationResult"]: ...
+    def __call__(self, lines: str | Iterable[str | Pause]) -> "TranslationResult | Iterator[TranslationResult]":
         """Translates a text, or each of several lines, in order and as they are asked for.
 
         Args:
-            lines: A text; or lines in any number, whose line ends are no part of them. A None from an iterator
-                requests the translations of all lines before it at once (see `with_pauses`). Lines of only white space
-                come back empty.
+            lines: A text, or any number of lines. Line ends are not translated. A `Pause` requests the translations
+                of all lines before it at once (see `with_pauses`). The translation of white space is empty.
+
+        Raises:
+            ValueError: A line is not text. For a list, this is found before any line is translated.
         """
         if isinstance(lines, str):
-            return self.translate([lines])[0]
-        refuse_one_text("lines", lines)
-        if isinstance(lines, Sequence) and None in lines:  # A list never pauses: this is a missing line.
-            raise ValueError(f"Line {list(lines).index(None) + 1:,} is None, which is not text.")
+            return self.translate([without_line_end(lines)])[0]
+        check_texts("lines", lines)
+        for number, line in enumerate(lines if isinstance(lines, Sequence) else (), start=1):
+            _check_line(number, line)
         return chain.from_iterable(map(self.translate, chunks(lines, self.chunk_lines)))
 
     def translate(
@@ -221,54 +238,73 @@ def batches_of_rows(rows: Sequence[Sized], batch_tokens: int) -> Iterator[list[i
         places = places[count:]
 
 
-def with_pauses(lines: Iterable[str], patience: float) -> Iterator[str | None]:
-    """Yields the lines as they arrive, and a None whenever the next has not come within `patience` seconds.
+def with_pauses(lines: Iterable[str], patience: float) -> Iterator[str | Pause]:
+    """Yields the lines as they arrive, and a pause whenever the next has not come within `patience` seconds.
 
-    So a person or a program that waits for an answer before sending the next line gets it, while a fast stream still
+    A person or a program that waits for an answer before sending the next line receives it, while a fast stream still
     fills whole chunks.
     """
-    arrived: queue.Queue[str | Exception | None] = queue.Queue(maxsize=64)
+    arrived: queue.Queue[tuple[str] | Exception | None] = queue.Queue(maxsize=64)
+    is_closed = threading.Event()
 
     def read() -> None:
         try:
             for line in lines:
-                arrived.put(line)
+                arrived.put((line,))
+                if is_closed.is_set():
+                    return
             arrived.put(None)
         except Exception as error:
             arrived.put(error)
 
     threading.Thread(target=read, daemon=True).start()
-    while True:
-        try:
-            line = arrived.get(timeout=patience)
-        except queue.Empty:
-            yield None
-            line = arrived.get()
-        if line is None:
-            return
-        if isinstance(line, Exception):
-            raise line
-        yield line
+    try:
+        while True:
+            try:
+                found = arrived.get(timeout=patience)
+            except queue.Empty:
+                yield Pause.PAUSE
+                found = arrived.get()
+            if found is None:
+                return
+            if isinstance(found, Exception):
+                raise found
+            yield found[0]
+    finally:
+        is_closed.set()
+        while not arrived.empty():  # The thread may be waiting for a free place.
+            arrived.get()
 
 
-def chunks(lines: Iterable[str | None], size: int) -> Iterator[list[str]]:
+def without_line_end(line: str) -> str:
+    """Returns a line without its line end."""
+    return line.removesuffix("\n").removesuffix("\r")
+
+
+def _check_line(number: int, line: object) -> None:
+    """Raises ValueError if a line, counted from 1, is not text."""
+    if not isinstance(line, str):
+        raise ValueError(f"Line {number:,} is {line!r}, which is not text.")
+
+
+def chunks(lines: Iterable[str | Pause], size: int) -> Iterator[list[str]]:
     """Gathers `size` lines, or as many as have `_CHUNK_CHARACTERS`.
 
     A chunk is smaller before a pause, at the end, and before a line that could not be read.
     """
     chunk: list[str] = []
-    characters = 0
+    number, characters = 0, 0
     try:
         for line in lines:
-            if line is not None:
-                if not isinstance(line, str):
-                    raise ValueError(f"{line!r} among the lines is not text.")
-                chunk.append(line.removesuffix("\n").removesuffix("\r"))
+            if not isinstance(line, Pause):
+                number += 1
+                _check_line(number, line)
+                chunk.append(without_line_end(line))
                 characters += len(line)
-            if chunk and (line is None or len(chunk) == size or characters >= _CHUNK_CHARACTERS):
+            if chunk and (isinstance(line, Pause) or len(chunk) == size or characters >= _CHUNK_CHARACTERS):
                 yield chunk
                 chunk, characters = [], 0
-    except (OSError, ValueError):
+    except Exception:
         if chunk:
             yield chunk
         raise
@@ -292,8 +328,8 @@ def _open_search(models: Sequence[str], *, precision: str, device: str | None, *
             if tokenizer is None:
                 raise ModelError("its tokenizer")
             session = open_session(path, settings, precision)
-            if len(tokenizer) > session.vocab_size:
-                raise ModelError(f"a tokenizer with {len(tokenizer):,} tokens")
+            if tokenizer.vocab_size > session.vocab_size:
+                raise ModelError(f"a tokenizer with {tokenizer.vocab_size:,} tokens")
             return session, tokenizer
         except ModelError as reason:
             logger.info("%s is loaded by transformers, because the ONNX graph does not support %s.", models[0], reason)
