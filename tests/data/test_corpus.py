@@ -186,6 +186,13 @@ def test_words_and_tags_are_read_from_conll_columns(write, rows):
     assert rows(write("c.conllu", conllu), *columns, form=TAGGED_SENTENCES) == [("vamos\tnos", "VERB\tPRON")]
 
 
+def test_words_and_parts_of_speech_are_read_from_conllu_files(write, rows):
+    lines = ["# text = He pays.", "1\tHe\the\tPRON\tPRP\t_", "2-3\tpays\t_\t_\t_\t_", "2\tpay\tpay\tVERB\tVBZ\tNo"]
+    file = write("a.conllu", "\n".join(lines) + "\n")
+    assert rows(file, form=TAGGED_SENTENCES) == [("He\tpay", "PRON\tVERB")]
+    assert rows(file, "label_column=5", form=TAGGED_SENTENCES) == [("He\tpay", "PRP\tVBZ")]
+
+
 @SLOW_FIXTURE
 @given(
     sentences=st.lists(
@@ -204,6 +211,9 @@ def test_no_word_of_conll_columns_is_lost_not_even_a_hash(write, rows, sentences
     assert rows(write("a.conll", text), form=TAGGED_SENTENCES) == expected
 
 
+POINTER = "version https://git-lfs.github.com/spec/v1\n"
+
+
 @pytest.mark.parametrize(
     ("words", "contents", "named"),
     [
@@ -218,6 +228,15 @@ def test_no_word_of_conll_columns_is_lost_not_even_a_hash(write, rows, sentences
         ("a.tsv", ["source\ttarget\n"], "a.tsv"),
         ("a.tsv", ["1\t2\tCC-BY\n"], "a.tsv source_column"),
         ("a.tsv", ["en\tde\n1\t2\n"], "a.tsv line 1 'en' 'de'"),
+        ("a.tsv", ["German\tEnglish\n1\t2\n"], "a.tsv line 1 'German' 'English'"),
+        ("a.tsv", ["1\t2\n3\n4\t5\n6\n7\t8\t9\n"], "a.tsv, line 2: 1 columns where 2 are needed; 2 other 4, 5"),
+        ("a.csv", ["id,translation\n1,2\n"], "a.csv source 'id' 'translation'"),
+        ("a.csv", [",en\n0,2\n"], "a.csv source '' 'en'"),
+        ("a.csv", ["text,label\n1,2\n"], "a.csv source 'text' 'label'"),
+        ("a.csv", ["source;target\n1;2\n"], "a.csv semicolons"),
+        ("a.en a.de", [POINTER, POINTER], "a.en git lfs pull"),
+        ("a.en.sgm a.de.sgm", ['<srcset setid="x">\n<seg>1</seg>\n'] * 2, "a.en.sgm markup"),
+        ("a.parquet", [pa.table({"en": ["a"], "de": ["b"]}).slice(1)], "a.parquet no rows"),
         ("a.tsv source_column=en target_column=de", ["1\t2\n"], "a.tsv 'en' '1' '2'"),
         ("a.csv", ["en,de\n1,2\nHello, world,Hallo\n"], "a.csv line 3"),
         ("a.csv", ['en,de\n1,2\n"3,4\n5,6\n'], "a.csv line 3"),
@@ -232,6 +251,7 @@ def test_no_word_of_conll_columns_is_lost_not_even_a_hash(write, rows, sentences
         ("a.jsonl", ['{"en": "1", "de": "\\ud800"}\n'], "a.jsonl line 1 'de'"),
         ("a.jsonl", ['{"translation": {"a": "", "b": ""}}\n{"translation": 1}\n'], "a.jsonl line 2"),
         ("a.parquet", [b"PAR1 and no more"], "a.parquet"),
+        ("a.parquet", [POINTER], "a.parquet git lfs pull"),
         ("a.parquet", [pa.table({"en": ["a"], "de": [1]})], "'de' int64"),
     ],
 )
@@ -252,7 +272,14 @@ def test_bad_input_is_named_with_its_file_and_line(tmp_path, write, rows, monkey
         ("a.conll", "\u3000\tX\n", [], TAGGED_SENTENCES, "a.conll line 1"),
         ("a.conll", "a\nb\n", [], TAGGED_SENTENCES, "a.conll line 1"),
         ("a.conll", "a\tX\n", ["label_column=3"], TAGGED_SENTENCES, "column 3"),
-        ("a.csv", "a,b\n1,2\n", [], TAGGED_SENTENCES, "a.csv line 1 tags"),
+        ("a.csv", "a,b\n1,2\n", [], TAGGED_SENTENCES, "a.csv CoNLL .csv"),
+        ("a.jsonl", '{"words": ["a"], "tags": ["X"]}\n\n', [], TAGGED_SENTENCES, "a.jsonl CoNLL .jsonl"),
+        ("a.csv", "id;text\n1;two\n", [], TEXTS, "a.csv semicolons"),
+        ("a.csv", "label\n1\n", [], TEXTS, "a.csv text_column 'label'"),
+        ("a.txt", f"{POINTER}oid sha256:12\nsize 3\n", [], TEXTS, "a.txt git lfs pull"),
+        ("a.conll", f"{POINTER}oid sha256:12\nsize 3\n", [], TAGGED_SENTENCES, "a.conll git lfs pull"),
+        ("a.txt", "<?xml version='1.0'?>\n<tmx>\n", [], TEXTS, "a.txt markup"),
+        ("a.txt", "one\rtwo\r", [], TEXTS, "a.txt \\r"),
         ("a.csv", "a,b\n1,2\n", [], LABELLED_TEXTS, "text_column"),
         ("a.tsv", "x\ty\n", ["text_column=3", "label_column=1"], LABELLED_TEXTS, "a.tsv '3'"),
         ("a.jsonl", '{"text": "x", "label": [1]}\n', [], LABELLED_TEXTS, "a.jsonl line 1 'label'"),

@@ -6,8 +6,12 @@ from datasets.info import SupervisedKeysData
 from refusals import refused
 from small_models import CopyingModel
 
+from vanilla_transformer.data.corpus import read_corpus
+from vanilla_transformer.data.sources import PAIRS, one_corpus
 from vanilla_transformer.errors import CorpusError, RecipeError
 from vanilla_transformer.evaluation import evaluate_translation, score
+from vanilla_transformer.evaluation.corpora import with_columns_of_model
+from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.tokenizer import train_tokenizer
 from vanilla_transformer.translation import Translator
 
@@ -71,3 +75,14 @@ def test_an_unknown_metric_is_refused_before_anything_is_decoded_and_an_empty_co
     assert not model.batches
     with refused(CorpusError, "empty"):
         evaluate_translation(Translator(model, tokenizer), Dataset.from_dict({"source": [], "target": []}), ["wer"])
+
+
+def test_a_table_is_scored_by_the_columns_that_a_translation_model_was_trained_with(tmp_path):
+    recipe = Recipe.of(train=("train.tsv",), source_column="english", target_column="german")
+    (tmp_path / "recipe.yaml").write_text(recipe.to_yaml())
+    table = tmp_path / "test.tsv"
+    table.write_text("german\tenglish\neins\tone\n")
+    found = read_corpus(with_columns_of_model(one_corpus(str(table)), str(tmp_path), PAIRS))
+    assert found[0] == {"line": 2, "source": "one", "target": "eins"}
+    for words in (("a.en", "a.de"), "cmudict:dev", (str(table), "source_column=german")):
+        assert with_columns_of_model(one_corpus(words), str(tmp_path), PAIRS) == one_corpus(words)

@@ -165,7 +165,7 @@ def test_rows_to_be_scored_on_that_are_also_learned_are_counted(files, gather, t
     held_out = {name: (str(tmp_path / f"{name}.jsonl"), *COLUMNS) for name in ("dev", "test")}
     _, said = gather([*files, *COLUMNS], **held_out)
     copied, known = [sentence for sentence in said if "Warning" in sentence]
-    assert "test" in copied and "3 of the 4" in known and "dev" in known
+    assert "test" in copied and "3 of 4" in known and "dev" in known
 
 
 @pytest.mark.parametrize("fields", [{}, {"task": "language-modeling", "documents": "packed"}], ids=["pairs", "packed"])
@@ -174,7 +174,62 @@ def test_empty_rows_are_not_counted_as_learned(fields, gather, tmp_path):
         (tmp_path / name).write_text(text)
     train, dev = ([str(tmp_path / name) for name in names[: 1 if fields else 2]] for names in ("ab", "cd"))
     _, said = gather(train, dev=tuple(dev), **fields)
-    assert said and not [sentence for sentence in said if "Attention" in sentence]
+    assert said and not [sentence for sentence in said if "Warning" in sentence]
+
+
+@pytest.mark.parametrize(
+    ("fields", "train", "dev", "count"),
+    [
+        (
+            {"task": "text-classification"},
+            "text\tlabel\none\tA\ntwo\tB\n",
+            "text\tlabel\none\tB\nsix\tA\n",
+            "1 of 2 texts",
+        ),
+        ({"task": "token-classification"}, "one A\n\ntwo B\n", "one B\n\nsix A\n", "1 of 2 sentences"),
+        ({"task": "language-modeling"}, "one\ntwo\n", "one\nsix\n", "1 of 2 texts"),
+        (
+            {"task": "language-modeling", "documents": "packed"},
+            f"FIRST CITIZEN:\n{'We are accounted poor citizens, ' * 2}\n",
+            f"FIRST CITIZEN:\n{'We are accounted poor citizens, ' * 2}\n{'Before we proceed any further, ' * 2}\n",
+            "1 of 2 pieces of text",
+        ),
+    ],
+    ids=["classes", "tags", "lines", "packed"],
+)
+def test_texts_of_every_task_that_also_occur_in_train_are_counted(fields, train, dev, count, gather, tmp_path):
+    suffix = {"text-classification": ".tsv", "token-classification": ".conll"}.get(fields["task"], ".txt")
+    for name, text in {"train": train, "dev": dev}.items():
+        (tmp_path / f"{name}{suffix}").write_text(text)
+    _, said = gather([str(tmp_path / f"train{suffix}")], dev=(str(tmp_path / f"dev{suffix}"),), **fields)
+    [warning] = [sentence for sentence in said if "Warning" in sentence]
+    assert f"{count} of dev also occur in train" in warning
+
+
+def test_a_held_out_table_in_the_other_order_is_rejected(gather, tmp_path):
+    tables = {
+        "header.tsv": ("deutsch\tenglisch\na\tb\n", "englisch\tdeutsch\nc\td\n"),
+        "names.csv": ("de,en\na,b\n", "en,de\nc,d\n"),
+    }
+    for name, (learned, held_out) in tables.items():
+        (tmp_path / name).write_text(learned)
+        (tmp_path / f"dev-{name}").write_text(held_out)
+        with refused(CorpusError, f"dev-{name}", "other order"):
+            gather([str(tmp_path / name)], dev=(str(tmp_path / f"dev-{name}"),))
+    for name in ("train.en", "train.de", "dev.en", "dev.de"):
+        (tmp_path / name).write_text(f"{name}\n")
+    learned, held_out = ([str(tmp_path / f"{one}.{side}") for side in ("en", "de")] for one in ("train", "dev"))
+    with refused(CorpusError, "dev.de", "other order"):
+        gather(learned, dev=tuple(held_out[::-1]))
+    _, said = gather([*learned, "+", *learned[::-1]], dev=tuple(held_out[::-1]))  # Trained in both directions.
+    assert said
+
+
+def test_cells_that_are_quoted_as_in_csv_are_counted(gather, tmp_path):
+    (tmp_path / "a.tsv").write_text('"He said ""hi"""\t"Er sagte ""hi"""\n"quoted"\t"no doubled"\n')
+    _, said = gather([str(tmp_path / "a.tsv")])
+    [warning] = [sentence for sentence in said if "Warning" in sentence]
+    assert "2 cells" in warning and "a.tsv" in warning and "CSV" in warning
 
 
 def test_an_empty_or_missing_corpus_among_several_is_named(tmp_path, files, gather):

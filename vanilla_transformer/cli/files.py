@@ -35,13 +35,16 @@ def warn(message: str) -> None:
 def read_input(path: Path | None) -> Iterator[str]:
     """Yields the lines of a file, or of standard input if `path` is None; warns of a table's."""
     from vanilla_transformer.data.sources import table_suffix
-    from vanilla_transformer.data.text_lines import read_lines
+    from vanilla_transformer.data.text_lines import is_markup, read_lines
 
     if path is not None and table_suffix(str(path)) is not None:
         warn(f"{path} is read as lines of text, not as a table: each line whole, a line of names too.")
     if path is None and sys.stdin.isatty():
         print("Type a line and press Enter; end with Ctrl-D.", file=sys.stderr)
-    return read_lines("-" if path is None else path)
+    lines = read_lines("-" if path is None else path)
+    if path is not None and is_markup(next(read_lines(path), "") if path.is_file() else ""):
+        warn(f"{path} contains markup such as XML, which is read as lines of text.")
+    return lines
 
 
 def _regular_file(path: Path | None, stream: TextIO) -> tuple[int, int] | None:

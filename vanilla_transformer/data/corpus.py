@@ -14,6 +14,7 @@ from pathlib import Path
 import datasets
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 from datasets import ClassLabel, Dataset, Features, Value
 from datasets.info import SupervisedKeysData
 
@@ -35,7 +36,7 @@ from vanilla_transformer.data.sources import (
     table_suffix,
 )
 from vanilla_transformer.data.table_files import read_conll, read_table
-from vanilla_transformer.data.text_lines import read_lines, read_pieces, without_suffix
+from vanilla_transformer.data.text_lines import check_first_line, is_markup, read_lines, read_pieces, without_suffix
 from vanilla_transformer.errors import CorpusError
 
 ROWS_PER_TABLE = 10_000
@@ -81,9 +82,14 @@ def read_corpus(
 
 def corpus_languages(corpus: Dataset) -> tuple[str | None, str | None]:
     """Returns the two languages of a corpus by its file suffixes or column names, None if unknown."""
-    sides = corpus.info.supervised_keys or SupervisedKeysData()
-    source, target = (name if _LANGUAGE.fullmatch(name) else None for name in (sides.input, sides.output))
+    source, target = (name if _LANGUAGE.fullmatch(name or "") else None for name in corpus_sides(corpus))
     return source, target
+
+
+def corpus_sides(corpus: Dataset) -> tuple[str | None, str | None]:
+    """Returns the file suffixes or column names of the two sides of a corpus, empty or None if unknown."""
+    sides = corpus.info.supervised_keys or SupervisedKeysData()
+    return sides.input, sides.output
 
 
 @functools.cache
@@ -115,9 +121,17 @@ def _open(corpus: CorpusSpec, wanted: Wanted, form: TextForm) -> tuple[Wanted, N
         return ("en", None), enumerate(read_cmudict(path.partition(":")[2]), start=1)
     if is_lines:
         single = read_pieces if form.packed else read_lines
+        for one in paths:
+            if not form.packed and os.path.isfile(one) and is_markup(next(read_lines(one), "")):
+                raise CorpusError(f"{one} contains markup such as XML, which would be read as text: extract its text")
         rows = _aligned_lines(*paths) if len(paths) == 2 else zip(single(path))
         suffixes = (Path(without_suffix(path).removesuffix(".txt")).suffix[1:] for path in paths)
         return tuple(suffixes), enumerate(rows, start=1)
+    if form.tagged and suffix not in (None, ".tsv"):
+        raise CorpusError(
+            f"{path}: {form.unit} come from files of CoNLL columns, with a word and its tag on each line, not from "
+            f"{suffix} files"
+        )
     if form.tagged:
         return wanted, read_conll(path, wanted)
     if suffix not in (None, ".parquet"):
@@ -236,6 +250,10 @@ def _arguments(path: str, config: str | None, directory: Path) -> dict[str, obje
     """Returns what `datasets` loads a file, a directory or a Hub id by."""
     arguments: dict[str, object] = {"path": path, "name": config}
     if table_suffix(path) and not os.path.isdir(path):
+        with open(path, "rb") as file:
+            check_first_line(path, file.readline())
+        if not pq.read_metadata(path).num_rows:
+            raise CorpusError(f"{path} has no rows")
         arguments = {"path": "parquet", "data_files": glob.escape(path)}
     elif os.path.isdir(path) and glob.has_magic(os.path.realpath(path)):
         raise CorpusError(f"{path}: `datasets` would read *, ? and [ in its path as a pattern: rename it")

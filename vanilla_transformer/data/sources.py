@@ -91,6 +91,8 @@ LINE = "line"
 COLUMN_SETTINGS = ("source_column", "target_column", "text_column", "text_pair_column", "label_column")
 # Begins the names of the languages that the column `translation` of a table holds.
 TRANSLATION = "translation."
+# Names of columns that contain no text, such as the index that pandas writes under an empty name.
+_IS_NO_TEXT = re.compile(r"|unnamed: \d+|id|idx|index|key|translation|labels?|class|category|score|rating|date|url")
 BETWEEN_CORPORA = "+"
 SETTINGS = ("weight", *COLUMN_SETTINGS)
 # The corpus that the package brings.
@@ -243,7 +245,8 @@ def choose_columns(names: Sequence[str], wanted: Wanted, where: str, form: TextF
     for place, column in enumerate(form.columns):
         known = [name for alias in column.aliases for name in names if name.strip().lower() == alias]
         chosen[place] = chosen[place] or next((name for name in known if name not in wanted), None)
-    in_order = all(name in (None, column) for name, column in zip(chosen, names, strict=False))
+    are_texts = not any(_IS_NO_TEXT.fullmatch(name.strip().lower()) for name in names)
+    in_order = are_texts and all(name in (None, column) for name, column in zip(chosen, names, strict=False))
     if (form.parallel or len(chosen) == 1) and len(names) == len(chosen) and not languages and in_order:
         chosen = list(names)
     for name, column in zip(chosen, form.columns, strict=True):

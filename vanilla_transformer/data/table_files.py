@@ -19,9 +19,17 @@ from vanilla_transformer.data.sources import (
     Wanted,
     choose_columns,
 )
-from vanilla_transformer.data.text_lines import decoded_lines, read_lines, words_of
+from vanilla_transformer.data.text_lines import decoded_lines, read_lines, without_suffix, words_of
 from vanilla_transformer.errors import CorpusError
+from vanilla_transformer.graph.settings import words
 
+# Words that are rather the name of a column than the text of a pair.
+_NAMES_OF_COLUMNS = words(
+    "arabic chinese czech danish dutch english estonian finnish french german greek hebrew hindi hungarian icelandic "
+    "italian japanese korean latvian lithuanian norwegian polish portuguese romanian russian slovak slovenian spanish "
+    "swedish turkish ukrainian vietnamese id index input output original reference sentence sentence1 sentence2 text "
+    "text1 text2 translation"
+)
 # Characters in a cell. Python's own limit is 131,072; a limit keeps an unclosed quote from filling memory.
 csv.field_size_limit(2**27)
 Records = Iterator[tuple[int, dict[str, object]]]
@@ -42,6 +50,10 @@ def read_table(path: str, suffix: str, wanted: Wanted, form: TextForm) -> tuple[
     else:
         lines = _csv_rows(path) if suffix == ".csv" else _tsv_rows(path)
         number, header = next(lines, (0, []))
+        if suffix == ".csv" and len(header) == 1 and ";" in header[0]:
+            raise CorpusError(
+                f"{path}: the header has semicolons but no commas: save the table with commas, or as TSV"
+            )
         if suffix == ".tsv" and number and not _is_header(header, wanted, form):
             _refuse_languages(header, wanted, form, f"{path}, line {number}")
             lines = chain([(number, header)], lines)
@@ -64,7 +76,9 @@ def _is_header(cells: Sequence[str], wanted: Wanted, form: TextForm) -> bool:
 
 def _refuse_languages(cells: Sequence[str], wanted: Wanted, form: TextForm, where: str) -> None:
     """Raises CorpusError if a first line may be a header or the first pair of a table without one."""
-    alike = len({*cells}) == len(cells) == 2 and all(re.fullmatch(r"[a-z]{2}([_-][A-Za-z]+)?", cell) for cell in cells)
+    names = [cell.strip().lower() for cell in cells]
+    are_codes = all(re.fullmatch(r"[a-z]{2}([_-][A-Za-z]+)?", cell) for cell in cells)
+    alike = len({*names}) == len(cells) == 2 and (are_codes or all(name in _NAMES_OF_COLUMNS for name in names))
     if form.parallel and alike and not any(wanted):
         raise CorpusError(
             f"{where}: {' and '.join(map(repr, cells))} may be column names or the first pair: "
@@ -73,11 +87,22 @@ def _refuse_languages(cells: Sequence[str], wanted: Wanted, form: TextForm, wher
 
 
 def _named(rows: Iterator[tuple[int, list[str]]], names: Sequence[str], path: str) -> Records:
+    broken: list[int] = []
+    found = 0
     for number, row in rows:
         # A surplus cell most often comes from a separator inside a text, which would then be cut.
         if len(row) != len(names):
-            raise CorpusError(f"{path}, line {number}: {len(row)} columns where {len(names)} are needed")
-        yield number, dict(zip(names, row, strict=True))
+            found = found if broken else len(row)
+            broken.append(number)
+        elif not broken:
+            yield number, dict(zip(names, row, strict=True))
+    if broken:
+        others = f"; so are {len(broken) - 1:,} other lines: {_first_ten(broken[1:])}" if broken[1:] else ""
+        raise CorpusError(f"{path}, line {broken[0]}: {found} columns where {len(names)} are needed{others}")
+
+
+def _first_ten(lines: Sequence[int]) -> str:
+    return ", ".join(map(str, lines[:10])) + (", ..." if len(lines) > 10 else "")
 
 
 def _rows(records: Records, names: Wanted, path: str, form: TextForm) -> NumberedRows:
@@ -142,8 +167,11 @@ def read_conll(path: str, wanted: Wanted) -> NumberedRows:
     Columns are separated by tabs or, in a line without tabs, by spaces; `wanted` gives their numbers from 1. By
     default the first column is the word and the last its tag. Skipped is what cannot be a word: comments, which begin
     with ``# `` and have not the columns of words; multi-word tokens and empty words of CoNLL-U, whose first column
-    numbers its words; and the lines ``-DOCSTART-`` of CoNLL-2003 between sentences.
+    numbers its words; and the lines ``-DOCSTART-`` of CoNLL-2003 between sentences. In files named ``.conllu``, the
+    second column is the word and the fourth its part of speech.
     """
+    if without_suffix(path).endswith(".conllu"):
+        wanted = tuple(name or default for name, default in zip(wanted, ("2", "4"), strict=False))
     words, places = list[list[str]](), list[int]()
     columns, begin, has_tabs = 0, 0, False
     for number, line in enumerate(chain(read_lines(path), [""]), start=1):

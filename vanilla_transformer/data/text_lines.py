@@ -20,6 +20,9 @@ DAMAGE = (EOFError, zlib.error, gzip.BadGzipFile, lzma.LZMAError)
 # In characters: a tokenizer takes long for a piece of millions.
 MAX_PIECE_LENGTH = 1 << 14
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+_LFS_POINTER = b"version https://git-lfs.github.com/spec/"
+# How files with markup begin: XML with TMX and XLIFF, HTML, and the SGML test sets of WMT.
+_MARKUP = re.compile(r"\s*<(\?xml|!doctype|html|tmx|xliff|mteval|srcset|refset|tstset)\b", re.IGNORECASE)
 
 
 def read_lines(path: str | os.PathLike[str]) -> Iterator[str]:
@@ -55,12 +58,27 @@ def decoded_lines(path: str | os.PathLike[str]) -> Iterator[str]:
         own = open(sys.stdin.fileno(), "rb", closefd=False) if path == "-" else None  # noqa: SIM115
         with own or open_bytes(path) as file:
             for number, line in enumerate(file, start=1):
+                if number == 1:
+                    check_first_line(name, line)
                 yield (line if number > 1 else line.removeprefix(BYTE_ORDER_MARK)).decode("utf-8")
     except UnicodeDecodeError as error:
         byte = f"byte 0x{error.object[error.start]:02x} at position {error.start + 1}"
         raise CorpusError(f"{name}, line {number}: not UTF-8 ({byte}); convert the file to UTF-8 first") from error
     except (*DAMAGE, OSError) as error:
         raise CorpusError(f"{name} cannot be read: {getattr(error, 'strerror', None) or error}") from error
+
+
+def check_first_line(name: str, line: bytes) -> None:
+    """Raises CorpusError if a file is a pointer of Git LFS, or if its lines end as on the first Macs."""
+    if line.startswith(_LFS_POINTER):
+        raise CorpusError(f"{name} is a pointer of Git LFS, not the file itself: run `git lfs pull`")
+    if b"\r" in line.rstrip(b"\r\n") and not line.endswith(b"\n"):
+        raise CorpusError(f"{name} ends its lines with \\r, as old Macs did: convert the line ends to \\n")
+
+
+def is_markup(first_line: str) -> bool:
+    """Returns True if a file that begins with this line contains XML, HTML or SGML rather than lines of text."""
+    return _MARKUP.match(first_line) is not None
 
 
 def words_of(text: str) -> list[str]:

@@ -38,7 +38,7 @@ def choose_metrics(
 def with_columns_of_model(corpus: CorpusSpec, model: str, form: TextForm) -> CorpusSpec:
     """Adds the columns of the model's recipe to a table or dataset for which no columns are given."""
     recipe = Path(model, RECIPE)
-    if corpus.columns or form.parallel or corpus.is_lines(form) or not recipe.is_file():
+    if corpus.columns or corpus.is_built_in or corpus.is_lines(form) or not recipe.is_file():
         return corpus
     data = load_recipe(recipe, lenient=True).data
     corpora = (one for part in ("train", "dev", "test") for one in data.corpora(part))

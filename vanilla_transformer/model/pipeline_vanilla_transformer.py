@@ -62,7 +62,8 @@ class VanillaTransformerTranslationPipeline(Pipeline):
         """Returns the token ids of one text, cut to the model's limit if it has one, (1, source length)."""
         if not isinstance(input_, str):
             raise ValueError(f"{type(self).__name__} takes strings, not {type(input_).__name__}.")
-        text = input_ if input_.strip() else ""
+        input_.encode()  # Names half of a surrogate pair, of which the tokenizer says nothing.
+        text = input_.removesuffix("\n").removesuffix("\r") if input_.strip() else ""
         inputs = self.tokenizer(text, return_tensors="pt")
         length, limit = inputs["input_ids"].shape[1], self.tokenizer.model_max_length
         if getattr(self.model.config, "positional_encoding", None) == "learned":

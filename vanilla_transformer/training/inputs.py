@@ -1,5 +1,6 @@
 """What a run learns from: corpora as text, the vocabulary (section 5.1), tokens, and the batches of each step."""
 
+import re
 import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -11,11 +12,11 @@ from datasets import Dataset
 from transformers import PreTrainedTokenizerBase
 
 from vanilla_transformer.data.batching import StepPlan, share
-from vanilla_transformer.data.corpus import corpus_languages, read_corpus
+from vanilla_transformer.data.corpus import corpus_languages, corpus_sides, read_corpus
 from vanilla_transformer.data.encoding import Rows
 from vanilla_transformer.data.preparation import MixedCorpus, PreparedCorpus, StoredCorpus, prepare_corpus
-from vanilla_transformer.data.sources import refuse_pipes
-from vanilla_transformer.errors import RecipeError, RunError
+from vanilla_transformer.data.sources import TextForm, refuse_pipes, table_suffix
+from vanilla_transformer.errors import CorpusError, RecipeError, RunError
 from vanilla_transformer.loading.tokenizers import load_own_tokenizer
 from vanilla_transformer.model_directory import RECIPE
 from vanilla_transformer.recipe.schema import Recipe
@@ -25,6 +26,10 @@ from vanilla_transformer.training.run_directory import RunDirectory
 from vanilla_transformer.training.vocabulary import make_tokenizer
 
 _ROWS_AT_ONCE = 10_000
+# A cell as programs quote it: a quote at both ends, and doubled ones inside.
+_QUOTED = re.compile('"(?=.*"".*")([^"]|"")*"')
+# Shorter pieces of packed text, such as the names of speakers, occur everywhere.
+_SHORT_PIECE = 40
 
 
 @dataclass(frozen=True)
@@ -62,7 +67,8 @@ def gather_inputs(recipe: Recipe, run: RunDirectory, report: Callable[[str], Non
     train, dev, test = texts["train"], *(next(iter(texts[name]), None) for name in ("dev", "test"))
     recipe = task.with_labels(recipe, texts)
     if not has_checkpoints(run.checkpoints):
-        for sentence in _warnings(texts, task.form.names, task.form.unit):
+        _check_directions(texts, task.form)
+        for sentence in _warnings(texts, task.form):
             report(sentence)
     tokenizer = make_tokenizer(recipe, run, train, report)
     encoder = task.encoder(recipe)
@@ -118,22 +124,58 @@ def _together(recipe: Recipe, parts: Sequence[StoredCorpus]) -> StoredCorpus | M
     return MixedCorpus(parts, weights or None, seed=recipe.optimization.seed)
 
 
-def _warnings(texts: Mapping[str, Sequence[Dataset]], columns: Sequence[str], unit: str) -> Iterator[str]:
-    """Warns of likely mistakes in the choice of corpora: rows to copy, and rows to be scored on that were learned."""
+def _check_directions(texts: Mapping[str, Sequence[Dataset]], form: TextForm) -> None:
+    """Raises CorpusError if `dev` or `test` has its two sides in the other order than all of `train`."""
+    if not form.parallel:
+        return
+
+    def names(corpus: Dataset) -> tuple[str | None, ...]:
+        """Returns the column names or languages; for a table without names its first line, which may be a header."""
+        sides = corpus_sides(corpus)
+        return next(_rows(corpus, form.names)) if sides == ("1", "2") else sides
+
+    learned = [names(corpus) for corpus in texts["train"]]
+    for corpus in (*texts["dev"], *texts["test"]):
+        found = names(corpus)
+        if all(found) and found[0] != found[1] and found not in learned and found[::-1] in learned:
+            raise CorpusError(
+                f"{corpus.info.description} has {found[0]!r} and {found[1]!r} in the other order than the training "
+                "data. Exchange its two files or columns, or name its source_column and target_column."
+            )
+
+
+def _warnings(texts: Mapping[str, Sequence[Dataset]], form: TextForm) -> Iterator[str]:
+    """Warns of likely mistakes in the choice of corpora: quotes, examples to copy, and examples also in `train`."""
+    columns, unit = form.names, form.unit
     for name, corpora in texts.items():
-        if len(columns) == 2 and any(all(a == b for a, b in _rows(corpus, columns)) for corpus in corpora):
+        if form.parallel and any(all(a == b for a, b in _rows(corpus, columns)) for corpus in corpora):
             yield f"Warning: both sides of {name} are the same text, so the model can only learn to copy."
+        for file in (corpus for corpus in corpora if table_suffix(corpus.info.description or "") == ".tsv"):
+            quoted = sum(_QUOTED.fullmatch(cell) is not None for row in _rows(file, columns) for cell in row)
+            if quoted:
+                yield (
+                    f"Warning: {quoted:,} cells of {file.info.description} begin and end with a quote, and contain "
+                    "doubled quotes. In TSV, quotes are text. Save such a table as CSV."
+                )
+    # What a model predicts is not compared: a text with another label also occurs in `train`.
+    compared = form.without_labels()
+    columns, needed = compared.names, [number for number, one in enumerate(compared.columns) if not one.optional]
+
+    def rows_of(corpus: Dataset) -> Iterator[tuple[str, ...]]:
+        for row in _rows(corpus, columns):
+            if all(row[number].strip() for number in needed) and not (form.packed and len(row[0]) < _SHORT_PIECE):
+                yield row
+
     for name, others in (("dev", ["train"]), ("test", ["train", "dev"])):
         for corpus in texts[name]:
-            rows = list(_rows(corpus, columns))
+            rows = list(rows_of(corpus))
             for other in others:
-                learned = (row for text in texts[other] for row in _rows(text, columns))
-                known = set(rows).intersection(row for row in learned if all(map(str.strip, row)))
+                known = set(rows).intersection(row for text in texts[other] for row in rows_of(text))
                 if known:
                     count = sum(row in known for row in rows)
                     yield (
-                        f"Warning: {count:,} of the {len(rows):,} {unit} of {name} stand in {other} too, so scores "
-                        "on them report little about new text."
+                        f"Warning: {count:,} of {len(rows):,} {unit} of {name} also occur in {other}, so their scores "
+                        "overestimate quality on new text."
                     )
 
 
