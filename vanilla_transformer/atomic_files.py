@@ -1,5 +1,6 @@
 """Files that appear complete or not at all: written under a temporary name, then renamed."""
 
+import errno
 import os
 import shutil
 from collections.abc import Iterator
@@ -8,6 +9,8 @@ from pathlib import Path
 
 # Prefix of files that a killed process may leave behind, for the next one to clear away.
 PARTIAL = ".partial-"
+# The errors of disks that do not support fsync.
+_UNSUPPORTED = (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP)
 
 
 @contextmanager
@@ -48,7 +51,7 @@ def atomic_replace(path: Path) -> Iterator[Path]:
     try:
         yield temporary
         if path.exists():
-            shutil.copymode(path, temporary)
+            copy_permissions(path, temporary)
         sync(temporary)
         temporary.replace(path)
     finally:
@@ -62,8 +65,14 @@ def atomic_write_text(path: Path, text: str) -> None:
         temporary.write_bytes(text.encode())
 
 
+def copy_permissions(source: Path, target: Path) -> None:
+    """Gives a file the permissions of another one, unless the disk refuses to change them, as many shared disks do."""
+    with suppress(OSError):
+        shutil.copymode(source, target)
+
+
 def sync(path: Path) -> None:
-    """Flushes a file to disk: a rename may otherwise overtake its contents.
+    """Flushes a file to disk if the disk supports it, because a rename may otherwise overtake the file's contents.
 
     Directory entries are flushed where the system can open directories; Windows cannot.
     """
@@ -71,5 +80,8 @@ def sync(path: Path) -> None:
         descriptor = os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDWR)
         try:
             os.fsync(descriptor)
+        except OSError as error:
+            if error.errno not in _UNSUPPORTED:
+                raise
         finally:
             os.close(descriptor)

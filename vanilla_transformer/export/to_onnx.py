@@ -1,12 +1,12 @@
 """Export of our models to ONNX Runtime: `translate.onnx` maps source tokens to the tokens of translations."""
 
-import shutil
 from pathlib import Path
 
 import numpy as np
 from safetensors.numpy import save_file
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from vanilla_transformer.atomic_files import copy_permissions
 from vanilla_transformer.errors import ModelError
 from vanilla_transformer.export.refusals import exportable
 from vanilla_transformer.graph.onnx_file import CLIENT, write_onnx_file
@@ -72,7 +72,7 @@ def export_onnx(
     model.config.save_pretrained(output)
     savable(model.generation_config).save_pretrained(output)
     save_file(dict(weights if quantization == "float32" else rounded(config, weights)), output / WEIGHTS)
-    shutil.copymode(output / "config.json", output / WEIGHTS)  # By default, only the owner could read it.
+    copy_permissions(output / "config.json", output / WEIGHTS)  # By default, only the owner could read it.
     defaults = write_onnx_file(output)
     remarks = []
     plain_text(tokenizer).save_pretrained(output)

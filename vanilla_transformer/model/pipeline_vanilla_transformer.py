@@ -6,6 +6,7 @@
 import os
 import shutil
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -151,9 +152,10 @@ class HubModel(PreTrainedModel):
         if config.is_file():
             # A search in ONNX that points into the weights would read others from the same places.
             config.with_name("translate.onnx").unlink(missing_ok=True)
-            # Whatever the umask, only their owner can read safetensors' files.
+            # Whatever the umask, only their owner can read safetensors' files. Shared disks may refuse to change that.
             for weights in config.parent.glob("*.safetensors"):
-                shutil.copymode(config, weights)
+                with suppress(OSError):
+                    shutil.copymode(config, weights)
 
 
 # The configuration of each family, and its model for each Auto class.

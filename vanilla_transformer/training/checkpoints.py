@@ -14,7 +14,7 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 
-from vanilla_transformer.atomic_files import PARTIAL, atomic_write_text, sync
+from vanilla_transformer.atomic_files import PARTIAL, atomic_write_text, copy_permissions, sync
 from vanilla_transformer.errors import RunError
 
 if TYPE_CHECKING:
@@ -104,7 +104,7 @@ def save_checkpoint(accelerator: "Accelerator", directory: Path, progress: Progr
 
 def _commit(partial: Path, progress: Progress) -> None:
     # safetensors creates files that only their owner may read, whatever the umask.
-    shutil.copymode(partial / OPTIMIZER, partial / WEIGHTS)
+    copy_permissions(partial / OPTIMIZER, partial / WEIGHTS)
     files = [file for file in partial.iterdir() if file.is_file()]
     for file in files:
         sync(file)
