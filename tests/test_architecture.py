@@ -16,7 +16,7 @@ LAYERS = [
     *("cli", "demo", "explore", "inspection", "hub", "export"),
     *("training", "tasks", "evaluation", "translation", "loading", "recipe", "data", "tokenizer"),
     *("cost", "model_directory", "options"),
-    *("progress", "registration", "recurrent", "import_hooks"),
+    *("figures", "progress", "registration", "recurrent", "import_hooks"),
     *("model", "cross_entropy", "graph", "atomic_files", "machine", "errors"),
 ]
 _BESIDE_MODELS = {

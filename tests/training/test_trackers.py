@@ -1,6 +1,7 @@
 import json
 
 import pytest
+from accelerate.tracking import TensorBoardTracker
 from small_models import small_recipe
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
@@ -25,3 +26,16 @@ def test_tensorboard_gets_all_metrics(tmp_path):
     settings = [path.read_text() for path in (directory / "trackers" / "vanilla-transformer").rglob("hparams.yml")]
     assert all("vocab_size: 275" in text for text in settings)
     assert {4, 8} == {steps for steps in (4, 8) for text in settings if f"max_steps: {steps}\n" in text}
+
+
+def test_a_tracker_that_fails_costs_only_its_records(tmp_path, monkeypatch):
+    def fail(*_, **__):
+        raise ConnectionError("no route to the server")
+
+    for method in ("log", "finish"):
+        monkeypatch.setattr(TensorBoardTracker, method, fail)
+    run = train(small_recipe(tmp_path, output=str(tmp_path / "model"), metrics=("chrf",), trackers=("tensorboard",)))
+    said = (run / "train.log").read_text()
+    assert run.summary is not None and recorded(run.directory, "dev_loss")
+    for words in ("store this step", "store the scores", "be closed"):
+        assert f"Warning: the trackers cannot {words}: no route to the server" in said

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, TextIO, TypeVar
 from vanilla_transformer.atomic_files import PARTIAL, atomic_replace
 from vanilla_transformer.data.text_lines import DAMAGE, open_bytes, suffix_of
 from vanilla_transformer.errors import RecipeError
+from vanilla_transformer.progress import is_terminal, progress_bar, show
 
 if TYPE_CHECKING:
     from vanilla_transformer.tasks import Prediction
@@ -26,10 +27,7 @@ PATIENCE = 0.05
 
 def warn(message: str) -> None:
     """Prints a warning on standard error, without breaking a progress bar."""
-    from tqdm import tqdm
-
-    write = tqdm.write if sys.stderr.isatty() else print
-    write(f"vanilla-transformer: warning: {message}", file=sys.stderr)
+    show(f"vanilla-transformer: warning: {message}")
 
 
 def read_input(path: Path | None) -> Iterator[str]:
@@ -39,7 +37,7 @@ def read_input(path: Path | None) -> Iterator[str]:
 
     if path is not None and table_suffix(str(path)) is not None:
         warn(f"{path} is read as lines of text, not as a table: each line whole, a line of names too.")
-    if path is None and sys.stdin.isatty():
+    if path is None and is_terminal(sys.stdin):
         print("Type a line and press Enter; end with Ctrl-D.", file=sys.stderr)
     lines = read_lines("-" if path is None else path)
     if path is not None and is_markup(next(read_lines(path), "") if path.is_file() else ""):
@@ -51,7 +49,7 @@ def _regular_file(path: Path | None, stream: TextIO) -> tuple[int, int] | None:
     """Returns device and inode of a regular file, or of the one that a standard stream is; None for all else."""
     try:
         status = os.fstat(stream.fileno()) if path is None else path.stat()
-    except (OSError, ValueError):  # There is no such file, or the stream has no file descriptor.
+    except (OSError, ValueError, AttributeError):  # There is no such file, or the stream has no file descriptor.
         return None
     return (status.st_dev, status.st_ino) if stat.S_ISREG(status.st_mode) else None
 
@@ -107,8 +105,6 @@ def open_output(path: Path | None, mode: str = "wb") -> Iterator[TextIO]:
         mode: "ab" to write after what is in a plain file.
     """
     if path is None:
-        if isinstance(sys.stdout, TextIOWrapper):
-            sys.stdout.reconfigure(encoding="utf-8", newline="\n", line_buffering=True)
         yield sys.stdout
     else:
         plain = not suffix_of(path)
@@ -160,9 +156,7 @@ def answer_lines(
         file = opened.enter_context(open_output(output, "ab" if resume else "wb"))
         bar = None
         # Whoever types the lines, or reads their answers as they come, sees how far it is.
-        if _regular_file(output, sys.stdout) and not (input is None and sys.stdin.isatty()):
-            from vanilla_transformer.progress import progress_bar
-
+        if _regular_file(output, sys.stdout) and not (input is None and is_terminal(sys.stdin)):
             unit = "lines" if rows is None else "rows"
             total = count_lines(input) if input is not None and rereadable and rows is None else None
             bar = opened.enter_context(progress_bar(unit, total=total, done=number))

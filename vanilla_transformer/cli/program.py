@@ -4,9 +4,12 @@ import atexit
 import errno
 import gc
 import os
+import shutil
 import sys
 import traceback
+from contextlib import suppress
 from functools import reduce
+from io import TextIOWrapper
 from operator import or_
 from typing import Annotated, Any
 
@@ -31,6 +34,7 @@ from vanilla_transformer.cli.train import Train
 from vanilla_transformer.cli.translate import Translate
 from vanilla_transformer.errors import RecipeError
 from vanilla_transformer.machine import SPINS, TRAINING_SPINS, prepare_threads
+from vanilla_transformer.progress import is_terminal
 
 # torch, transformers and datasets take seconds to load: a command imports them only when it runs, so that help and
 # usage errors are instant.
@@ -48,12 +52,15 @@ _KINDS = (
 QUIET = {"TRANSFORMERS_VERBOSITY": "error", "HF_HUB_VERBOSITY": "error", "DATASETS_VERBOSITY": "critical"}
 WITHOUT_BARS = {"HF_HUB_DISABLE_PROGRESS_BARS": "1", "HF_DATASETS_DISABLE_PROGRESS_BARS": "1"}
 COMMANDS: dict[str, type] = {kind.__name__.lower(): kind for kind in _KINDS}
+# tyro never finishes breaking the lines of its help for terminals of fewer than eight columns.
+_MIN_COLUMNS = 20
 # The extra that installs a package; `train` installs the others.
 _EXTRAS = {"gradio": "demo", **dict.fromkeys(("ctranslate2", "sentencepiece"), "export")}
 
 
 def main(words: list[str]) -> int:
     """Runs the command and returns the exit code: 1 for an error, 2 for a usage error."""
+    _prepare_streams()
     prepare_threads(TRAINING_SPINS if words[:1] == ["train"] else SPINS)
     code = 0
     try:
@@ -65,15 +72,31 @@ def main(words: list[str]) -> int:
         return code
     except KeyboardInterrupt:
         return 130
-    except BrokenPipeError:
-        _discard_output()  # The reader has closed the pipe.
+    except BrokenPipeError:  # The reader has closed the pipe.
         return 141
     except BaseException as error:  # A panic in Rust code does not derive from Exception.
-        if "--debug" in words:
-            traceback.print_exc()
-        print(f"{PROGRAM}: error: {error_message(error)}", file=sys.stderr)
-        _discard_output()
+        with suppress(OSError):
+            if "--debug" in words:
+                traceback.print_exc()
+            print(f"{PROGRAM}: error: {error_message(error)}", file=sys.stderr)
         return 2 if isinstance(error, RecipeError) else 1
+    finally:
+        _discard_output()
+
+
+def _prepare_streams() -> None:
+    """Opens the standard streams that are closed, and lets standard output contain any character.
+
+    Otherwise, the next opened file would get the number of a closed stream, and with it the messages of libraries.
+    """
+    for name in ("stdin", "stdout", "stderr"):
+        if getattr(sys, name) is None:
+            # Input that is closed is not empty: reading from the null device, opened for writing, is an error.
+            stream = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
+            os.set_inheritable(stream.fileno(), True)
+            setattr(sys, name, stream)
+    if isinstance(sys.stdout, TextIOWrapper):
+        sys.stdout.reconfigure(encoding="utf-8", errors="surrogateescape", newline="\n", line_buffering=True)
 
 
 def _with_home(word: str) -> str:
@@ -93,7 +116,7 @@ def _run(words: list[str]) -> None:
             "itself, or for several devices once for each, with a part of the text and --device."
         )
     # Keeps the libraries' messages off standard error; their own environment variables bring them back.
-    for name, value in QUIET.items() if sys.stderr.isatty() else (QUIET | WITHOUT_BARS).items():
+    for name, value in QUIET.items() if is_terminal(sys.stderr) else (QUIET | WITHOUT_BARS).items():
         os.environ.setdefault(name, value)
     # To look for garbage among the libraries' objects, which stay, takes a third of the time in which they load, and
     # again at the end.
@@ -104,6 +127,8 @@ def _run(words: list[str]) -> None:
 
 def parse(words: list[str]) -> Any:
     """Returns the command with its options; tyro prints help and what is wrong, and exits."""
+    if shutil.get_terminal_size().columns < _MIN_COLUMNS:
+        os.environ["COLUMNS"] = str(_MIN_COLUMNS)
     name = words[0] if words else None
     train = Train.from_words(words[1:]) if name == "train" else None
     kinds = []
@@ -123,10 +148,11 @@ def parse(words: list[str]) -> Any:
 
 def _discard_output() -> None:
     """Flushes the remaining output; what cannot be written must not fail a second time at exit."""
-    try:
-        sys.stdout.flush()
-    except OSError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except OSError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def error_message(error: BaseException) -> str:
@@ -137,6 +163,8 @@ def error_message(error: BaseException) -> str:
         return f"The package {error.name} is not installed: run `pip install 'vanilla-transformer[{extra}]'`."
     if isinstance(error, ImportError):
         return f"{message}: `pip check` names packages that do not suit each other."
+    if sys.flags.optimize > 1 and "docstring" in message:
+        return "transformers needs docstrings, which Python removes with -OO or PYTHONOPTIMIZE=2: use -O instead."
     # Libraries written in Rust pass on the system's error in words, in classes of their own.
     is_of_the_system = "(os error " in message
     if "(os error 28)" in message or getattr(error, "errno", None) == errno.ENOSPC:

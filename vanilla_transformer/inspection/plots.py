@@ -1,11 +1,11 @@
 """Attention as matplotlib figures."""
 
 from collections.abc import Sequence
-from io import BytesIO
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 import numpy as np
 
+from vanilla_transformer.figures import new_figure
 from vanilla_transformer.inspection.recording import TITLES, Attention, Kind
 
 if TYPE_CHECKING:
@@ -51,14 +51,14 @@ def plot_attention(
     layers, heads_there = attention.weights[kind].shape[:2]
     title = f"{TITLES[kind]}, {_named('layer', layer, layers)}, {_named('head', head, heads_there)}"
     if view == "heatmap":
-        axes = axes or _new_figure(max(4.5, 2.5 + 0.35 * len(keys)), 1.8 + 0.3 * len(queries)).subplots()
+        axes = axes or new_figure(max(4.5, 2.5 + 0.35 * len(keys)), 1.8 + 0.3 * len(queries)).subplots()
         image = _heatmap(axes, weights, queries, keys, 8, float(weights.max()))
         attending, attended = attention.sides(kind)
         axes.set_ylabel(f"queries: {attending}")
         axes.set_xlabel(f"keys: {attended}")
         axes.figure.colorbar(image, ax=axes, label="attention weight")
     else:
-        axes = axes or _new_figure(4.5, 1 + 0.28 * max(len(queries), len(keys))).subplots()
+        axes = axes or new_figure(4.5, 1 + 0.28 * max(len(queries), len(keys))).subplots()
         _lines(axes, weights, queries, keys, attention.sides(kind))
     axes.set_title(title, fontsize=9)
     return cast("Figure", axes.figure)
@@ -74,7 +74,7 @@ def plot_heads(attention: Attention, kind: Kind = "cross", layer: int | Literal[
     rows = -(-heads // columns)
     cell = min(0.2, (_PAGE_WIDTH - 1.5) / (columns * across), (_PAGE_HEIGHT - 1.5) / (rows * down))
     width, height = 1.5 + columns * (cell * across + 0.15), 1.5 + rows * (cell * down + 0.3)
-    figure = _new_figure(max(4.0, width), max(2.5, height))
+    figure = new_figure(max(4.0, width), max(2.5, height))
     grid = figure.subplots(rows, columns, squeeze=False, sharex=True, sharey=True)
     matrices = [attention.select(kind, layer, head).numpy() for head in range(1, heads + 1)]
     strongest = max(float(weights.max()) for weights in matrices)
@@ -96,18 +96,6 @@ def _named(what: str, number: int | str, count: int) -> str:
     if isinstance(number, str):
         return f"mean of {what}s"
     return f"{what} {number if number > 0 else count + 1 + number}"
-
-
-def _new_figure(width: float, height: float) -> "Figure":
-    """Returns a figure which no global list keeps alive, and which a notebook shows without pyplot."""
-    from matplotlib.figure import Figure
-
-    class Picture(Figure):
-        def _repr_png_(self) -> bytes:
-            self.savefig(png := BytesIO(), format="png")
-            return png.getvalue()
-
-    return Picture(figsize=(width, height), layout="constrained")
 
 
 def _heatmap(

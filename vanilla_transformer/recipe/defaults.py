@@ -400,10 +400,11 @@ def _choose_length(
     is_estimated = seconds_per_step and steps_in_time is None
     time = f", very roughly {duration(steps * seconds_per_step)} on {_name(device)}" if is_estimated else ""
     epochs_done = counted(float(f"{steps / steps_per_epoch:.2g}"), "epoch")
+    follows_eq_3 = recipe.optimization.learning_rate is None
     sentence = (
         f"Length: {counted(steps, 'step')}, about {epochs_done}{time} ({reason}); "
         f"the learning rate rises over {counted(warmup, 'step')}"
-        f"{'' if scale == 1 else f', and is {scale:.2g} times that of Eq. 3'}."
+        f"{f', and is {scale:.2g} times that of Eq. 3' if follows_eq_3 and scale != 1 else ''}."
     )
     return steps, warmup, scale, sentence
 

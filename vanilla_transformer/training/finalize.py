@@ -3,6 +3,7 @@
 import shlex
 import shutil
 import time
+from contextlib import suppress
 from dataclasses import replace
 
 import torch
@@ -61,17 +62,19 @@ def finalize(context: RunContext, model: PreTrainedModel, progress: Progress) ->
     summary = _summarise(context, model, progress, averaged, scores)
     task = task_for(recipe)
     items = task.loss_unit
-    plot_learning_curves(read_metrics(run.path), run.path / CURVES, f"nats per {items.removesuffix('s')}")
+    _plot(context, f"nats per {items.removesuffix('s')}")
     examples = recipe.evaluation.examples
     answers = task.answers(model, context.inputs.tokenizer, examples) if examples else []
     write_model_card(run.path, summary, answers)
+    shutil.rmtree(run.prepared, ignore_errors=True)
+    summary.write(run.summary)
+    # From here on the run is finished, whatever happens to its output.
     logger.info(" ".join(summary.sentences(items)))
     if examples:
         logger.info("Examples and the model's output:")
     for example, answer in zip(examples, answers, strict=True):
-        print(example, answer, sep="\t", flush=True)
-    shutil.rmtree(run.prepared, ignore_errors=True)
-    summary.write(run.summary)
+        with suppress(OSError, ValueError):  # The stream may be closed, or unable to encode a character.
+            print(example, answer, sep="\t", flush=True)
     place = shlex.quote(str(run.path))
     use = [f"{task.command} {place} < FILE"] if task.command != "evaluate" else []
     scored = "SOURCES TARGETS" if task.form.parallel else "FILE"
@@ -99,6 +102,14 @@ def _load_mean_of_checkpoints(context: RunContext, model: torch.nn.Module, progr
     steps = [checkpoint.step for checkpoint in checkpoints]
     context.logger.info(f"The model is {describe_weights(steps)}.")
     return steps
+
+
+def _plot(context: RunContext, unit: str) -> None:
+    """Plots the learning curves. A failure costs only the picture, not the run."""
+    path, rates = context.run.path, context.recipe.optimization
+    schedule = f"{rates.learning_rate_scale:.3g} × Eq. 3" if rates.learning_rate is None else "constant after warm-up"
+    with context.logger.optional("the learning curves cannot be plotted"):
+        plot_learning_curves(read_metrics(path), path / CURVES, unit, schedule.removeprefix("1 × "))
 
 
 def _scores(context: RunContext, model: PreTrainedModel, progress: Progress) -> dict[str, list[Score]]:

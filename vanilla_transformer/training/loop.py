@@ -19,6 +19,7 @@ from vanilla_transformer.data.preparation import PreparedCorpus
 from vanilla_transformer.errors import DivergenceError, RecipeError, RunError
 from vanilla_transformer.loading.models import move
 from vanilla_transformer.machine import keep_freed_memory
+from vanilla_transformer.progress import is_terminal, show
 from vanilla_transformer.recipe.defaults import device_facts, duration, tokens_in_one_batch
 from vanilla_transformer.recipe.reading import named_recipe
 from vanilla_transformer.recipe.schema import Recipe, in_words
@@ -106,7 +107,7 @@ def train_by(recipe: Recipe, *, finish: bool = False, begun: float | None = None
             stopped_by = _follow(context, finish)
     except AlreadyFinished as finished:
         if is_main_process():
-            print(finished, file=sys.stderr)
+            show(str(finished))
         return TrainedRun(output)
     if stopped_by:
         raise SystemExit(128 + stopped_by)
@@ -141,7 +142,8 @@ def _follow(context: RunContext, finish: bool) -> int:
         run.write_recipe(recipe)
     with loop.uncompiled():
         scores = finalize(replace(context, recipe=recipe), loop.plain_model, loop.progress)
-    accelerator.log({f"{part}/{one.name}": one.value for part in scores for one in scores[part]}, step=step)
+    with logger.optional("the trackers cannot store the scores"):
+        accelerator.log({f"{part}/{one.name}": one.value for part in scores for one in scores[part]}, step=step)
     return 0
 
 
@@ -278,7 +280,7 @@ class TrainingLoop:
         if self.progress.step and from_main_process(self.budget.is_over):
             self.max_steps = self.progress.step
         # A file or a pipe gets a line for each log line instead.
-        hidden = None if self.accelerator.is_main_process else True
+        hidden = not (self.accelerator.is_main_process and is_terminal(sys.stderr))
         total, done = self.max_steps, self.progress.step
         bar = tqdm(total=total, initial=done, unit=" steps", dynamic_ncols=True, smoothing=0.1, disable=hidden)
         self._clock = self._begun_at = time.perf_counter()
@@ -470,7 +472,8 @@ class TrainingLoop:
         self.logger.log_metrics(
             {**place, **figures, **totals}, f"step {progress.step:,} · epoch {epoch:.2f} · {words}"
         )
-        self.accelerator.log(figures, step=progress.step)
+        with self.logger.optional("the trackers cannot store this step"):
+            self.accelerator.log(figures, step=progress.step)
 
     def _pass_time(self) -> float:
         """Adds the seconds since the last call to the run's time, and returns them."""

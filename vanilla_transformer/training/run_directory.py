@@ -3,17 +3,18 @@
 import json
 import sys
 import time
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from filelock import FileLock, Timeout
-from tqdm import tqdm
 
 from vanilla_transformer.atomic_files import PARTIAL, atomic_replace, atomic_write_text
 from vanilla_transformer.errors import RecipeError, RunError
+from vanilla_transformer.figures import new_figure
 from vanilla_transformer.model_directory import CHECKPOINTS, LOG, METRICS, RECIPE, SUMMARY, read_metrics
+from vanilla_transformer.progress import is_terminal, show
 from vanilla_transformer.recipe.reading import load_recipe
 from vanilla_transformer.recipe.schema import Recipe, in_words
 from vanilla_transformer.training.checkpoints import has_checkpoints
@@ -149,14 +150,22 @@ class RunLogger:
         """Writes a message to the log and, if `shown`, to the terminal."""
         if self.enabled:
             if shown:
-                tqdm.write(message, file=sys.stderr)
+                show(message)
             _append(self.directory / LOG, f"{time.strftime('%Y-%m-%d %H:%M:%S')} {message}")
 
     def log_metrics(self, metrics: dict[str, float], message: str) -> None:
         """Appends the metrics to METRICS and the message to LOG; the terminal shows it if there is no progress bar."""
         if self.enabled:
             _append(self.directory / METRICS, json.dumps(metrics))
-            self.info(message, shown=not sys.stderr.isatty())
+            self.info(message, shown=not is_terminal(sys.stderr))
+
+    @contextmanager
+    def optional(self, part: str) -> Iterator[None]:
+        """Converts an error of the body, on which the run does not depend, to a warning that begins with `part`."""
+        try:
+            yield
+        except Exception as error:
+            self.info(f"Warning: {part}: {error}")
 
     def truncate_after(self, step: int) -> None:
         """Deletes the metrics of later steps, because the resumed run repeats them."""
@@ -171,20 +180,19 @@ def _append(file: Path, line: str) -> None:
         stream.write(line + "\n")
 
 
-def plot_learning_curves(records: Sequence[dict[str, float]], file: Path, unit: str) -> None:
+def plot_learning_curves(records: Sequence[dict[str, float]], file: Path, unit: str, schedule: str) -> None:
     """Plots the training loss, the dev loss and the learning rate of each step.
 
     Args:
         records: The metrics, as `read_metrics` returns them.
         unit: The unit of the losses, such as nats per target token.
+        schedule: What the learning rate follows, such as Eq. 3.
     """
-    from matplotlib.figure import Figure  # This import is slow.
-
-    figure = Figure(figsize=(8, 6), layout="constrained")
+    figure = new_figure(8, 6)
     losses, rates = figure.subplots(2, 1, sharex=True, height_ratios=(3, 1))
-    _plot(losses, records, "loss", "train, with dropout and label smoothing")
-    _plot(losses, records, "dev_loss", "dev, without either")
-    _plot(rates, records, "learning_rate", "Eq. 3")
+    _plot(losses, records, "loss", "train")
+    _plot(losses, records, "dev_loss", "dev, without dropout and label smoothing")
+    _plot(rates, records, "learning_rate", schedule)
     losses.set_ylabel(f"loss, {unit}")
     rates.set_ylabel("learning rate")
     rates.set_xlabel("step")

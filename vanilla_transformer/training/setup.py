@@ -94,7 +94,8 @@ def start_run(recipe: Recipe, begun: float | None = None) -> Iterator[RunContext
             raise
         processes.gather(None)
         # Not after an error: to end NCCL's group waits for the others.
-        accelerator.end_training()
+        with logger.optional("the trackers cannot be closed"):
+            accelerator.end_training()
     finally:
         run.unlock()
 

@@ -58,7 +58,8 @@ class Summary:
         if None not in (self.best_dev_loss, self.last_dev_loss):
             found.append(
                 f"Loss on dev: {self.last_dev_loss:.4f} nats per {items.removesuffix('s')} at the end, "
-                f"{self.best_dev_loss:.4f} at best (step {self.best_dev_step:,}), before averaging."
+                f"{self.best_dev_loss:.4f} at best (step {self.best_dev_step:,})"
+                f"{', before averaging' if len(self.averaged_steps) > 1 else ''}."
             )
         return found
 
