@@ -9,6 +9,7 @@ import os
 import platform
 import sys
 from contextlib import suppress
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,7 +27,9 @@ BEGUN = "VANILLA_TRANSFORMER_BEGUN"
 # Tokens per second in bfloat16 relative to float32, on CPUs with bfloat16 matrix multiplication: 1.05 to 1.10 with
 # layers of width 128, 1.16 to 1.28 with 256, 1.33 to 1.55 with 512.
 BFLOAT16_FROM_WIDTH = 128
-_ROOT = Path("/")
+_ROOT = Path(f"{os.environ.get('SYSTEMDRIVE', '')}/")  # Windows has a root on each drive.
+# Files of NVIDIA's drivers: on Linux, under WSL 2, on Jetson and on Windows.
+_NVIDIA = ("dev/nvidiactl", "dev/dxg", "dev/nvmap", "Windows/System32/nvcuda.dll")
 # From glibc's malloc.h.
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 _LARGEST_INT = 2**31 - 1
@@ -74,11 +77,13 @@ def usable_cores(root: Path = _ROOT) -> int:
 
 
 def has_accelerator(root: Path = _ROOT) -> bool:
-    """Tells whether torch might find an accelerator, without loading it: a driver's device, or a Mac."""
+    """Returns True if torch might find an accelerator, without loading torch: there is a driver, or this is a Mac."""
+    if find_spec("torch") is None:
+        return False
     if sys.platform == "darwin":
         return True
-    hidden = os.environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1")
-    return (root / "dev/kfd").exists() or (not hidden and (root / "dev/nvidiactl").exists())
+    nvidia = () if os.environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1") else _NVIDIA
+    return any((root / driver).exists() for driver in ("dev/kfd", *nvidia))
 
 
 def keep_freed_memory() -> None:

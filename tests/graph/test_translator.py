@@ -221,12 +221,16 @@ def test_damaged_directories_are_rejected_and_reported_by_the_loader(directory, 
             Translator(tmp_path)
 
 
-def test_an_accelerator_is_looked_for_where_a_driver_is(tmp_path, monkeypatch):
+@pytest.mark.parametrize("driver", ["dev/nvidiactl", "dev/dxg", "dev/nvmap", "dev/kfd", "Windows/System32/nvcuda.dll"])
+def test_an_accelerator_is_looked_for_where_a_driver_is(tmp_path, monkeypatch, driver):
     monkeypatch.setattr(sys, "platform", "linux")
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     assert not has_accelerator(tmp_path)
-    (tmp_path / "dev").mkdir()
-    (tmp_path / "dev/nvidiactl").touch()
+    (tmp_path / driver).parent.mkdir(parents=True)
+    (tmp_path / driver).touch()
     assert has_accelerator(tmp_path)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    assert has_accelerator(tmp_path) == (driver == "dev/kfd")
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
+    monkeypatch.setitem(sys.modules, "torch", None)
     assert not has_accelerator(tmp_path)
