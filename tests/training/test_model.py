@@ -16,6 +16,7 @@ from vanilla_transformer import (
     VanillaTransformerForConditionalGeneration,
     VanillaTransformerTokenizer,
 )
+from vanilla_transformer.cli import main
 from vanilla_transformer.errors import RecipeError, RunError
 from vanilla_transformer.recipe.defaults import paper_learning_rate
 from vanilla_transformer.recipe.reading import load_recipe
@@ -87,6 +88,31 @@ def test_a_run_keeps_the_fields_of_a_starting_model_that_a_program_has_registere
     task = ScaledTranslation()
     mine = further.with_options(from_model=str(tmp_path))
     assert build_model(recipe_of_start(mine, task), task)[0].config.scale == 2.5
+
+
+@pytest.mark.parametrize("has_settings", [True, False])
+def test_a_run_resumes_and_is_averaged_without_its_starting_model(further, train_until, tmp_path, has_settings):
+    start = tmp_path / "start"
+    source = VanillaTransformerForConditionalGeneration.from_pretrained(further.start.from_model)
+    source.config.activation_function = "gelu"
+    source.generation_config.update(num_beams=2, no_repeat_ngram_size=3, max_new_tokens=9)
+    source.save_pretrained(start)
+    VanillaTransformerTokenizer.from_pretrained(further.start.from_model).save_pretrained(start)
+    if not has_settings:
+        (start / "generation_config.json").unlink()
+    mine = further.with_options(from_model=str(start), max_length_beyond_source=8, metrics=("chrf",))
+    undisturbed = train(mine, output=str(tmp_path / "undisturbed"))
+    mine = mine.with_options(output=str(tmp_path / "model"))
+    train_until(mine, 4)
+    start.rename(tmp_path / "elsewhere")
+    run = train(mine)
+    with refused(RunError, "saved: d_model 16", "requested: d_model 32"):
+        train(mine, d_model=32)
+    assert main(["average", str(run), "--last", "1", "--output", str(tmp_path / "mean")]) == 0
+    for name in ("model.safetensors", "config.json", "generation_config.json"):
+        assert (run / name).read_bytes() == (undisturbed / name).read_bytes()
+        assert name == "model.safetensors" or (run / name).read_bytes() == (tmp_path / "mean" / name).read_bytes()
+    assert load_file(tmp_path / "mean" / "model.safetensors").keys() == load_file(run / "model.safetensors").keys()
 
 
 def test_a_limit_beyond_the_source_replaces_that_of_the_starting_model(further, tmp_path):

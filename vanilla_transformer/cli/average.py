@@ -45,7 +45,7 @@ class Average:
         checkpoints = checkpoints_to_average(run.checkpoints, recipe.run.save_steps, last_step, number)
         if not checkpoints:
             raise RunError(f"There is no checkpoint in {run.path} that could be averaged.")
-        model, _ = build_model(recipe, task_for(recipe))
+        model, _ = build_model(recipe, task_for(recipe), run.checkpoints)
         load_average(model, [checkpoint.path for checkpoint in checkpoints])
         tokenizer = load_tokenizer(run.path)
         with atomic_directory(self.output) as place:

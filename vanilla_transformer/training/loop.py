@@ -40,6 +40,7 @@ from vanilla_transformer.training.model import (
     build_model,
     compile_layers,
     has_tf32,
+    keep_start,
     make_optimizer,
     make_schedule,
     training_kernels,
@@ -177,9 +178,11 @@ class TrainingLoop:
 
         keep_freed_memory()
         set_seed(recipe.optimization.seed)
-        model, origin = build_model(recipe, self.task)
+        model, origin = build_model(recipe, self.task, self.checkpoints)
         if origin:
             logger.info(origin)
+            if accelerator.is_main_process:
+                keep_start(model, self.checkpoints)
         model = move(model, accelerator.device)
         self.collate = partial(self.task.collate, config=model.config)
         if accelerator.device.type == "cpu":

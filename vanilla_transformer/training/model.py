@@ -1,14 +1,17 @@
 """What a run trains: a model, new or from a saved one; Adam and its learning rate (section 5.3)."""
 
 import copy
+import json
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch.optim.lr_scheduler import LambdaLR
-from transformers import PreTrainedConfig, PreTrainedModel
+from transformers import GenerationConfig, PreTrainedConfig, PreTrainedModel
 
+from vanilla_transformer.atomic_files import atomic_write_text
 from vanilla_transformer.errors import RecipeError
 from vanilla_transformer.loading.marian import MARIAN
 from vanilla_transformer.loading.models import load_config, load_reported, load_weights_and_config, saved_config
@@ -16,7 +19,10 @@ from vanilla_transformer.model.configuration_vanilla_transformer import VanillaT
 from vanilla_transformer.recipe.defaults import MODEL_FIELDS, paper_learning_rate
 from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.tasks import Task
+from vanilla_transformer.training.checkpoints import has_checkpoints
 
+# The file beside the checkpoints of a run that began from a saved model.
+START = "start.json"
 # Fields that a run may choose anew.
 _TRAINING_FIELDS = ("dropout", "attention_dropout", "activation_dropout", "label_smoothing")
 _SIZES = tuple(name for name in MODEL_FIELDS if name not in _TRAINING_FIELDS)
@@ -66,11 +72,22 @@ def _preset_of(config: VanillaTransformerBaseConfig) -> str | None:
     return None
 
 
-def build_model(recipe: Recipe, task: Task) -> tuple[PreTrainedModel, str]:
-    """Builds the model that a run begins with, and describes the parts taken from a saved one."""
+def build_model(recipe: Recipe, task: Task, checkpoints: Path | None = None) -> tuple[PreTrainedModel, str]:
+    """Builds the model that a run begins with, and describes the parts taken from a saved one.
+
+    Args:
+        checkpoints: Directory of the run's checkpoints. If it has some, the weights follow from there, and the
+            starting model is not needed.
+    """
     model = task.build(recipe)
     if recipe.start.from_model is None:
         return model, ""
+    if checkpoints is not None and has_checkpoints(checkpoints) and (checkpoints / START).is_file():
+        kept = json.loads((checkpoints / START).read_bytes())
+        model = type(model)(type(model.config).from_dict(kept["config"]))
+        model.generation_config = kept["generation_config"] and GenerationConfig.from_dict(kept["generation_config"])
+        _set_decoding(model, recipe)
+        return model.train(), ""
     saved, config = load_config(recipe.start.from_model, its_weights=False), copy.deepcopy(model.config)
     # The fields of our classes, and of classes that programs derive from them.
     ours = [kind for kind in type(saved).__mro__ if kind not in PreTrainedConfig.__mro__]
@@ -81,13 +98,26 @@ def build_model(recipe: Recipe, task: Task) -> tuple[PreTrainedModel, str]:
             setattr(config, name, getattr(saved, name))
     # A head for other labels is new.
     loaded, report = _load(type(model), recipe.start.from_model, config)
-    for name in recipe.used("decoding"):
-        setattr(loaded.generation_config, name, recipe[name])
-        if name == "max_length_beyond_source":
-            loaded.generation_config.max_length = loaded.generation_config.max_new_tokens = None
+    _set_decoding(loaded, recipe)
     new = {*report["missing_keys"], *(name for name, *_ in report["mismatched_keys"])}
     sentence = _in_words(recipe.start.from_model, loaded, new, report["unexpected_keys"])
     return loaded.train(), sentence
+
+
+def keep_start(model: PreTrainedModel, checkpoints: Path) -> None:
+    """Keeps everything of a starting model but its weights, because the model may be gone when the run resumes."""
+    settings = model.generation_config and model.generation_config.to_diff_dict()
+    checkpoints.mkdir(parents=True, exist_ok=True)
+    start = {"config": json.loads(model.config.to_json_string()), "generation_config": settings}
+    atomic_write_text(checkpoints / START, json.dumps(start, indent=1))
+
+
+def _set_decoding(model: PreTrainedModel, recipe: Recipe) -> None:
+    """Sets the decoding settings that a recipe gives."""
+    for name in recipe.used("decoding"):
+        setattr(model.generation_config, name, recipe[name])
+        if name == "max_length_beyond_source":
+            model.generation_config.max_length = model.generation_config.max_new_tokens = None
 
 
 def _load(

@@ -16,7 +16,7 @@ from vanilla_transformer.evaluation import Processes, check_names
 from vanilla_transformer.recipe.defaults import CorpusFacts, check_sizes, counted, device_facts, resolve
 from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.tasks import task_for
-from vanilla_transformer.training.checkpoints import Checkpoint, latest_checkpoint
+from vanilla_transformer.training.checkpoints import Checkpoint, has_checkpoints, latest_checkpoint
 from vanilla_transformer.training.inputs import Inputs, gather_inputs, open_inputs
 from vanilla_transformer.training.model import recipe_of_start
 from vanilla_transformer.training.processes import (
@@ -60,11 +60,12 @@ def start_run(recipe: Recipe, begun: float | None = None) -> Iterator[RunContext
     task = task_for(recipe)
     if recipe.evaluation.metrics:
         check_names(recipe.evaluation.metrics, task.metrics)
-    recipe = recipe_of_start(recipe, task)
-    check_sizes(recipe, task)
+    run = RunDirectory(output_path(recipe))
+    if not has_checkpoints(run.checkpoints):  # A resumed run has its sizes, and may no longer have its starting model.
+        recipe = recipe_of_start(recipe, task)
+        check_sizes(recipe, task)
     if recipe.evaluation.patience is not None and not recipe.data.dev:
         raise RecipeError("Patience needs a loss on dev: give held-out data as --dev.")
-    run = RunDirectory(output_path(recipe))
     _check_trackers(recipe.run.trackers)
     check_launch()
     logger = RunLogger(run.path, enabled=is_main_process())
