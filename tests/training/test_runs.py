@@ -219,14 +219,25 @@ def test_a_signal_saves_says_so_and_leaves(recipe, undisturbed, tmp_path):
     assert log.read_text().count("Going on from the checkpoint of step") == 2
 
 
-def test_a_full_disk_ends_the_run_and_leaves_the_earlier_checkpoint_whole(recipe, undisturbed, tmp_path):
+@pytest.mark.parametrize(
+    ("file", "part", "reason"),
+    [
+        ("model.safetensors", 0.1, "File too large"),
+        ("optimizer.bin", 0.6, "the disk may be full"),
+        ("optimizer.bin", 0.97, "the disk may be full"),
+    ],
+)
+def test_a_full_disk_ends_the_run_and_leaves_the_earlier_checkpoint_whole(
+    recipe, undisturbed, tmp_path, file, part, reason
+):
     mine, log = into(recipe, tmp_path / "model"), tmp_path / "model" / "train.log"
+    room = int(part * (undisturbed / "checkpoints" / "step-00000030" / file).stat().st_size)
     with ExitStack() as stack:
 
         def fill_disk(optimizer):
-            stack.enter_context(small_files(log.stat().st_size + 2000))
+            stack.enter_context(small_files(room))
 
-        with at_update(7, fill_disk), refused(RunError, "step 9", "cannot be written"):
+        with at_update(7, fill_disk), refused(RunError, "step 9", "cannot be written", reason):
             train(mine)
     assert_same_run(train(mine), undisturbed)
     assert "Going on from the checkpoint of step 6." in log.read_text()

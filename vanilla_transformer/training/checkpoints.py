@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import re
 import shutil
 from collections.abc import Sequence
 from contextlib import suppress
@@ -116,6 +117,8 @@ def _commit(partial: Path, progress: Progress) -> None:
 
 def _cannot_write(directory: Path, step: int, error: Exception) -> RunError:
     reason = getattr(error, "strerror", None) or (str(error).splitlines() or [type(error).__name__])[0]
+    if re.search("inline_container|PytorchStreamWriter|iostream", reason):
+        reason = "torch could not write a file in full; the disk may be full"  # torch loses the system's own reason.
     with suppress(OSError):  # The directory itself may be gone.
         remove_partial_files(directory)
     return RunError(
