@@ -69,6 +69,13 @@ def test_the_card_of_a_run_says_what_is_known(directory: Path) -> None:
     assert not re.search(r"None|\n\n\n|[{}]{2}", card.text)
 
 
+@pytest.mark.parametrize(("start", "base"), [("org/general", "org/general"), ("general", None), ("/a/b", None)])
+def test_a_starting_model_is_a_base_model_on_the_hub_if_its_name_has_an_owner(directory, start, base) -> None:
+    (directory / "recipe.yaml").write_text(RECIPE.with_options(from_model=start).to_yaml())
+    write_model_card(directory, write_summary(directory))
+    assert card_of(directory).data.get("base_model") == base
+
+
 @pytest.mark.parametrize(("activation", "known"), [("relu", True), ("quick_gelu", False)])
 def test_a_card_shows_lines_that_need_no_package(activation, known, tmp_path, monkeypatch, capsys) -> None:
     directory = save_translator(tmp_path / "cat-en-de", activation_function=activation)

@@ -112,6 +112,7 @@ def _metadata(directory: Path, run: _Run, answers: Sequence[str]) -> ModelCardDa
     task, recipe, summary = run
     facts, results = dict[str, Any](), list[EvalResult]()
     if recipe and summary:
+        start = recipe.start.from_model or ""  # A name without a slash is a directory, even if it has been moved.
         shown = zip(recipe.evaluation.examples, answers, strict=False)
         results = [
             _result(task, recipe.data.corpora(part)[0], score)
@@ -122,7 +123,7 @@ def _metadata(directory: Path, run: _Run, answers: Sequence[str]) -> ModelCardDa
         facts = {
             "language": [re.split("[_-]", language)[0] for language in summary.languages if language],
             "datasets": [name for corpus in recipe.data.train for part in corpus.parts if (name := _hub_id(part))],
-            "base_model": _hub_id(recipe.start.from_model or ""),
+            "base_model": _hub_id(start) if "/" in start else None,
             "metrics": sorted({result.metric_type for result in results}),
             "widget": [{"text": text, "output": {"text": answer}} for text, answer in shown],
         }
