@@ -15,6 +15,9 @@
 
 Importing the package registers its classes with transformers, so that `from_pretrained`, the Auto classes and
 `pipeline` can load its models. torch and transformers are imported only when a name that needs them is first used.
+
+Import this package before torch. It then tells torch's threads to sleep while they wait for each other. Otherwise,
+training nearly stands still while other programs use the cores.
 """
 
 import ast
@@ -25,6 +28,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .import_hooks import after_import
+from .machine import prepare_waiting
 
 # All public names, each imported as itself. Type checkers follow these imports. At run time `__getattr__` follows an
 # import only when its name is used, because most of the modules import torch.
@@ -98,4 +102,5 @@ def __dir__() -> list[str]:
     return sorted({*module, *__all__, *_PACKAGES} - missing)
 
 
+prepare_waiting()
 after_import("transformers", lambda module: import_module(".registration", __name__))

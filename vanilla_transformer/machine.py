@@ -1,6 +1,6 @@
 """The machine under a process: its cores, threads and memory, and its fastest type of numbers.
 
-The functions before the last two do not import torch, because they prepare what torch reads when it is loaded.
+The functions before the last three do not import torch, because they prepare what torch reads when it is loaded.
 """
 
 import ctypes
@@ -8,7 +8,8 @@ import math
 import os
 import platform
 import sys
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
 # thread it waits for has lost its own to another program: training then nearly stands still. Decoding asks for free
 # cores and may spin longer: 20,000 turns cost it 1% of its speed, 5,000 cost 9%.
 TRAINING_SPINS, SPINS = 5_000, 20_000
+# The state of the process when this module is imported, which `import vanilla_transformer` does.
+_HAS_POLICY, _HAS_SPINS = "OMP_WAIT_POLICY" in os.environ, "GOMP_SPINCOUNT" in os.environ
+_TORCH_WAS_FIRST = "torch" in sys.modules
 # The id by which workers know the launcher of `train` itself, which gives each its threads.
 OWN_LAUNCHER = "vanilla_transformer"
 # The environment variable with the time at which a command began, on the clock of `time.perf_counter`.
@@ -42,9 +46,21 @@ def prepare_threads(spins: int = SPINS) -> None:
     """
     if not _asked():
         os.environ["OMP_NUM_THREADS"] = str(own_threads())
-    if "OMP_WAIT_POLICY" not in os.environ:
+    prepare_waiting(spins)
+
+
+def prepare_waiting(spins: int = TRAINING_SPINS) -> None:
+    """Lets threads sleep while they wait for each other, unless the user has chosen how they wait."""
+    if not _HAS_POLICY:
         os.environ["OMP_WAIT_POLICY"] = "passive"
-        os.environ.setdefault("GOMP_SPINCOUNT", str(spins))
+        if not _HAS_SPINS:
+            os.environ["GOMP_SPINCOUNT"] = str(spins)
+
+
+def is_slowed_by_others() -> bool:
+    """Returns True if torch was loaded before its threads could be told to sleep, and other programs use the cores."""
+    load = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0
+    return _TORCH_WAS_FIRST and not _HAS_POLICY and own_threads() > 1 and load > usable_cores()
 
 
 def own_threads() -> int:
@@ -99,6 +115,31 @@ def keep_freed_memory() -> None:
         mallopt = ctypes.CDLL(None).mallopt
         mallopt(_M_TRIM_THRESHOLD, -1)
         mallopt(_M_MMAP_THRESHOLD, _LARGEST_INT)
+
+
+@contextmanager
+def torch_as_usual() -> Iterator[None]:
+    """Trains and evaluates in the body with torch's own defaults, whatever a notebook has set before.
+
+    Gradients are computed, weights are made in float32 on the CPU, and no autocast is active.
+    """
+    import torch
+
+    dtype, device = torch.get_default_dtype(), torch.get_default_device().type
+    accelerator = torch.accelerator.current_accelerator()
+    kinds = {"cpu", "cpu" if accelerator is None else accelerator.type}
+    torch.set_default_dtype(torch.float32)
+    try:
+        with ExitStack() as stack:
+            for kind in kinds:
+                stack.enter_context(torch.autocast(kind, enabled=False))
+            stack.enter_context(torch.inference_mode(False))
+            stack.enter_context(torch.enable_grad())
+            if device != "cpu":  # Such a context makes each call of torch slower.
+                stack.enter_context(torch.device("cpu"))
+            yield
+    finally:
+        torch.set_default_dtype(dtype)
 
 
 def fastest_dtype(width: int, device: "torch.device") -> "torch.dtype":

@@ -10,5 +10,6 @@
 set -euo pipefail
 : "${MAIN:?the name of the machine where all meet}" "${MACHINES:?the number of machines}"
 exec torchrun --nnodes "$MACHINES" --nproc-per-node "${PROCESSES:-8}" --max-restarts "${RESTARTS:-3}" \
+    --shutdown-timeout 600 \
     --rdzv-backend c10d --rdzv-endpoint "$MAIN:${PORT:-29500}" --rdzv-id "${RUN_ID:-vanilla-transformer}" \
     -m vanilla_transformer train "$@"

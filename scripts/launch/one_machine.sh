@@ -7,4 +7,5 @@
 # try it, give --max-steps 10 and another --output.
 set -euo pipefail
 exec torchrun --standalone --nproc-per-node "${PROCESSES:-8}" --max-restarts "${RESTARTS:-3}" \
+    --shutdown-timeout 600 \
     -m vanilla_transformer train "$@"

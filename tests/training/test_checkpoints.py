@@ -1,6 +1,7 @@
 """Checkpoints are complete or absent, are kept as long as the run needs them, and their mean is a model (6.1)."""
 
 import shutil
+from dataclasses import replace
 
 import pytest
 import torch
@@ -60,6 +61,16 @@ def test_a_damaged_checkpoint_is_named_and_without_it_the_one_before_is_there(ru
     shutil.rmtree(latest)
     load_checkpoint(run.accelerator, run.latest())
     assert run.latest().step == 3
+
+
+def test_random_states_that_each_process_saved_must_be_there(run, monkeypatch):
+    run.save(3)
+    checkpoint = run.latest()
+    monkeypatch.setattr(type(run.accelerator), "process_index", 1)
+    load_checkpoint(run.accelerator, checkpoint)  # The run resumes with a second process.
+    two = replace(checkpoint, progress=replace(checkpoint.progress, processes=2))
+    with refused(RunError, "random_states_1.pkl"):
+        load_checkpoint(run.accelerator, two)
 
 
 def test_without_a_whole_checkpoint_nothing_is_deleted_and_the_user_is_told(run):

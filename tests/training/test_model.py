@@ -1,5 +1,7 @@
 """What a run trains: a model that starts from a saved one (`train --from`), and its learning rate."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -26,7 +28,7 @@ from vanilla_transformer.tasks import get_task
 from vanilla_transformer.tasks.translation import Translation
 from vanilla_transformer.tokenizer import train_tokenizer
 from vanilla_transformer.training.loop import train
-from vanilla_transformer.training.model import build_model, recipe_of_start, training_kernels
+from vanilla_transformer.training.model import build_model, recipe_of_start
 
 TRANSLATION = get_task("translation")
 
@@ -133,14 +135,24 @@ def test_a_search_that_is_given_replaces_that_of_the_starting_model_even_if_it_i
     assert (settings.num_beams, settings.length_penalty) == (4, 1.0)
 
 
-def test_training_rounds_no_product_unasked():
-    torch.set_float32_matmul_precision("medium")
-    try:
-        with training_kernels(tf32=False):
-            assert torch.get_float32_matmul_precision() == "highest"
-        assert torch.get_float32_matmul_precision() == "medium"
-    finally:
-        torch.set_float32_matmul_precision("highest")
+@pytest.mark.parametrize(
+    "setting", ['torch.set_float32_matmul_precision("medium")', 'torch.backends.fp32_precision = "tf32"']
+)
+def test_training_rounds_no_operand_unless_it_may_and_leaves_the_programs_settings(setting):
+    # In a process of its own, because torch cannot forget that it was set in one way or the other.
+    check = f"""
+import torch
+from vanilla_transformer.training.model import training_kernels
+
+{setting}
+backends = torch.backends.cuda.matmul, torch.backends.mkldnn.matmul
+before = [one.fp32_precision for one in backends]
+for tf32, expected in ((False, "ieee"), (True, "tf32")):
+    with training_kernels(tf32):
+        assert all(one.fp32_precision == expected for one in backends)
+    assert [one.fp32_precision for one in backends] == before != ["ieee", "ieee"]
+"""
+    subprocess.run([sys.executable, "-c", check], check=True)
 
 
 def test_fine_tuning_for_some_minutes_begins_in_epoch_0_and_its_directory_refuses_a_run_without_dev(

@@ -2,6 +2,7 @@
 
 import faulthandler
 import json
+import logging
 import multiprocessing
 import os
 import pkgutil
@@ -18,6 +19,8 @@ import psutil
 import pytest
 import small_tasks
 import torch
+from accelerate import Accelerator
+from accelerate.state import AcceleratorState
 from browser import free_port
 from refusals import refused
 from safetensors.torch import load_file
@@ -30,7 +33,7 @@ from vanilla_transformer.data.preparation import StoredCorpus
 from vanilla_transformer.errors import RecipeError
 from vanilla_transformer.machine import usable_cores
 from vanilla_transformer.recipe.reading import load_recipe
-from vanilla_transformer.recipe.schema import Recipe
+from vanilla_transformer.recipe.schema import Recipe, Run
 from vanilla_transformer.training import loop, processes
 from vanilla_transformer.training.processes import processes_for
 
@@ -282,7 +285,9 @@ class Program:
         with self.said.open("w") as said:
             streams = {"stdout": said, "stderr": said, "env": environment}
             command = [sys.executable, "-P", *launcher, *words]
-            self.process = subprocess.Popen(command, cwd=folder / place, **streams)
+            # Whoever runs these tests may ignore SIGHUP.
+            heeds = partial(signal.signal, signal.SIGHUP, signal.SIG_DFL)
+            self.process = subprocess.Popen(command, cwd=folder / place, preexec_fn=heeds, **streams)  # noqa: PLW1509
 
     def wait_until(self, condition):
         end = time.monotonic() + 300
@@ -332,8 +337,20 @@ def test_one_command_of_two_processes_goes_on_to_the_same_bytes_however_it_ended
     assert third.code() == 143
     assert third.said.read_text().count("with everything saved: run the same command again") == 1
 
+    fourth = begin(24)  # A closed terminal.
+    fourth.process.send_signal(signal.SIGHUP)
+    assert fourth.code() == 129
+    assert fourth.said.read_text().count("with everything saved: run the same command again") == 1
+
+    fifth = begin(32)
+    for _ in range(3):
+        fifth.process.send_signal(signal.SIGINT)
+        time.sleep(0.05)
+    assert fifth.code() == 130
+    assert "Traceback" not in fifth.said.read_text(), fifth.said.read_text()
+
     torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "--max-restarts", "2"]
-    last = begin(24, launcher=(*torchrun, "-m", "vanilla_transformer"), place=".")
+    last = begin(40, launcher=(*torchrun, "-m", "vanilla_transformer"), place=".")
     last.workers()[1].kill()
     assert last.code() == 0, last.said.read_text()
     said = last.said.read_text()
@@ -393,6 +410,7 @@ def test_what_accelerate_has_in_its_default_configuration_changes_no_weights(rec
         {"ACCELERATE_USE_DEEPSPEED": "true", "RANK": "0"},
         {"WORLD_SIZE": "4", "RANK": "1"},
         {},
+        {"RANK": ""},
     ],
 )
 def test_a_process_that_was_to_have_others_and_cannot_find_them_is_refused(monkeypatch, environment):
@@ -403,6 +421,41 @@ def test_a_process_that_was_to_have_others_and_cannot_find_them_is_refused(monke
     else:
         with refused(RecipeError, "--multi_gpu --num_processes"):
             processes.check_launch()
+
+
+@pytest.mark.parametrize("name", ["RANK", "LOCAL_RANK"])
+def test_a_number_of_a_process_without_the_number_of_all_is_rejected(monkeypatch, name):
+    monkeypatch.setenv(name, "1")
+    with refused(RecipeError, name, "WORLD_SIZE", "torchrun"):
+        processes.check_launch()
+
+
+def test_several_processes_need_an_output_directory_as_one_does(monkeypatch, capsys):
+    monkeypatch.setattr(processes, "launch", lambda *arguments: pytest.fail("launched"))
+    assert main(["train", "--train", "a.en", "a.de", "--processes", "2"]) == 2
+    assert "--output" in capsys.readouterr().err
+
+
+def test_the_launcher_waits_for_a_step_and_leaves_logging_as_it_was(monkeypatch):
+    seen = {}
+
+    def elastic_launch(config, executable):
+        seen.update(vars(config), disabled=logging.root.manager.disable)
+        return lambda *words: None
+
+    monkeypatch.setattr(processes, "elastic_launch", elastic_launch)
+    processes.launch(2, Recipe.of(output="model", process_timeout=900.0))
+    assert seen["shutdown_timeout"] == 900 and seen["disabled"] == logging.CRITICAL
+    assert logging.root.manager.disable == logging.NOTSET
+
+
+def test_what_another_accelerator_has_set_changes_nothing_and_stays(tmp_path):
+    AcceleratorState._reset_state(reset_partial_state=True)
+    Accelerator(cpu=True, mixed_precision="bf16")
+    with processes.start_accelerator(Run(output=str(tmp_path))) as accelerator:
+        assert accelerator.mixed_precision == "no"
+    assert AcceleratorState().mixed_precision == "bf16"
+    AcceleratorState._reset_state(reset_partial_state=True)
 
 
 def test_one_command_uses_all_accelerators_unless_a_launcher_starts_it(monkeypatch):

@@ -215,8 +215,21 @@ def test_a_signal_saves_says_so_and_leaves(recipe, undisturbed, tmp_path):
         os.kill(process.pid, sent)
         assert exit_code(process) == code
         assert log.read_text().count("with everything saved: run the same command again") == times
+    with at_update(8, lambda optimizer: os.kill(os.getpid(), signal.SIGINT)), pytest.raises(KeyboardInterrupt):
+        train(mine)
+    assert log.read_text().count("with everything saved: run the same command again") == 3
     assert_same_run(train(mine), undisturbed)
-    assert log.read_text().count("Going on from the checkpoint of step") == 2
+    assert log.read_text().count("Going on from the checkpoint of step") == 3
+
+
+def test_what_a_notebook_has_set_in_torch_changes_no_weights(recipe, undisturbed, tmp_path):
+    torch.set_default_dtype(torch.float64)
+    try:
+        with torch.inference_mode(), torch.autocast("cpu", torch.bfloat16), torch.device("meta"):
+            assert_same_run(train(into(recipe, tmp_path / "model")), undisturbed)
+        assert torch.get_default_dtype() == torch.float64
+    finally:
+        torch.set_default_dtype(torch.float32)
 
 
 @pytest.mark.parametrize(

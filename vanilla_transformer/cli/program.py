@@ -5,6 +5,7 @@ import errno
 import gc
 import os
 import shutil
+import signal
 import sys
 import traceback
 from contextlib import suppress
@@ -71,6 +72,7 @@ def main(words: list[str]) -> int:
         sys.stdout.flush()
         return code
     except KeyboardInterrupt:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Another Ctrl-C would interrupt the end.
         return 130
     except BrokenPipeError:  # The reader has closed the pipe.
         return 141

@@ -40,8 +40,10 @@ class Train:
     def run(self) -> None:
         """Trains and prints the model directory, from one process only."""
         from vanilla_transformer.training.processes import end_with_launcher, is_main_process, launch, processes_for
+        from vanilla_transformer.training.run_directory import output_path
 
         recipe = self.settled()
+        output_path(recipe)
         processes = processes_for(recipe)
         if processes > 1:
             launch(processes, recipe, *["--finish"] * self.finish)

@@ -134,8 +134,8 @@ def load_checkpoint(accelerator: "Accelerator", checkpoint: Checkpoint) -> None:
 
     random = checkpoint.path / f"{RNG_STATE_NAME}_{accelerator.process_index}.pkl"
     try:
-        if accelerator.is_main_process or random.exists():  # More processes may go on than had saved.
-            load(random)  # Without it `load_state` would go on with other random numbers.
+        if accelerator.process_index < checkpoint.progress.processes:  # The run may resume with more processes.
+            load(random)  # If it is missing, `load_state` would continue with other random numbers.
         accelerator.load_state(str(checkpoint.path))
     except (FileNotFoundError, RuntimeError, EOFError, UnpicklingError) as error:
         raise _unreadable(checkpoint.path, error) from error

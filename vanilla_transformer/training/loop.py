@@ -18,7 +18,7 @@ from vanilla_transformer.data.batching import share
 from vanilla_transformer.data.preparation import PreparedCorpus
 from vanilla_transformer.errors import DivergenceError, RecipeError, RunError
 from vanilla_transformer.loading.models import move
-from vanilla_transformer.machine import keep_freed_memory
+from vanilla_transformer.machine import keep_freed_memory, torch_as_usual
 from vanilla_transformer.progress import is_terminal, show
 from vanilla_transformer.recipe.defaults import device_facts, duration, tokens_in_one_batch
 from vanilla_transformer.recipe.reading import named_recipe
@@ -79,7 +79,8 @@ def train(recipe: Recipe | str | Path | None = None, **settings: object) -> Trai
     Raises:
         ValueError, OSError: Data, recipe, output or disk do not allow the run; the message says what to
             do.
-        SystemExit: A signal asked to stop. Everything is saved, and the code is 128 plus the signal's number.
+        KeyboardInterrupt: Ctrl-C was pressed. Everything is saved.
+        SystemExit: Another signal requested the end. Everything is saved. The code is 128 plus the signal's number.
     """
     if recipe is None or isinstance(recipe, Recipe):
         recipe = (recipe or Recipe()).with_options(**settings)
@@ -93,6 +94,7 @@ def train(recipe: Recipe | str | Path | None = None, **settings: object) -> Trai
     return train_by(recipe)
 
 
+@torch_as_usual()
 def train_by(recipe: Recipe, *, finish: bool = False, begun: float | None = None) -> TrainedRun:
     """`train` by a whole recipe.
 
@@ -110,6 +112,8 @@ def train_by(recipe: Recipe, *, finish: bool = False, begun: float | None = None
         if is_main_process():
             show(str(finished))
         return TrainedRun(output)
+    if stopped_by == signal.SIGINT:
+        raise KeyboardInterrupt
     if stopped_by:
         raise SystemExit(128 + stopped_by)
     return TrainedRun(output)

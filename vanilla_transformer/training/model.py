@@ -179,12 +179,20 @@ def has_tf32(device: torch.device) -> bool:
 
 @contextmanager
 def training_kernels(tf32: bool) -> Iterator[None]:
-    """Allows TF32 for products in float32 in the body, and no attention of cuDNN, which plans anew for each shape."""
-    precision, cudnn = torch.get_float32_matmul_precision(), torch.backends.cuda.cudnn_sdp_enabled()
-    torch.set_float32_matmul_precision("high" if tf32 else "highest")
+    """Allows or forbids TF32 for float32 matrix multiplications in the body, whatever the program has set.
+
+    The attention of cuDNN is turned off, because it makes a new plan for each shape.
+    """
+    # torch's older functions raise errors in a program that uses these newer settings.
+    backends = torch.backends.cuda.matmul, torch.backends.mkldnn.matmul  # type: ignore[attr-defined]
+    cudnn = torch.backends.cuda.cudnn_sdp_enabled()
+    precisions = [backend.fp32_precision for backend in backends]
+    for backend in backends:
+        backend.fp32_precision = "tf32" if tf32 else "ieee"
     torch.backends.cuda.enable_cudnn_sdp(False)
     try:
         yield
     finally:
-        torch.set_float32_matmul_precision(precision)
+        for backend, precision in zip(backends, precisions, strict=True):
+            backend.fp32_precision = precision
         torch.backends.cuda.enable_cudnn_sdp(cudnn)

@@ -19,6 +19,7 @@ from typing import Any, NoReturn, Self, TypeVar
 import psutil
 import torch
 from accelerate import Accelerator
+from accelerate.state import AcceleratorState, GradientState, PartialState
 from accelerate.utils import (
     DistributedDataParallelKwargs,
     GradientAccumulationPlugin,
@@ -62,12 +63,12 @@ sys.exit(main(sys.argv[1:]))
 
 def is_main_process() -> bool:
     """Tells whether this process prepares, writes and prints for all those of its run."""
-    return int(os.environ.get("RANK", "0")) == 0
+    return int(os.environ.get("RANK") or 0) == 0
 
 
 def is_launched() -> bool:
     """Tells whether a launcher started this process, and so decides the number of processes."""
-    return any(name in os.environ for name in ("WORLD_SIZE", "RANK", "LOCAL_RANK", "ACCELERATE_MIXED_PRECISION"))
+    return any(map(os.environ.get, ("WORLD_SIZE", "RANK", "LOCAL_RANK", "ACCELERATE_MIXED_PRECISION")))
 
 
 def processes_for(recipe: Recipe) -> int:
@@ -101,10 +102,9 @@ def launch(number: int, recipe: Recipe, *options: str) -> None:
     """Runs `train` by a recipe in several processes that share this machine, by torch's elastic launcher."""
     if sys.platform == "linux":
         os.environ["GLOO_SOCKET_IFNAME"] = "lo"
-    logging.disable(logging.CRITICAL)  # The launcher would tell each process that it ends.
-    # Under nohup, a closing terminal ends nothing.
-    hang_up = ["SIGHUP"] * (getattr(signal, "SIGHUP", None) not in (None, signal.SIG_IGN))
-    with TemporaryDirectory(prefix="vanilla-transformer-") as folder:
+    # If a terminal closes, the processes save and end, but not under nohup, which ignores the signal.
+    hangs_up = hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) != signal.SIG_IGN
+    with TemporaryDirectory(prefix="vanilla-transformer-") as folder, _without_logging():
         file = Path(folder, "recipe.yaml")
         file.write_text(recipe.to_yaml(), encoding="utf-8")
         config = LaunchConfig(
@@ -117,7 +117,9 @@ def launch(number: int, recipe: Recipe, *options: str) -> None:
             local_addr="localhost",
             max_restarts=0,
             logs_specs=DefaultLogsSpecs(folder, redirects=dict.fromkeys(range(1, number), Std.ALL)),
-            signals_to_handle=",".join(["SIGTERM", "SIGINT", *hang_up]),
+            signals_to_handle=",".join(["SIGTERM", "SIGINT", *["SIGHUP"] * hangs_up]),
+            # The processes finish a step, or an evaluation, and write a checkpoint.
+            shutdown_timeout=int(recipe.run.process_timeout),
         )
         code = _WORKER.format(path=sys.path)
         words = [*subprocess._args_from_interpreter_flags(), "-P", "-c", code, "train", file, *options]  # type: ignore
@@ -125,9 +127,22 @@ def launch(number: int, recipe: Recipe, *options: str) -> None:
             try:
                 elastic_launch(config, sys.executable)(*words)
             except SignalException as stopped:
+                for signum in map(signal.Signals.__getitem__, config.signals_to_handle.split(",")):
+                    signal.signal(signum, signal.SIG_IGN)  # The processes have ended, and so does this one now.
                 raise SystemExit(128 + stopped.sigval) from None
             except ChildFailedError as error:
                 _explain(error.failures, number, Path(folder))
+
+
+@contextmanager
+def _without_logging() -> Iterator[None]:
+    """Turns off logging in the body, because the launcher would report each process that ends."""
+    before = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logging.disable(before)
 
 
 def _explain(failures: dict[int, ProcessFailure], number: int, logs: Path) -> NoReturn:
@@ -183,7 +198,7 @@ def form_groups(settings: Run) -> Processes:
     In that one they wait as long as it takes to prepare the text, or to write and score a model, unless one of them
     dies.
     """
-    size = int(os.environ.get("WORLD_SIZE", "1"))
+    size = int(os.environ.get("WORLD_SIZE") or 1)
     if size == 1:
         return ALONE
     rank, limit = int(os.environ["RANK"]), timedelta(seconds=settings.process_timeout)
@@ -205,8 +220,21 @@ def form_groups(settings: Run) -> Processes:
     return Processes(rank, size, gather)
 
 
-def start_accelerator(settings: Run) -> Accelerator:
-    """Finds the device."""
+@contextmanager
+def start_accelerator(settings: Run) -> Iterator[Accelerator]:
+    """Finds the device. Settings that another `Accelerator` or `Trainer` made in this process return afterwards."""
+    states = {kind: dict(kind._shared_state) for kind in (PartialState, AcceleratorState, GradientState)}
+    AcceleratorState._reset_state(reset_partial_state=True)
+    GradientState._reset_state()
+    try:
+        yield _accelerator(settings)
+    finally:
+        for kind, state in states.items():
+            kind._shared_state.clear()
+            kind._shared_state.update(state)
+
+
+def _accelerator(settings: Run) -> Accelerator:
     return Accelerator(
         # By default accelerate treats several processes without accelerators as separate runs of one process.
         cpu=not torch.accelerator.is_available(),
@@ -232,7 +260,7 @@ def check_launch() -> None:
     """Finds a mistake in the start of processes, by which each would train by itself, or a part of the weights."""
     # Only these two reveal how many processes `accelerate launch` was to start.
     for_several = "ACCELERATE_MIXED_PRECISION" in os.environ and "MASTER_ADDR" in os.environ
-    alone = "LOCAL_RANK" not in os.environ and (for_several or int(os.environ.get("WORLD_SIZE", "1")) > 1)
+    alone = "LOCAL_RANK" not in os.environ and (for_several or int(os.environ.get("WORLD_SIZE") or 1) > 1)
     in_parts = ("FSDP", "DEEPSPEED", "MEGATRON_LM", "PARALLELISM_CONFIG")
     if alone or any(os.environ.get(f"ACCELERATE_USE_{one}") == "true" for one in in_parts):
         raise RecipeError(
@@ -240,6 +268,11 @@ def check_launch() -> None:
             "`accelerate launch --multi_gpu --num_processes N` without FSDP or DeepSpeed, on a CPU too, or `torchrun "
             "--nproc_per_node N`."
         )
+    for name in ("RANK", "LOCAL_RANK"):
+        if os.environ.get(name) and not os.environ.get("WORLD_SIZE"):
+            raise RecipeError(
+                f"{name} is set without WORLD_SIZE: start all processes by a launcher such as torchrun, or unset it."
+            )
 
 
 class StopRequest:
@@ -259,6 +292,7 @@ class StopRequest:
         Another SIGTERM may be the launcher's beside that of a system that stops all processes.
         """
         if self.signal and signum == signal.SIGINT:
+            signal.signal(signum, signal.SIG_IGN)  # A third Ctrl-C would interrupt the end.
             raise KeyboardInterrupt
         self.signal = self.signal or signum
 

@@ -3,7 +3,7 @@
 import socket
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 
@@ -13,6 +13,7 @@ from accelerate.tracking import get_available_trackers
 from vanilla_transformer.data.preparation import MixedCorpus
 from vanilla_transformer.errors import RecipeError, RunError
 from vanilla_transformer.evaluation import Processes, check_names
+from vanilla_transformer.machine import is_slowed_by_others
 from vanilla_transformer.recipe.defaults import CorpusFacts, check_sizes, counted, device_facts, resolve
 from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.tasks import task_for
@@ -69,14 +70,20 @@ def start_run(recipe: Recipe, begun: float | None = None) -> Iterator[RunContext
     _check_trackers(recipe.run.trackers)
     check_launch()
     logger = RunLogger(run.path, enabled=is_main_process())
-    try:
+    with ExitStack() as resources:
+        resources.callback(run.unlock)
         processes = form_groups(recipe.run)
         gathered = _open_and_prepare(recipe, run, logger) if is_main_process() else None
         completed = processes.gather(gathered.recipe if isinstance(gathered, Inputs) else gathered)[0]
         if isinstance(completed, AlreadyFinished):
             raise completed
         inputs = gathered if isinstance(gathered, Inputs) else open_inputs(completed, run)
-        accelerator = start_accelerator(recipe.run)
+        accelerator = resources.enter_context(start_accelerator(recipe.run))
+        if accelerator.device.type == "cpu" and is_slowed_by_others():
+            logger.info(
+                "Warning: other programs use the cores, which slows training down many times, because torch was "
+                "imported first. Import vanilla_transformer before torch, or set OMP_WAIT_POLICY=passive."
+            )
         texts = [corpus.tokens for corpus in (inputs.train, inputs.dev) if corpus is not None]
         if texts != from_main_process(lambda: texts):
             raise RunError(
@@ -97,8 +104,6 @@ def start_run(recipe: Recipe, begun: float | None = None) -> Iterator[RunContext
         # Not after an error: to end NCCL's group waits for the others.
         with logger.optional("the trackers cannot be closed"):
             accelerator.end_training()
-    finally:
-        run.unlock()
 
 
 def _check_trackers(names: Sequence[str]) -> None:
