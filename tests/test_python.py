@@ -12,7 +12,7 @@ from small_models import save_translator
 import vanilla_transformer
 from vanilla_transformer import evaluate, train
 from vanilla_transformer.cli import main
-from vanilla_transformer.errors import CorpusError, RecipeError
+from vanilla_transformer.errors import CorpusError, SettingError
 
 PACKAGE = Path(vanilla_transformer.__file__).parent
 SIZES = {"d_model": 16, "d_ff": 32, "num_heads": 2, "encoder_layers": 1, "decoder_layers": 1, "vocab_size": 270}
@@ -98,9 +98,9 @@ def test_a_recipe_is_named_and_changed_in_one_call_and_names_its_directory(pairs
     Path("mine.yaml").write_text("train: [train.en, train.de]\nmax_steps: 500\n")
     run = train("mine.yaml", max_steps=1, **SIZES)
     assert run.directory == Path("mine") and run.summary.steps == 1
-    with refused(RecipeError, "'max_step'", "'max_steps'"):
+    with refused(SettingError, "'max_step'", "'max_steps'"):
         train("mine.yaml", max_step=1)
-    with refused(RecipeError, "processes is 2"):
+    with refused(SettingError, "processes is 2"):
         train("mine.yaml", processes=2)
-    with refused(RecipeError, "multi30k-en-de"):
+    with refused(SettingError, "multi30k-en-de"):
         train("multi30k-en-de")

@@ -17,7 +17,7 @@ Importing the package registers its classes with transformers, so that `from_pre
 `pipeline` can load its models. torch and transformers are imported only when a name that needs them is first used.
 
 Import this package before torch. It then tells torch's threads to sleep while they wait for each other. Otherwise,
-training nearly stands still while other programs use the cores.
+training is slow while other programs use the cores: half as fast with five busy programs on two cores.
 """
 
 import ast

@@ -14,7 +14,7 @@ class VocabularyError(ValueError):
     """The texts cannot give a vocabulary of the requested size."""
 
 
-class RecipeError(ValueError):
+class SettingError(ValueError):
     """A setting that is unknown, has a wrong value, or does not go with another: a field of a recipe, or an option."""
 
 
@@ -45,17 +45,19 @@ def check_number(name: str, value: object, minimum: float, maximum: float = math
     if value is None:
         return
     if isinstance(value, bool) or not isinstance(value, Integral if whole else Real):
-        raise RecipeError(f"{name} must be a {'whole number' if whole else 'number'}, not {value!r}.")
+        raise SettingError(f"{name} must be a {'whole number' if whole else 'number'}, not {value!r}.")
     if not minimum <= float(value) <= maximum:
         limits = f"at least {minimum:,}" + ("" if maximum == math.inf else f" and at most {maximum:,}")
-        raise RecipeError(f"{name} must be {limits}, not {value}.")
+        raise SettingError(f"{name} must be {limits}, not {value}.")
 
 
 def check_texts(name: str, texts: object) -> None:
-    """Raises RecipeError if `texts` are not several texts. One text would yield letters, and a table column names."""
+    """Raises SettingError if `texts` are not several texts. One text would yield letters, and a table column names."""
     if isinstance(texts, str | bytes):
-        raise RecipeError(f"{name} must be several texts, not one: give [{texts[:20]!r}].")
+        raise SettingError(f"{name} must be several texts, not one: give [{texts[:20]!r}].")
     if isinstance(texts, Mapping) or hasattr(texts, "columns"):
-        raise RecipeError(f"{name} must be texts, not a {type(texts).__name__} with columns: give one of its columns.")
+        raise SettingError(
+            f"{name} must be texts, not a {type(texts).__name__} with columns: give one of its columns."
+        )
     if not hasattr(texts, "__iter__") and not hasattr(texts, "__getitem__"):
-        raise RecipeError(f"{name} must be several texts, not {texts!r}.")
+        raise SettingError(f"{name} must be several texts, not {texts!r}.")

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, strategies as st
 from refusals import refused
 
-from vanilla_transformer.errors import CorpusError, RecipeError
+from vanilla_transformer.errors import CorpusError, SettingError
 from vanilla_transformer.evaluation import score
 from vanilla_transformer.evaluation.metrics import LANGUAGE_MODEL_METRICS, TextCost
 
@@ -59,7 +59,7 @@ def test_texts_that_cannot_be_scored_are_refused():
         score(["wer"], ["A"], [[]])
     with refused(CorpusError, "None"):
         score(["chrf"], ["A"], [["A", None]])
-    with refused(RecipeError, "metrics", "['chrf']"):
+    with refused(SettingError, "metrics", "['chrf']"):
         score("chrf", ["A"], [["A"]])
     with refused(CorpusError, "empty"):
         score(["per"], ["A"], [[""]])

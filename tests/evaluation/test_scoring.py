@@ -8,7 +8,7 @@ from small_models import CopyingModel
 
 from vanilla_transformer.data.corpus import read_corpus
 from vanilla_transformer.data.sources import PAIRS, one_corpus
-from vanilla_transformer.errors import CorpusError, RecipeError
+from vanilla_transformer.errors import CorpusError, SettingError
 from vanilla_transformer.evaluation import evaluate_translation, score
 from vanilla_transformer.evaluation.corpora import with_columns_of_model
 from vanilla_transformer.recipe.schema import Recipe
@@ -70,7 +70,7 @@ def test_split_references_are_joined_as_translations_are(model):
 
 
 def test_an_unknown_metric_is_refused_before_anything_is_decoded_and_an_empty_corpus(model, tokenizer, corpus):
-    with refused(RecipeError, "did you mean", "'sacrebleu'"):
+    with refused(SettingError, "did you mean", "'sacrebleu'"):
         evaluate_translation(Translator(model, tokenizer), corpus, ["sacrebluu"])
     assert not model.batches
     with refused(CorpusError, "empty"):

@@ -7,7 +7,7 @@ from hypothesis import given, strategies as st
 from refusals import refused
 
 from vanilla_transformer import RecurrentEncoderDecoderConfig, VanillaTransformerConfig
-from vanilla_transformer.errors import RecipeError
+from vanilla_transformer.errors import SettingError
 from vanilla_transformer.machine import has_bfloat16_products
 from vanilla_transformer.recipe.defaults import (
     CPU_HOURS,
@@ -201,7 +201,7 @@ def test_a_warm_up_that_is_given_has_the_papers_rate_and_is_warned_of_if_the_run
     assert (recipe.optimization.warmup_steps, recipe.optimization.learning_rate_scale) == (warmup, 1.0)
     assert any("Warning" in one and "--warmup-steps" in one for one in sentences) == warned
     assert chosen(3_000, LAPTOP, max_steps=300, learning_rate_scale=2.0)[0].optimization.learning_rate_scale == 2.0
-    with refused(RecipeError, "learning_rate", "must be 0<"):  # Nor is a factor of 0 taken for one not given.
+    with refused(SettingError, "learning_rate", "must be 0<"):  # Nor is a factor of 0 taken for one not given.
         chosen(3_000, LAPTOP, from_model="model", learning_rate_scale=0.0)
 
 

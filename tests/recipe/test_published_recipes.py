@@ -17,7 +17,7 @@ from vanilla_transformer import VanillaTransformerForConditionalGeneration
 from vanilla_transformer.cli.program import main
 from vanilla_transformer.cli.train import Train
 from vanilla_transformer.data.batching import StepPlan, share
-from vanilla_transformer.errors import RecipeError
+from vanilla_transformer.errors import SettingError
 from vanilla_transformer.evaluation import check_names
 from vanilla_transformer.inspection.sizes import count_parameters
 from vanilla_transformer.recipe.defaults import CorpusFacts, DeviceFacts, choose_vocab_size, resolve
@@ -84,7 +84,7 @@ def test_the_command_of_each_recipe_runs_on_its_text(name, monkeypatch):
 
 @pytest.mark.parametrize("name", sorted(name for name in shipped_recipes() if not load_recipe(name).data.train))
 def test_a_recipe_without_text_says_where_to_read_of_it(name):
-    with refused(RecipeError, "--train", f"{name}.yaml"):
+    with refused(SettingError, "--train", f"{name}.yaml"):
         Train.from_words([name]).run()
 
 

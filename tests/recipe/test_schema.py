@@ -10,7 +10,7 @@ from hypothesis import given, settings, strategies as st
 from refusals import refused
 
 from vanilla_transformer.cli.program import parse
-from vanilla_transformer.errors import RecipeError
+from vanilla_transformer.errors import SettingError
 from vanilla_transformer.recipe.reading import load_recipe
 from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.training.summary import TrainedRun
@@ -87,7 +87,7 @@ def test_python_gives_paths_runs_and_numbers_of_numpy(tmp_path):
     assert numbers.to_yaml() == Recipe.of(max_steps=3, dropout=0.5, adam_beta1=0.25).to_yaml()
     assert Recipe.of(tokenizer="there").with_options(tokenizer=None) == Recipe()
     for setting in ({"max_steps": np.float64(1.5)}, {"max_steps": True}, {"seed": 1 + 0j}):
-        with refused(RecipeError, *setting):
+        with refused(SettingError, *setting):
             Recipe.of(**setting)
 
 
@@ -95,7 +95,7 @@ def test_the_recipe_of_a_saved_model_may_have_settings_that_there_are_not(tmp_pa
     unknown = "unheard:\n  of: 1\nof: 2\nstart:\n  model: a\ntokenizer:\n  algorithm: presplit\nmodel:\n  unheard: 3\n"
     file = written(tmp_path, f"{unknown}optimization:\n  batch_tokens: 4096\nseed: 3\n")
     assert load_recipe(file, lenient=True) == Recipe.of(batch_tokens=4096, seed=3)
-    with refused(RecipeError, "unheard"):
+    with refused(SettingError, "unheard"):
         load_recipe(file)
 
 
@@ -124,10 +124,10 @@ def test_the_recipe_of_a_saved_model_may_have_settings_that_there_are_not(tmp_pa
     ],
 )
 def test_what_cannot_be_read_is_refused_with_its_file_and_setting(tmp_path, line, named):
-    with refused(RecipeError, "mine.yaml", *named.split()):
+    with refused(SettingError, "mine.yaml", *named.split()):
         load_recipe(written(tmp_path, line))
 
 
 def test_a_recipe_that_is_not_there_is_refused_with_the_nearest():
-    with refused(RecipeError, "'cmudikt'", "'cmudict'"):
+    with refused(SettingError, "'cmudikt'", "'cmudict'"):
         load_recipe("cmudikt")

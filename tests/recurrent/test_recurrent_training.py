@@ -13,7 +13,7 @@ from transformers import pipeline
 from vanilla_transformer import RecurrentEncoderDecoderForConditionalGeneration
 from vanilla_transformer.cli import main
 from vanilla_transformer.cost import training_flops
-from vanilla_transformer.errors import RecipeError
+from vanilla_transformer.errors import SettingError
 from vanilla_transformer.recipe.reading import load_recipe
 from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.tasks import task_for
@@ -120,6 +120,6 @@ def test_counted_operations_are_those_of_the_real_model(recipe, cell, attention)
     ],
 )
 def test_fields_that_do_not_belong_together_are_refused(recipe, tmp_path, changes, named):
-    with refused(RecipeError, *named.split()):
+    with refused(SettingError, *named.split()):
         train(recipe.with_options(output=str(tmp_path / "model"), **changes))
     assert not list(tmp_path.glob("model/*.safetensors"))

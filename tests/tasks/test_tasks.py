@@ -16,7 +16,7 @@ from vanilla_transformer.cli import main
 from vanilla_transformer.cost import training_flops
 from vanilla_transformer.data.batching import share
 from vanilla_transformer.data.preparation import PreparedCorpus
-from vanilla_transformer.errors import CorpusError, RecipeError
+from vanilla_transformer.errors import CorpusError, SettingError
 from vanilla_transformer.evaluation.corpora import sample_texts
 from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.tasks import RowRandom, Task, get_task, task_for, task_of_model
@@ -176,7 +176,7 @@ def test_settings_that_contradict_the_task_are_refused(recipes, kind, changes, n
     (tmp_path / "empty.txt").write_text("")
     if changes.get("task") == "translation":
         changes = {**changes, "metrics": None, "decoder_layers": None}
-    with refused((RecipeError, CorpusError), *named.split()):
+    with refused((SettingError, CorpusError), *named.split()):
         train(recipes[kind].with_options(output=str(tmp_path / "model"), **changes))
 
 

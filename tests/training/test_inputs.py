@@ -12,7 +12,7 @@ from tokenizers import Tokenizer, models, processors
 from transformers import PreTrainedTokenizerFast
 
 from vanilla_transformer import Translator
-from vanilla_transformer.errors import CorpusError, RecipeError, RunError
+from vanilla_transformer.errors import CorpusError, RunError, SettingError
 from vanilla_transformer.loading.models import load_model
 from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.tasks import get_task
@@ -148,7 +148,7 @@ def test_a_tokenizer_that_ends_no_sentence_as_the_model_does_is_refused(tmp_path
     )
     theirs = PreTrainedTokenizerFast(tokenizer_object=inner, pad_token="[PAD]", eos_token="[SEP]", bos_token="[CLS]")
     theirs.save_pretrained(tmp_path / "theirs")
-    with refused(RecipeError, "0, 1, 2", "0, 2, 3"):
+    with refused(SettingError, "0, 1, 2", "0, 2, 3"):
         gather(files[:2], tokenizer=str(tmp_path / "theirs"))
 
 
@@ -253,7 +253,7 @@ def test_an_empty_or_missing_corpus_among_several_is_named(tmp_path, files, gath
     ],
 )
 def test_a_recipe_that_names_its_corpora_wrongly_is_refused_at_once(fields, named):
-    with refused(RecipeError, *named.split()):
+    with refused(SettingError, *named.split()):
         Recipe.of(**fields)
 
 

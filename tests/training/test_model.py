@@ -19,7 +19,7 @@ from vanilla_transformer import (
     VanillaTransformerTokenizer,
 )
 from vanilla_transformer.cli import main
-from vanilla_transformer.errors import RecipeError, RunError
+from vanilla_transformer.errors import RunError, SettingError
 from vanilla_transformer.recipe.defaults import paper_learning_rate
 from vanilla_transformer.recipe.reading import load_recipe
 from vanilla_transformer.recipe.schema import Recipe
@@ -178,7 +178,7 @@ def test_fine_tuning_for_some_minutes_begins_in_epoch_0_and_its_directory_refuse
     ],
 )
 def test_options_that_contradict_the_starting_model_are_refused(further, asked, named):
-    with refused(RecipeError, *named.split()):
+    with refused(SettingError, *named.split()):
         recipe_of_start(further.with_options(**asked), TRANSLATION)
 
 
@@ -191,7 +191,7 @@ def test_a_classifier_takes_the_encoder_of_a_masked_language_model(tmp_path):
     tokenizer.save_pretrained(tmp_path)
     task = get_task("text-classification")
     mine = Recipe.of(task=task.name, from_model=str(tmp_path), labels=("bad", "good", "so-so"))
-    with refused(RecipeError, "1,024", "2,000"):
+    with refused(SettingError, "1,024", "2,000"):
         recipe_of_start(mine.with_options(max_length=2000), task)
     model, origin = build_model(recipe_of_start(mine, task), task)
     assert model.config.activation_function == "gelu" and model.config.num_labels == 3

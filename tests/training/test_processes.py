@@ -30,7 +30,7 @@ from small_tasks import labelled, lines, masked_lines, tagged  # noqa: F401
 from vanilla_transformer import Translator
 from vanilla_transformer.cli import main
 from vanilla_transformer.data.preparation import StoredCorpus
-from vanilla_transformer.errors import RecipeError
+from vanilla_transformer.errors import SettingError
 from vanilla_transformer.machine import usable_cores
 from vanilla_transformer.recipe.reading import load_recipe
 from vanilla_transformer.recipe.schema import Recipe, Run
@@ -419,14 +419,14 @@ def test_a_process_that_was_to_have_others_and_cannot_find_them_is_refused(monke
     if len(environment) < 2:
         processes.check_launch()
     else:
-        with refused(RecipeError, "--multi_gpu --num_processes"):
+        with refused(SettingError, "--multi_gpu --num_processes"):
             processes.check_launch()
 
 
 @pytest.mark.parametrize("name", ["RANK", "LOCAL_RANK"])
 def test_a_number_of_a_process_without_the_number_of_all_is_rejected(monkeypatch, name):
     monkeypatch.setenv(name, "1")
-    with refused(RecipeError, name, "WORLD_SIZE", "torchrun"):
+    with refused(SettingError, name, "WORLD_SIZE", "torchrun"):
         processes.check_launch()
 
 
@@ -468,7 +468,7 @@ def test_one_command_uses_all_accelerators_unless_a_launcher_starts_it(monkeypat
     monkeypatch.setattr(torch.accelerator, "device_count", lambda: 8)
     assert processes_for(two) == 2
     assert processes_for(Recipe.of(output="nowhere", max_steps=1)) == (8 if sys.platform == "linux" else 1)
-    with refused(RecipeError, "processes", 9, 8):
+    with refused(SettingError, "processes", 9, 8):
         processes_for(Recipe.of(output="nowhere", processes=9))
 
 

@@ -32,7 +32,7 @@ from vanilla_transformer.cli import main
 from vanilla_transformer.cost import training_flops
 from vanilla_transformer.data.corpus import read_corpus
 from vanilla_transformer.data.preparation import prepare_corpus
-from vanilla_transformer.errors import DivergenceError, ModelError, RecipeError, RunError
+from vanilla_transformer.errors import DivergenceError, ModelError, RunError, SettingError
 from vanilla_transformer.loading.models import load_model
 from vanilla_transformer.model import modeling_vanilla_transformer
 from vanilla_transformer.recipe.reading import load_recipe
@@ -187,7 +187,7 @@ def test_layers_compiled_once_for_each_kind_learn_what_others_do(recipe, tmp_pat
     for one, other in zip(figures(found), figures(expected), strict=True):
         assert one == pytest.approx(other, rel=1e-4)
     assert load_file(found / "model.safetensors").keys() == load_file(expected / "model.safetensors").keys()
-    with refused(RecipeError, "compile", "Transformers only"):
+    with refused(SettingError, "compile", "Transformers only"):
         TASK.config(Recipe.of(architecture="recurrent", compile=True))
 
 

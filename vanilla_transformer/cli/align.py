@@ -10,7 +10,7 @@ from tyro.conf import Positional, arg
 
 from vanilla_transformer.cli.arguments import Flag, Model, OptionalPath
 from vanilla_transformer.cli.files import check_output, read_input, write_whole
-from vanilla_transformer.errors import RecipeError
+from vanilla_transformer.errors import SettingError
 
 # The number of pairs on which heads are chosen, and of pairs that are aligned together.
 _ENOUGH, _TOGETHER = 100, 1000
@@ -40,11 +40,11 @@ class Align:
     def run(self) -> None:
         """Writes the alignments, or chooses heads and prints them."""
         if self.choose_heads and (self.output is not None or not Path(self.model).is_dir()):
-            raise RecipeError("--choose-heads writes to the directory of a model on this machine, without --output.")
+            raise SettingError("--choose-heads writes to the directory of a model on this machine, without --output.")
         check_output(self.output, [self.source, self.target], [self.model])
         sources, targets = list(read_input(self.source)), list(read_input(self.target))
         if len(sources) != len(targets):
-            raise RecipeError(
+            raise SettingError(
                 f"{self.source} has {len(sources):,} lines and {self.target} has {len(targets):,}: they must match."
             )
         from vanilla_transformer.inspection import alignments, choose_alignment_heads, save_alignment_heads

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 from tyro.conf import FlagCreatePairsOff, Positional, arg
 
-from vanilla_transformer.errors import RecipeError
+from vanilla_transformer.errors import SettingError
 from vanilla_transformer.options import OptionalBeams, OptionalCount, OptionalLength, OptionalPenalty, OptionalText
 
 if TYPE_CHECKING:
@@ -116,7 +116,7 @@ class DecodingOptions(BatchedComputing):
         translator = Translator(models, device=self.device, **self.settings(nbest))
         min_beams = max(nbest or 1, 2)  # Greedy search has one translation.
         if (self.mbr or nbest is not None) and translator.num_beams < min_beams:
-            raise RecipeError(f"{'--mbr' if self.mbr else f'--nbest {nbest}'} needs --num-beams {min_beams} or more.")
+            raise SettingError(f"{'--mbr' if self.mbr else f'--nbest {nbest}'} needs --num-beams {min_beams} or more.")
         return translator
 
     def scored_settings(self, precision: str) -> dict[str, object]:

@@ -9,7 +9,7 @@ from tyro.conf import Positional, arg
 from vanilla_transformer.atomic_files import atomic_write_text
 from vanilla_transformer.cli.arguments import Model
 from vanilla_transformer.cli.files import check_output
-from vanilla_transformer.errors import RecipeError
+from vanilla_transformer.errors import SettingError
 from vanilla_transformer.options import OptionalText
 
 
@@ -36,7 +36,7 @@ class Attend:
     def run(self) -> None:
         """Writes the page, and prints its path."""
         if self.output.exists():
-            raise RecipeError(f"{self.output} exists: delete it, or name another file with --output.")
+            raise SettingError(f"{self.output} exists: delete it, or name another file with --output.")
         check_output(self.output)
         from vanilla_transformer.inspection import attention, attention_page
         from vanilla_transformer.loading.models import load_model

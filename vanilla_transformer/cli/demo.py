@@ -7,7 +7,7 @@ from typing import Annotated
 from tyro.conf import Positional, arg
 
 from vanilla_transformer.cli.arguments import Computing
-from vanilla_transformer.errors import RecipeError
+from vanilla_transformer.errors import SettingError
 from vanilla_transformer.options import number
 
 
@@ -28,7 +28,7 @@ class Demo:
     def run(self) -> None:
         """Serves the page until Ctrl-C."""
         if not self.models:
-            raise RecipeError("Name a model: `demo MODEL`.")
+            raise SettingError("Name a model: `demo MODEL`.")
         import gradio  # noqa: F401  Says that it is missing before models are loaded.
 
         from vanilla_transformer.demo import build_page, open_page

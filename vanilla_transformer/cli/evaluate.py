@@ -11,7 +11,7 @@ from tyro.conf import Positional, arg
 from vanilla_transformer.cli.arguments import DecodingOptions, Flag, Model, OptionalPath
 from vanilla_transformer.cli.files import check_output, write_whole
 from vanilla_transformer.data.sources import PAIRS, one_corpus, split_off
-from vanilla_transformer.errors import RecipeError
+from vanilla_transformer.errors import SettingError
 from vanilla_transformer.model_directory import RECIPE
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ class Evaluate:
         if scores_translations(task):
             return None
         if self.decoding.mbr or self.models or self.decoding.precision == "int8":
-            raise RecipeError(
+            raise SettingError(
                 "--mbr and ensembles are for models that translate by the task translation, as is --precision int8: "
                 f"{self.model} is for {task.name}."
             )
@@ -101,7 +101,7 @@ class Evaluate:
     def _check_card(self) -> None:
         """Raises an error if scores could not be added to the model card, before they are computed."""
         if self.models or self.decoding.mbr or not Path(self.model).is_dir():
-            raise RecipeError("--card is for the directory of a single model and its own search, without --mbr.")
+            raise SettingError("--card is for the directory of a single model and its own search, without --mbr.")
         from vanilla_transformer.training.model_card import check_card
 
         check_card(Path(self.model))

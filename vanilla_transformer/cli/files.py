@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, TextIO, TypeVar
 
 from vanilla_transformer.atomic_files import PARTIAL, atomic_replace
 from vanilla_transformer.data.text_lines import DAMAGE, open_bytes, suffix_of
-from vanilla_transformer.errors import RecipeError
+from vanilla_transformer.errors import SettingError
 from vanilla_transformer.progress import is_terminal, progress_bar, show
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ def check_output(output: Path | None, inputs: Iterable[Path | None] = (), models
     target = _regular_file(output, sys.stdout)
     read = [*inputs, *(file for model in models for file in Path(model).glob("*"))]
     if target is not None and target in [_regular_file(path, sys.stdin) for path in read]:
-        raise RecipeError(f"{output or 'Standard output'} cannot be both input and output.")
+        raise SettingError(f"{output or 'Standard output'} cannot be both input and output.")
     if output is not None and (_is_file(output) or output.is_dir()):
         existed = output.exists() or output.is_symlink()
         output.open("ab").close()
@@ -81,18 +81,18 @@ def check_files(input: Path | None, output: Path | None, models: Sequence[str], 
         input.open("rb").close()
     check_output(output, [input], models)
     if resume and not (output and _is_file(output) and not suffix_of(output) and _regular_file(input, sys.stdin)):
-        raise RecipeError("--resume continues from an input file to an --output file that is not compressed.")
+        raise SettingError("--resume continues from an input file to an --output file that is not compressed.")
 
 
 def check_new_directory(output: Path) -> None:
-    """Raises RecipeError if the directory cannot be written, or holds more than a killed process left there."""
+    """Raises SettingError if the directory cannot be written, or holds more than a killed process left there."""
     if re.match(r"~|\w\w+:/", str(output)):  # A home folder that no shell has put in, or an address.
-        raise RecipeError(f"{output} is not a path of this machine: write it in full.")
+        raise SettingError(f"{output} is not a path of this machine: write it in full.")
     if output.is_file() or (output.is_dir() and not all(file.name.startswith(PARTIAL) for file in output.iterdir())):
-        raise RecipeError(f"{output} is not empty: name another directory.")
+        raise SettingError(f"{output} is not empty: name another directory.")
     there = next(path for path in (output.absolute(), *output.absolute().parents) if path.exists())
     if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
-        raise RecipeError(f"{output} cannot be written: {there} is a file or read-only.")
+        raise SettingError(f"{output} cannot be written: {there} is a file or read-only.")
 
 
 @contextmanager
@@ -183,7 +183,7 @@ def _unanswered(chunks: Iterator[list[str]], output: Path, answer_lines: int) ->
                 return number, chain([chunk], chunks)
             number += len(chunk)
         if file.read(1):
-            raise RecipeError(f"{output} has more lines than the input gives: it was made from another one.")
+            raise SettingError(f"{output} has more lines than the input gives: it was made from another one.")
     return number, iter(())
 
 

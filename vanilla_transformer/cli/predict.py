@@ -9,7 +9,7 @@ from tyro.conf import Positional, arg
 
 from vanilla_transformer.cli.arguments import BatchedComputing, Flag, Model, OptionalPath, Resume
 from vanilla_transformer.cli.files import answer_lines, check_files
-from vanilla_transformer.errors import RecipeError
+from vanilla_transformer.errors import SettingError
 from vanilla_transformer.options import OptionalText
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ class Predict:
         task = task_of_model(self.model)
         table = self._table(task.form)
         if table is None and (self.text_column or self.text_pair_column):
-            raise RecipeError("--text-column and --text-pair-column are for tables: lines of text have no columns.")
+            raise SettingError("--text-column and --text-pair-column are for tables: lines of text have no columns.")
         model, tokenizer = self.computing.load(self.model)
         predictor = task.predictor(model, tokenizer, batch_tokens=self.computing.batch_tokens)
         read = predictor.read if table is None else json.loads

@@ -33,7 +33,7 @@ from vanilla_transformer.cli.push import Push
 from vanilla_transformer.cli.tokenizer import Tokenizer
 from vanilla_transformer.cli.train import Train
 from vanilla_transformer.cli.translate import Translate
-from vanilla_transformer.errors import RecipeError
+from vanilla_transformer.errors import SettingError
 from vanilla_transformer.machine import SPINS, TRAINING_SPINS, prepare_threads
 from vanilla_transformer.progress import is_terminal
 
@@ -81,7 +81,7 @@ def main(words: list[str]) -> int:
             if "--debug" in words:
                 traceback.print_exc()
             print(f"{PROGRAM}: error: {error_message(error)}", file=sys.stderr)
-        return 2 if isinstance(error, RecipeError) else 1
+        return 2 if isinstance(error, SettingError) else 1
     finally:
         _discard_output()
 
@@ -113,7 +113,7 @@ def _run(words: list[str]) -> None:
         return
     command = parse(words)
     if not isinstance(command, Train) and int(os.environ.get("WORLD_SIZE", "1")) > 1:
-        raise RecipeError(
+        raise SettingError(
             "Only `train` shares its work among the processes of a launcher such as torchrun: start this command by "
             "itself, or for several devices once for each, with a part of the text and --device."
         )
@@ -144,7 +144,7 @@ def parse(words: list[str]) -> Any:
         commands, args=words, prog=PROGRAM, description=f"{DESCRIPTION}\n\n{ADVICE}", config=(OmitArgPrefixes,)
     )
     if train is not None and parsed.name != train.name:
-        raise RecipeError(f"The recipe must come before all options: `train {parsed.name} --option value ...`.")
+        raise SettingError(f"The recipe must come before all options: `train {parsed.name} --option value ...`.")
     return parsed
 
 

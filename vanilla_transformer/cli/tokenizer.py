@@ -11,7 +11,7 @@ from tyro.conf import Positional, arg
 from vanilla_transformer.atomic_files import atomic_directory
 from vanilla_transformer.cli.arguments import Flag
 from vanilla_transformer.cli.files import check_new_directory, read_input
-from vanilla_transformer.errors import RecipeError
+from vanilla_transformer.errors import SettingError
 from vanilla_transformer.options import OptionalCount
 
 
@@ -36,7 +36,7 @@ class Tokenizer:
         from vanilla_transformer.tokenizer import lowercased, train_tokenizer
 
         if not self.files:
-            raise RecipeError("Give at least one file to train on.")
+            raise SettingError("Give at least one file to train on.")
         check_new_directory(self.output)
         lines = chain.from_iterable(map(read_input, self.files))
         texts = map(lowercased, lines) if self.lowercase else lines

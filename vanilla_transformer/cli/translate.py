@@ -11,7 +11,7 @@ from tyro.conf import Positional, arg
 
 from vanilla_transformer.cli.arguments import DecodingOptions, Flag, Model, OptionalPath, Resume
 from vanilla_transformer.cli.files import answer_lines, check_files
-from vanilla_transformer.errors import RecipeError
+from vanilla_transformer.errors import SettingError
 from vanilla_transformer.options import OptionalCount
 
 if TYPE_CHECKING:
@@ -46,12 +46,12 @@ class Translate:
     def run(self) -> None:
         """Translates from the input to the output, and warns of each line that was too long."""
         if len(self.files) > 1:
-            raise RecipeError(
+            raise SettingError(
                 f"{self.files[0]} is not a model directory, and translate reads one file: give others to calls of "
                 "their own, or join them before."
             )
         if self.alignment and (self.decoding.mbr or len(self.models) > 1):
-            raise RecipeError("--alignment reads the attention of one model, without --mbr.")
+            raise SettingError("--alignment reads the attention of one model, without --mbr.")
         input = Path(self.files[0]) if self.files not in ((), ("-",)) else None
         check_files(input, self.output, self.models, resume=self.resume)
         work, chunk_lines = self.translating()

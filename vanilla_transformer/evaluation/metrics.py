@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from vanilla_transformer import __version__
 from vanilla_transformer.data.text_lines import words_of
-from vanilla_transformer.errors import CorpusError, RecipeError, check_texts, did_you_mean
+from vanilla_transformer.errors import CorpusError, SettingError, check_texts, did_you_mean
 from vanilla_transformer.evaluation.moses_tokenization import MosesTokenization
 
 References = Sequence[Sequence[str]]
@@ -224,12 +224,12 @@ def metrics_for(language: str | None) -> Mapping[str, Metric]:
 
 
 def check_names(names: Iterable[str], metrics: Mapping[str, Metric] = METRICS) -> None:
-    """Raises RecipeError for an unknown metric, by default one of text, before hours of decoding."""
+    """Raises SettingError for an unknown metric, by default one of text, before hours of decoding."""
     check_texts("metrics", names)
     for name in names:
         if name not in metrics:
             hint = did_you_mean(name, metrics) or "."
-            raise RecipeError(f"There is no metric {name!r}{hint} There are {', '.join(metrics)}.")
+            raise SettingError(f"There is no metric {name!r}{hint} There are {', '.join(metrics)}.")
 
 
 def score(

@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
-from vanilla_transformer.errors import ModelError, RecipeError, check_number
+from vanilla_transformer.errors import ModelError, SettingError, check_number
 
 # A configuration or settings, as in `config.json` and `generation_config.json`, or as arguments of `generate`.
 Json = Mapping[str, Any]
@@ -100,7 +100,7 @@ def limit_of_new_tokens(settings: Json) -> int | None:
 
 
 def check_search(**settings: object) -> None:
-    """Raises RecipeError if a setting of a search has an invalid value; None and other settings are ignored."""
+    """Raises SettingError if a setting of a search has an invalid value; None and other settings are ignored."""
     check_number("num_beams", settings.get("num_beams"), 1, MAX_BEAMS)
     check_number("num_return_sequences", settings.get("num_return_sequences"), 1)
     penalty = settings.get("length_penalty")
@@ -113,11 +113,11 @@ def check_search(**settings: object) -> None:
     values |= {"early_stopping": (True, False, "never"), "length_penalty_type": tuple(DEFAULTS)}
     for name, allowed in values.items():
         if settings.get(name) not in (None, *allowed):
-            raise RecipeError(f"{name} must be {' or '.join(map(repr, allowed))}, not {settings[name]!r}.")
+            raise SettingError(f"{name} must be {' or '.join(map(repr, allowed))}, not {settings[name]!r}.")
 
 
 def check_tokens(settings: Json, vocabulary: int) -> None:
-    """Raises RecipeError if a setting has a token that is not in a vocabulary of this size; None is ignored."""
+    """Raises SettingError if a setting has a token that is not in a vocabulary of this size; None is ignored."""
 
     def are_tokens(value: Any) -> bool:
         return isinstance(value, list | tuple) and all(type(one) is int and 0 <= one < vocabulary for one in value)
@@ -133,7 +133,7 @@ def check_tokens(settings: Json, vocabulary: int) -> None:
             kind = "a list of lists of the ids of tokens"
         else:
             continue
-        raise RecipeError(f"{name} must be {kind} below {vocabulary:,}, not {value!r}.")
+        raise SettingError(f"{name} must be {kind} below {vocabulary:,}, not {value!r}.")
 
 
 @dataclass(frozen=True)
@@ -167,7 +167,7 @@ class Settings:
 
         Raises:
             ModelError: The ONNX graph does not support a setting.
-            RecipeError: A setting has an invalid value.
+            SettingError: A setting has an invalid value.
         """
         call = {name: value for name, value in (call or {}).items() if value is not None}
         for name in call.keys() - _FOLLOWED - _NEUTRAL.keys() - WITHOUT_EFFECT:

@@ -19,7 +19,7 @@ from transformers import (
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from transformers.utils import logging as transformers_logging
 
-from vanilla_transformer.errors import ModelError, RecipeError
+from vanilla_transformer.errors import ModelError, SettingError
 from vanilla_transformer.graph.settings import LENGTH_LIMITS, check_search
 from vanilla_transformer.graph.transformer import SCALES
 from vanilla_transformer.loading.files import directory_of, readable
@@ -54,7 +54,7 @@ def load_model(
         torch.zeros(1, device=device).item()
     except (RuntimeError, AssertionError) as error:
         reason = str(error).partition("\n")[0]
-        raise RecipeError(f"--device {device} cannot be used here: {reason}") from error
+        raise SettingError(f"--device {device} cannot be used here: {reason}") from error
     model = load_weights_and_config(path, dtype or torch.float32, translates=translates)
     tokenizer = load_tokenizer(path)
     if is_known(model.config) and model.config.is_encoder_decoder:
@@ -89,7 +89,7 @@ def _search_problem(settings: GenerationConfig, vocabulary: int, tokens: int) ->
         return "its generation_config.json limits the length by no whole number, such as max_length_beyond_source"
     try:
         check_search(num_beams=settings.num_beams, length_penalty=settings.length_penalty)
-    except RecipeError as error:
+    except SettingError as error:
         return f"in its generation_config.json {str(error).rstrip('.')}"
     return None
 

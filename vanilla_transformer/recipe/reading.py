@@ -7,7 +7,7 @@ from pathlib import Path
 
 import yaml
 
-from vanilla_transformer.errors import RecipeError, did_you_mean
+from vanilla_transformer.errors import SettingError, did_you_mean
 from vanilla_transformer.recipe.schema import Recipe, places
 
 
@@ -21,15 +21,15 @@ def load_recipe(name_or_path: str | Path, *, lenient: bool = False) -> Recipe:
     file = shipped.get(str(name_or_path), Path(name_or_path).expanduser())
     if not file.is_file():
         hint = did_you_mean(str(name_or_path), shipped) or "."
-        raise RecipeError(
+        raise SettingError(
             f"There is no recipe and no file {str(name_or_path)!r}{hint} "
             f"Recipes that come with the package: {', '.join(sorted(shipped))}."
         )
     try:
         settings = _settings(_read_yaml(file))
         return Recipe.of(**{name: settings[name] for name in settings if name in places() or not lenient})
-    except RecipeError as error:
-        raise RecipeError(f"{file}: {error}") from None
+    except SettingError as error:
+        raise SettingError(f"{file}: {error}") from None
 
 
 def named_recipe(name_or_path: str | Path, options: Mapping[str, object]) -> Recipe:
@@ -42,7 +42,7 @@ def named_recipe(name_or_path: str | Path, options: Mapping[str, object]) -> Rec
     recipe = named.with_options(**options)
     shipped = shipped_recipes().get(str(name_or_path))
     if shipped is not None and not recipe.data.train:
-        raise RecipeError(
+        raise SettingError(
             f"The recipe {name_or_path} comes without data: give it with --train; the comment at the top of {shipped} "
             "says where to get it."
         )
@@ -72,7 +72,7 @@ def _settings(values: Mapping[str, object]) -> dict[str, object]:
             inner = value if isinstance(value, dict) else {}
         for setting, one in inner.items():
             if setting in settings and setting in places():
-                raise RecipeError(f"{setting} is given twice, in its block and outside.")
+                raise SettingError(f"{setting} is given twice, in its block and outside.")
             settings[str(setting)] = one
     return settings
 
@@ -100,7 +100,7 @@ def _read_yaml(file: Path) -> dict[str, object]:
     try:
         values = yaml.load(file.read_text(encoding="utf-8"), _RecipeLoader)
     except (yaml.YAMLError, ValueError, RecursionError, TypeError) as error:
-        raise RecipeError(f"{file} is not valid YAML: {' '.join(str(error).split())}.") from None
+        raise SettingError(f"{file} is not valid YAML: {' '.join(str(error).split())}.") from None
     if not isinstance(values, dict) or not all(isinstance(name, str) for name in values):
-        raise RecipeError(f"{file} must hold lines of the form `setting: value`.")
+        raise SettingError(f"{file} must hold lines of the form `setting: value`.")
     return values

@@ -17,7 +17,7 @@ from tyro.constructors import (
 )
 
 from vanilla_transformer.data.sources import COLUMN_SETTINGS, Corpora, CorpusSpec, one_corpus, parse_corpora, to_words
-from vanilla_transformer.errors import RecipeError, did_you_mean
+from vanilla_transformer.errors import SettingError, did_you_mean
 from vanilla_transformer.graph.settings import MAX_LENGTH_PENALTY
 from vanilla_transformer.options import (
     HINT,
@@ -81,8 +81,8 @@ def _converted(name: str, value: object, hint: object) -> Any:
             try:
                 return spec.instance_from_str(given)
             except ValueError as error:
-                raise RecipeError(f"{name}: {error}.") from None
-    raise RecipeError(f"{name} must be {spec.metavar}, not {value!r}.")
+                raise SettingError(f"{name}: {error}.") from None
+    raise SettingError(f"{name} must be {spec.metavar}, not {value!r}.")
 
 
 @dataclass(frozen=True)
@@ -341,7 +341,7 @@ class Recipe:
         """Returns a recipe with these settings.
 
         Raises:
-            RecipeError: There is no such setting, or it cannot have that value.
+            SettingError: There is no such setting, or it cannot have that value.
         """
         return cls().with_options(**settings)
 
@@ -349,13 +349,13 @@ class Recipe:
         """Returns the recipe overridden by these settings.
 
         Raises:
-            RecipeError: There is no such setting, or it cannot have that value.
+            SettingError: There is no such setting, or it cannot have that value.
         """
         changes: dict[str, dict[str, Any]] = {}
         for name, value in settings.items():
             if name not in places():
                 hint = did_you_mean(name, places()) or "."
-                raise RecipeError(f"{name!r} is not a setting of a recipe{hint}")
+                raise SettingError(f"{name!r} is not a setting of a recipe{hint}")
             changes.setdefault(places()[name], {})[name] = value
         blocks: dict[str, Any] = {
             block: dataclasses.replace(getattr(self, block), **changed) for block, changed in changes.items()

@@ -10,7 +10,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from vanilla_transformer.data.encoding import RowEncoder, Texts
 from vanilla_transformer.data.sources import Row, row_place
-from vanilla_transformer.errors import CorpusError, RecipeError, did_you_mean
+from vanilla_transformer.errors import CorpusError, SettingError, did_you_mean
 from vanilla_transformer.evaluation.metrics import score
 from vanilla_transformer.evaluation.scoring import ALONE, EvaluationResult, Processes, in_chunks
 from vanilla_transformer.model.configuration_vanilla_transformer import (
@@ -84,7 +84,7 @@ class EncoderTask(Task):
         if not len(corpus):
             raise CorpusError("The corpus to evaluate on is empty.")
         for name in settings:
-            raise RecipeError(f"{name} is not for models of {self.name}: leave it out.")
+            raise SettingError(f"{name} is not for models of {self.name}: leave it out.")
         predictor = self.predictor_class(model, tokenizer, batch_tokens)
         references = self.references(corpus, predictor)
         start = time.perf_counter()
@@ -177,7 +177,7 @@ class LabelTask(EncoderTask):
         if labels is None:
             return {}
         if not 2 <= len(set(labels)) == len(labels):
-            raise RecipeError(f"labels must be two or more different ones, not {' '.join(labels) or 'none'}.")
+            raise SettingError(f"labels must be two or more different ones, not {' '.join(labels) or 'none'}.")
         names = dict(enumerate(labels))
         return {"id2label": names, "label2id": {label: number for number, label in names.items()}}
 

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from vanilla_transformer.data.sources import CorpusSpec, Word, one_corpus
-from vanilla_transformer.errors import RecipeError
+from vanilla_transformer.errors import SettingError
 from vanilla_transformer.evaluation import EvaluationResult
 from vanilla_transformer.evaluation.corpora import choose_metrics, count_empty_rows, with_columns_of_model
 from vanilla_transformer.loading.models import load_model
@@ -41,7 +41,7 @@ def evaluate(
     from vanilla_transformer.data.corpus import read_corpus
 
     if not isinstance(model, str | os.PathLike):
-        raise RecipeError(f"evaluate scores a saved model by its directory or Hub id, not a {type(model).__name__}.")
+        raise SettingError(f"evaluate scores a saved model by its directory or Hub id, not a {type(model).__name__}.")
     path = os.path.expanduser(model)
     task = task_of_model(path)
     names = choose_metrics(path, task.metrics, metrics)

@@ -13,7 +13,7 @@ from transformers.pipelines import PIPELINE_REGISTRY
 from vanilla_transformer.data.batching import Indices, Lengths, TokenIds, pad
 from vanilla_transformer.data.encoding import RowEncoder, Rows
 from vanilla_transformer.data.sources import Row, TextForm
-from vanilla_transformer.errors import ModelError, RecipeError, check_number
+from vanilla_transformer.errors import ModelError, SettingError, check_number
 from vanilla_transformer.evaluation import ALONE, EvaluationResult, Metric, Processes
 from vanilla_transformer.recipe.defaults import SIZES_FOR_LABELS, SizePreset
 from vanilla_transformer.recipe.schema import Recipe
@@ -184,7 +184,7 @@ class Task(ABC):
         """Returns the sizes of the recipe's model: its preset, overridden by the recipe's own fields.
 
         Raises:
-            RecipeError: A setting is not for this task, or the sizes fit no model.
+            SettingError: A setting is not for this task, or the sizes fit no model.
         """
 
     @abstractmethod
@@ -245,4 +245,4 @@ class Task(ABC):
 def refuse_options(recipe: Recipe, task: str, *names: str) -> None:
     """Refuses options of these names, or in blocks of these names, that are not for a task."""
     for option in recipe.used(*names):
-        raise RecipeError(f"{option} is not for {task}: leave it out.")
+        raise SettingError(f"{option} is not for {task}: leave it out.")

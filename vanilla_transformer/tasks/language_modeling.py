@@ -12,7 +12,7 @@ from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerB
 from vanilla_transformer.data.batching import LABEL_PADDING, Lengths, TokenIds, pad
 from vanilla_transformer.data.encoding import RowEncoder, Rows, Texts, token_ids
 from vanilla_transformer.data.sources import PACKED_TEXT, TEXTS_IN_BLOCKS, Row
-from vanilla_transformer.errors import RecipeError
+from vanilla_transformer.errors import SettingError
 from vanilla_transformer.evaluation.metrics import LANGUAGE_MODEL_METRICS, TextCost
 from vanilla_transformer.model.configuration_vanilla_transformer import VanillaTransformerDecoderConfig
 from vanilla_transformer.model.modeling_vanilla_transformer_decoder import VanillaTransformerDecoderForCausalLM
@@ -118,7 +118,7 @@ class ModelingOfTexts(EncoderTask):
     def head(self, recipe: Recipe) -> dict[str, object]:
         """Returns the length of its blocks as the limit of positions."""
         if recipe.data.max_length < self.min_length:
-            raise RecipeError(f"max_length must be {self.min_length} or more for {self.name}.")
+            raise SettingError(f"max_length must be {self.min_length} or more for {self.name}.")
         return {"max_position_embeddings": recipe.data.max_length}
 
     def references(self, corpus: "Dataset", predictor: Predictor) -> list[str]:

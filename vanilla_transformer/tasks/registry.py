@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from vanilla_transformer.errors import ModelError, RecipeError, did_you_mean
+from vanilla_transformer.errors import ModelError, SettingError, did_you_mean
 from vanilla_transformer.loading.models import saved_config
 from vanilla_transformer.model_directory import RECIPE
 from vanilla_transformer.recipe.reading import load_recipe
@@ -36,7 +36,7 @@ def get_task(name: str) -> Task:
     """Returns the task of that name."""
     if name not in _TASKS:
         hint = did_you_mean(name, _TASKS) or "."
-        raise RecipeError(f"There is no task {name!r}{hint} There are {', '.join(sorted(_TASKS))}.")
+        raise SettingError(f"There is no task {name!r}{hint} There are {', '.join(sorted(_TASKS))}.")
     return _TASKS[name]
 
 

@@ -8,7 +8,7 @@ from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerB
 from vanilla_transformer.data.batching import LABEL_PADDING, Lengths, pad
 from vanilla_transformer.data.encoding import RowEncoder, Rows, Texts, token_ids
 from vanilla_transformer.data.sources import PAIRS
-from vanilla_transformer.errors import RecipeError
+from vanilla_transformer.errors import SettingError
 from vanilla_transformer.evaluation import METRICS, check_names
 from vanilla_transformer.evaluation.scoring import ALONE, EvaluationResult, Processes, evaluate_translation
 from vanilla_transformer.model.configuration_vanilla_transformer import VanillaTransformerConfig
@@ -48,7 +48,7 @@ class Translation(Task):
         if recipe.model.architecture == "recurrent":
             return _recurrent_config(recipe)
         for option in recipe.used("recurrent"):
-            raise RecipeError(f"{option} is for recurrent models: leave it out, or add architecture: recurrent.")
+            raise SettingError(f"{option} is for recurrent models: leave it out, or add architecture: recurrent.")
         given = {name: recipe[name] for name in MODEL_FIELDS if recipe[name] is not None}
         config = self.config_class.from_preset(recipe.model.preset or "base", **given)
         # Only learned positions have a limit: it must cover the longest source and the tokens that may follow.
@@ -100,15 +100,15 @@ def _recurrent_config(recipe: Recipe) -> PreTrainedConfig:
 
     fields = [name for name in MODEL_FIELDS if hasattr(RecurrentEncoderDecoderConfig(), name)]
     for option in recipe.used(*({*MODEL_FIELDS} - {*fields}), "compile"):
-        raise RecipeError(f"{option} is for Transformers only: leave it out, or leave out architecture: recurrent.")
+        raise SettingError(f"{option} is for Transformers only: leave it out, or leave out architecture: recurrent.")
     preset = recipe.model.preset or "base"
     if preset not in RECURRENT_SIZES:
-        raise RecipeError(f"Recurrent models have no preset {preset!r}: there are {', '.join(RECURRENT_SIZES)}.")
+        raise SettingError(f"Recurrent models have no preset {preset!r}: there are {', '.join(RECURRENT_SIZES)}.")
     width, layers = RECURRENT_SIZES[preset]
     given = {name: recipe[name] for name in (*fields, "cell", "attention", "attention_window")}
     numbers = {given.pop("encoder_layers"), given.pop("decoder_layers")} - {None} or {layers}
     if len(numbers) > 1:
-        raise RecipeError(
+        raise SettingError(
             "Each decoder layer starts from the last state of its encoder layer: encoder_layers and decoder_layers "
             f"must be equal, not {recipe.model.encoder_layers} and {recipe.model.decoder_layers}."
         )

@@ -16,7 +16,7 @@ from vanilla_transformer.data.corpus import corpus_languages, corpus_sides, read
 from vanilla_transformer.data.encoding import Rows
 from vanilla_transformer.data.preparation import MixedCorpus, PreparedCorpus, StoredCorpus, prepare_corpus
 from vanilla_transformer.data.sources import TextForm, refuse_pipes, table_suffix
-from vanilla_transformer.errors import CorpusError, RecipeError, RunError
+from vanilla_transformer.errors import CorpusError, RunError, SettingError
 from vanilla_transformer.loading.tokenizers import load_own_tokenizer
 from vanilla_transformer.model_directory import RECIPE
 from vanilla_transformer.recipe.schema import Recipe
@@ -57,7 +57,7 @@ def gather_inputs(recipe: Recipe, run: RunDirectory, report: Callable[[str], Non
     """Reads the corpora, learns or loads the tokenizer and prepares the tokens."""
     task = task_for(recipe)
     if not recipe.data.train:
-        raise RecipeError(f"There is no training data: give the {task.form.unit} as --train.")
+        raise SettingError(f"There is no training data: give the {task.form.unit} as --train.")
     cache, corpora = run.prepared / "text", {name: recipe.data.corpora(name) for name in ("train", "dev", "test")}
     refuse_pipes([corpus for several in corpora.values() for corpus in several])
     texts = {

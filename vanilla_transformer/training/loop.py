@@ -16,7 +16,7 @@ from tqdm import tqdm
 
 from vanilla_transformer.data.batching import share
 from vanilla_transformer.data.preparation import PreparedCorpus
-from vanilla_transformer.errors import DivergenceError, RecipeError, RunError
+from vanilla_transformer.errors import DivergenceError, RunError, SettingError
 from vanilla_transformer.loading.models import move
 from vanilla_transformer.machine import keep_freed_memory, torch_as_usual
 from vanilla_transformer.progress import is_terminal, show
@@ -87,7 +87,7 @@ def train(recipe: Recipe | str | Path | None = None, **settings: object) -> Trai
     else:
         recipe = named_recipe(recipe, settings)
     if (recipe.run.processes or 1) > 1 and not is_launched():
-        raise RecipeError(
+        raise SettingError(
             f"processes is {recipe.run.processes}, but a call from Python trains in one process: leave it "
             "out, or use the command `train`."
         )

@@ -12,7 +12,7 @@ from torch.optim.lr_scheduler import LambdaLR
 from transformers import GenerationConfig, PreTrainedConfig, PreTrainedModel
 
 from vanilla_transformer.atomic_files import atomic_write_text
-from vanilla_transformer.errors import RecipeError
+from vanilla_transformer.errors import SettingError
 from vanilla_transformer.loading.marian import MARIAN
 from vanilla_transformer.loading.models import load_config, load_reported, load_weights_and_config, saved_config
 from vanilla_transformer.model.configuration_vanilla_transformer import VanillaTransformerBaseConfig
@@ -34,18 +34,18 @@ def recipe_of_start(recipe: Recipe, task: Task) -> Recipe:
         return recipe
     path = recipe.start.from_model
     for option in recipe.used("tokenizer_algorithm", "tokenizer_sides", "tokenizer_lowercase", "architecture"):
-        raise RecipeError(f"{option} is for a model that is trained from scratch: leave it out, or leave out --from.")
+        raise SettingError(f"{option} is for a model that is trained from scratch: leave it out, or leave out --from.")
     if recipe.tokenizer.tokenizer not in (None, path):
-        raise RecipeError(f"The weights of {path} need its own tokenizer: leave --tokenizer out.")
+        raise SettingError(f"The weights of {path} need its own tokenizer: leave --tokenizer out.")
     config, wanted = load_config(path), task.config(Recipe.of(task=task.name))
     if not isinstance(config, VanillaTransformerBaseConfig) or type(wanted) is not type(config):
-        raise RecipeError(
+        raise SettingError(
             f"{path} is a {config.model_type}, but {task.name} trains a {wanted.model_type}: start from another model."
         )
     sizes = {name: getattr(config, name) for name in _SIZES if hasattr(config, name)}
     for name in recipe.used(*sizes):
         if recipe[name] != (value := sizes[name]):
-            raise RecipeError(
+            raise SettingError(
                 f"{name} is {recipe[name]} in the recipe and {value} in {path}: leave it out, or give "
                 f"--{name.replace('_', '-')} {value} beside a recipe that has it."
             )
@@ -53,9 +53,9 @@ def recipe_of_start(recipe: Recipe, task: Task) -> Recipe:
     its_preset = _preset_of(config)
     preset = recipe.model.preset or its_preset
     if its_preset not in (None, preset):
-        raise RecipeError(f"preset is {preset} in the recipe, but {path} has other sizes: leave it out.")
+        raise SettingError(f"preset is {preset} in the recipe, but {path} has other sizes: leave it out.")
     if config.positional_encoding == "learned" and recipe.data.max_length > config.max_position_embeddings:
-        raise RecipeError(
+        raise SettingError(
             f"{path} has {config.max_position_embeddings:,} learned positions, but rows may have up to "
             f"{recipe.data.max_length:,} tokens: give --max-length {config.max_position_embeddings} or less."
         )

@@ -31,7 +31,7 @@ from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalEx
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
-from vanilla_transformer.errors import RecipeError, RunError
+from vanilla_transformer.errors import RunError, SettingError
 from vanilla_transformer.evaluation import ALONE, Processes
 from vanilla_transformer.machine import OWN_LAUNCHER, own_threads, usable_cores
 from vanilla_transformer.model_directory import CHECKPOINTS, RECIPE
@@ -80,13 +80,13 @@ def processes_for(recipe: Recipe) -> int:
         return 1
     devices = torch.accelerator.device_count() if torch.accelerator.is_available() else 0
     if devices and (recipe.run.processes or 1) > devices:
-        raise RecipeError(
+        raise SettingError(
             f"processes is {recipe.run.processes}, but each needs an accelerator of its own, and there are {devices}: "
             "give that number or less."
         )
     output = Path(recipe.run.output or "")
     if recipe.run.processes is None and recipe.run.output and any(output.glob(f"{CHECKPOINTS}/step-*")):
-        with suppress(RecipeError):  # The error is reported when the directory is opened.
+        with suppress(SettingError):  # The error is reported when the directory is opened.
             # The run may have begun on other machines.
             return min(load_recipe(output / RECIPE).run.processes or 1, devices or usable_cores())
     if devices:
@@ -263,14 +263,14 @@ def check_launch() -> None:
     alone = "LOCAL_RANK" not in os.environ and (for_several or int(os.environ.get("WORLD_SIZE") or 1) > 1)
     in_parts = ("FSDP", "DEEPSPEED", "MEGATRON_LM", "PARALLELISM_CONFIG")
     if alone or any(os.environ.get(f"ACCELERATE_USE_{one}") == "true" for one in in_parts):
-        raise RecipeError(
+        raise SettingError(
             "Several processes were requested, but each would train by itself or on a part of the weights: use "
             "`accelerate launch --multi_gpu --num_processes N` without FSDP or DeepSpeed, on a CPU too, or `torchrun "
             "--nproc_per_node N`."
         )
     for name in ("RANK", "LOCAL_RANK"):
         if os.environ.get(name) and not os.environ.get("WORLD_SIZE"):
-            raise RecipeError(
+            raise SettingError(
                 f"{name} is set without WORLD_SIZE: start all processes by a launcher such as torchrun, or unset it."
             )
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from filelock import FileLock, Timeout
 
 from vanilla_transformer.atomic_files import PARTIAL, atomic_replace, atomic_write_text
-from vanilla_transformer.errors import RecipeError, RunError
+from vanilla_transformer.errors import RunError, SettingError
 from vanilla_transformer.figures import new_figure
 from vanilla_transformer.model_directory import CHECKPOINTS, LOG, METRICS, RECIPE, SUMMARY, read_metrics
 from vanilla_transformer.progress import is_terminal, show
@@ -37,9 +37,9 @@ class AlreadyFinished(Exception):
 
 
 def output_path(recipe: Recipe) -> Path:
-    """Returns the output directory of the recipe, or raises RecipeError if the recipe does not name one."""
+    """Returns the output directory of the recipe, or raises SettingError if the recipe does not name one."""
     if recipe.run.output is None:
-        raise RecipeError("There is no output directory. Name one with --output.")
+        raise SettingError("There is no output directory. Name one with --output.")
     return Path(recipe.run.output)
 
 

@@ -11,7 +11,7 @@ from accelerate import Accelerator
 from accelerate.tracking import get_available_trackers
 
 from vanilla_transformer.data.preparation import MixedCorpus
-from vanilla_transformer.errors import RecipeError, RunError
+from vanilla_transformer.errors import RunError, SettingError
 from vanilla_transformer.evaluation import Processes, check_names
 from vanilla_transformer.machine import is_slowed_by_others
 from vanilla_transformer.recipe.defaults import CorpusFacts, check_sizes, counted, device_facts, resolve
@@ -66,7 +66,7 @@ def start_run(recipe: Recipe, begun: float | None = None) -> Iterator[RunContext
         recipe = recipe_of_start(recipe, task)
         check_sizes(recipe, task)
     if recipe.evaluation.patience is not None and not recipe.data.dev:
-        raise RecipeError("Patience needs a loss on dev: give held-out data as --dev.")
+        raise SettingError("Patience needs a loss on dev: give held-out data as --dev.")
     _check_trackers(recipe.run.trackers)
     check_launch()
     logger = RunLogger(run.path, enabled=is_main_process())
@@ -81,7 +81,7 @@ def start_run(recipe: Recipe, begun: float | None = None) -> Iterator[RunContext
         accelerator = resources.enter_context(start_accelerator(recipe.run))
         if accelerator.device.type == "cpu" and is_slowed_by_others():
             logger.info(
-                "Warning: other programs use the cores, which slows training down many times, because torch was "
+                "Warning: other programs use the cores, and training is slower than it could be, because torch was "
                 "imported first. Import vanilla_transformer before torch, or set OMP_WAIT_POLICY=passive."
             )
         texts = [corpus.tokens for corpus in (inputs.train, inputs.dev) if corpus is not None]
@@ -107,11 +107,11 @@ def start_run(recipe: Recipe, begun: float | None = None) -> Iterator[RunContext
 
 
 def _check_trackers(names: Sequence[str]) -> None:
-    """Raises RecipeError if a tracker does not exist or is not installed, which accelerate would pass over."""
+    """Raises SettingError if a tracker does not exist or is not installed, which accelerate would pass over."""
     available = sorted(map(str, get_available_trackers()))
     for name in names:
         if name not in available:
-            raise RecipeError(
+            raise SettingError(
                 f"There is no tracker {name} here: available are {', '.join(available) or 'none'}, others when "
                 "their packages are installed."
             )

@@ -7,7 +7,7 @@ from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 
 from vanilla_transformer.atomic_files import atomic_directory
 from vanilla_transformer.data.sources import BETWEEN_WORDS
-from vanilla_transformer.errors import RecipeError
+from vanilla_transformer.errors import SettingError
 from vanilla_transformer.loading.models import saved_config
 from vanilla_transformer.loading.tokenizers import load_own_tokenizer
 from vanilla_transformer.model.configuration_vanilla_transformer import VanillaTransformerConfig
@@ -36,7 +36,9 @@ def make_tokenizer(
     wanted = recipe.tokenizer.vocab_size or len(tokenizer)
     # The weights of a model to start from may be for more entries than its tokenizer has.
     if wanted != len(tokenizer) and (recipe.start.from_model is None or wanted < len(tokenizer)):
-        raise RecipeError(f"vocab_size is {wanted:,}, but the tokenizer has {len(tokenizer):,} entries: leave it out.")
+        raise SettingError(
+            f"vocab_size is {wanted:,}, but the tokenizer has {len(tokenizer):,} entries: leave it out."
+        )
     return tokenizer
 
 
@@ -64,13 +66,13 @@ def check_tokenizer(
     stands_right = set(wanted).isdisjoint(inner) and tokenizer("a")["input_ids"] == expected
     if found != wanted or not stands_right:
         frame = f"{'the start, ' * special['begins']}its pieces{' and the end' * special['ends']}"
-        raise RecipeError(
+        raise SettingError(
             f"The tokenizer of {name} cannot be used for training: padding, start and end must have the ids "
             f"{', '.join(map(str, wanted))} (here {', '.join(map(str, found))}), and a text must become {frame}. "
             "Leave --tokenizer out to have one trained."
         )
     if special["mask_token"] and "<mask>" not in tokenizer.get_vocab():
-        raise RecipeError(f"The tokenizer of {name} has no <mask>: leave --tokenizer out, and one is trained.")
+        raise SettingError(f"The tokenizer of {name} has no <mask>: leave --tokenizer out, and one is trained.")
 
 
 def learn_tokenizer(

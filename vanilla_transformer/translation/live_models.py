@@ -13,7 +13,7 @@ from torch import nn
 from transformers import GenerationConfig, GenerationMixin, PreTrainedModel, PreTrainedTokenizerBase
 
 from vanilla_transformer.data.encoding import token_ids
-from vanilla_transformer.errors import ModelError, RecipeError, did_you_mean
+from vanilla_transformer.errors import ModelError, SettingError, did_you_mean
 from vanilla_transformer.graph.session import Found, Session
 from vanilla_transformer.graph.settings import LENGTH_LIMITS, Settings, check_tokens
 from vanilla_transformer.graph.supported import ACTIVATIONS, shapes
@@ -68,11 +68,11 @@ class GenerateSearch:
         own, config = model.generation_config, model.config
         known = {*vars(GenerationConfig()), *signature(GenerationMixin.generate).parameters, *LENGTH_LIMITS}
         for name in settings.keys() - known - {"length_penalty_type", "tokenizer"}:
-            raise RecipeError(f"{name} is not a setting of generate{did_you_mean(name, known) or '.'}")
+            raise SettingError(f"{name} is not a setting of generate{did_you_mean(name, known) or '.'}")
         check_tokens(settings, config.vocab_size)
         call = settings.get("generation_config", own)
         if not isinstance(call, GenerationConfig):
-            raise RecipeError(f"generation_config must be a GenerationConfig of transformers, not {call!r}.")
+            raise SettingError(f"generation_config must be a GenerationConfig of transformers, not {call!r}.")
         ends = settings.get("eos_token_id"), call.eos_token_id, own.eos_token_id
         self._ends = torch.tensor(next(one for one in ends if one is not None)).flatten()
         learned = getattr(config, "positional_encoding", None) == "learned"

@@ -12,7 +12,7 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, get_args, overload
 
-from vanilla_transformer.errors import ModelError, RecipeError, check_number, check_texts
+from vanilla_transformer.errors import ModelError, SettingError, check_number, check_texts
 from vanilla_transformer.graph.session import Session, open_session
 from vanilla_transformer.graph.settings import check_search
 from vanilla_transformer.machine import has_accelerator
@@ -139,7 +139,7 @@ class Translator:
         check_number("batch_tokens", batch_tokens, 1)
         check_number("max_source_length", max_source_length, 1)
         if precision not in get_args(Precision):
-            raise RecipeError(f"precision must be one of {', '.join(get_args(Precision))}, not {precision!r}.")
+            raise SettingError(f"precision must be one of {', '.join(get_args(Precision))}, not {precision!r}.")
         # Numbers and arrays of NumPy and torch become Python's.
         settings = {name: one.tolist() if hasattr(one, "tolist") else one for name, one in settings.items()}
         check_search(**settings)

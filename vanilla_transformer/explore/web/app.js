@@ -60,7 +60,9 @@ export class App {
   /** Goes to the state of an address. */
   async follow(hash) {
     Object.assign(this, stateOf(hash, this));
-    this.now = this.wanted === null ? this.model : await this.model.at(this.wanted);
+    const { wanted } = this, model = wanted === null ? this.model : await this.model.at(wanted);
+    if (wanted !== this.wanted) return; // The reader has followed another link in the meantime.
+    this.now = model;
     const computed = this.compute();
     this.dress();
     this.input.value = this.text;
