@@ -5,7 +5,7 @@ import io
 import re
 
 from faults import standard_streams
-from hypothesis import given, settings, strategies as st
+from hypothesis import assume, given, settings, strategies as st
 
 from vanilla_transformer.cli.files import count_lines
 from vanilla_transformer.data.text_lines import read_lines
@@ -15,6 +15,7 @@ from vanilla_transformer.progress import progress_bar
 @settings(max_examples=25, deadline=None)
 @given(text=st.text(st.sampled_from("a\n\r\u2028"), max_size=12).map(str.encode))
 def test_lines_are_counted_as_they_are_read(tmp_path_factory, text):
+    assume(b"\n" in text or text.count(b"\r") < 2)  # Such text is rejected.
     directory = tmp_path_factory.mktemp("text")
     (directory / "text").write_bytes(text)
     (directory / "text.gz").write_bytes(gzip.compress(text, 1))

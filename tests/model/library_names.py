@@ -105,6 +105,8 @@ NAMES: dict[str, tuple[str, str]] = {
     "transformers.tokenization_utils_tokenizers#_tokenizer": ("", "A reader of plain text has a separate backend."),
     "transformers.tokenization_utils_base#_extra_special_tokens": ("", "In plain text they are no special tokens."),
     # Other libraries.
+    "accelerate.state#_reset_state": ("", "A run begins with its own settings of accelerate."),
+    "accelerate.state#_shared_state": ("", "The settings that the program had return after a run."),
     "datasets.arrow_dataset#_fingerprint": ("", "It identifies the text that a run was started with."),
     "torch.nn.modules.module:Module._apply": ("fn recurse", "A shared embedding is moved with a stack."),
     "torch.nn.modules.module:Module._save_to_state_dict": ("destination prefix keep_vars", "A shared embedding."),

@@ -72,7 +72,7 @@ def check_first_line(name: str, line: bytes) -> None:
     """Raises CorpusError if a file is a pointer of Git LFS, or if its lines end as on the first Macs."""
     if line.startswith(_LFS_POINTER):
         raise CorpusError(f"{name} is a pointer of Git LFS, not the file itself: run `git lfs pull`")
-    if b"\r" in line.rstrip(b"\r\n") and not line.endswith(b"\n"):
+    if line.endswith(b"\r") and b"\r" in line.rstrip(b"\r"):
         raise CorpusError(f"{name} ends its lines with \\r, as old Macs did: convert the line ends to \\n")
 
 

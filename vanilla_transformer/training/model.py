@@ -85,7 +85,8 @@ def build_model(recipe: Recipe, task: Task, checkpoints: Path | None = None) -> 
     if checkpoints is not None and has_checkpoints(checkpoints) and (checkpoints / START).is_file():
         kept = json.loads((checkpoints / START).read_bytes())
         model = type(model)(type(model.config).from_dict(kept["config"]))
-        model.generation_config = kept["generation_config"] and GenerationConfig.from_dict(kept["generation_config"])
+        if kept["generation_config"] is not None:
+            model.generation_config = GenerationConfig.from_dict(kept["generation_config"])
         _set_decoding(model, recipe)
         return model.train(), ""
     saved, config = load_config(recipe.start.from_model, its_weights=False), copy.deepcopy(model.config)
@@ -106,7 +107,8 @@ def build_model(recipe: Recipe, task: Task, checkpoints: Path | None = None) -> 
 
 def keep_start(model: PreTrainedModel, checkpoints: Path) -> None:
     """Keeps everything of a starting model but its weights, because the model may be gone when the run resumes."""
-    settings = model.generation_config and model.generation_config.to_diff_dict()
+    decoding = getattr(model, "generation_config", None)  # A classifier has none.
+    settings = decoding and decoding.to_diff_dict()
     checkpoints.mkdir(parents=True, exist_ok=True)
     start = {"config": json.loads(model.config.to_json_string()), "generation_config": settings}
     atomic_write_text(checkpoints / START, json.dumps(start, indent=1))
