@@ -52,6 +52,9 @@ def test_pooling_and_encoder_are_inherited_by_further_training(trained, labelled
     for directory, pooling in ((first, "first"), (train(further), "first"), (train(masked), "mean")):
         assert json.loads((directory / "config.json").read_text()).get("classifier_pooling", "mean") == pooling
     assert "Starts from" in (tmp_path / "masked" / "train.log").read_text()
+    first.directory.rename(tmp_path / "elsewhere")
+    assert main(["average", str(tmp_path / "further"), "--output", str(tmp_path / "mean")]) == 0
+    assert (tmp_path / "mean" / "config.json").read_bytes() == (tmp_path / "further" / "config.json").read_bytes()
 
 
 def test_numbers_are_sorted_as_numbers_and_two_texts_stand_together(labelled, tmp_path):

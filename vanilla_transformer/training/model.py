@@ -107,8 +107,7 @@ def build_model(recipe: Recipe, task: Task, checkpoints: Path | None = None) -> 
 
 def keep_start(model: PreTrainedModel, checkpoints: Path) -> None:
     """Keeps everything of a starting model but its weights, because the model may be gone when the run resumes."""
-    decoding = getattr(model, "generation_config", None)  # A classifier has none.
-    settings = decoding and decoding.to_diff_dict()
+    settings = model.generation_config.to_diff_dict() if model.can_generate() else None
     checkpoints.mkdir(parents=True, exist_ok=True)
     start = {"config": json.loads(model.config.to_json_string()), "generation_config": settings}
     atomic_write_text(checkpoints / START, json.dumps(start, indent=1))
