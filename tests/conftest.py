@@ -112,7 +112,7 @@ def unreachable_hub(monkeypatch: pytest.MonkeyPatch) -> str:
 @pytest.fixture
 def train_until() -> Callable:
     """Trains by a recipe until an interrupt instead of the update of the given number."""
-    from vanilla_transformer.training.loop import train
+    from vanilla_transformer.training.run import train
 
     def train_until(recipe, update: int) -> None:
         with at_update(update, interrupt, before=True), pytest.raises(KeyboardInterrupt):

@@ -24,6 +24,7 @@ from vanilla_transformer import (
     VanillaTransformerTokenizer,
 )
 from vanilla_transformer.tokenizer import train_tokenizer
+from vanilla_transformer.training.choices import Choices
 from vanilla_transformer.training.summary import Summary
 
 SIZES: dict[str, Any] = {"d_model": 16, "d_ff": 32, "num_heads": 2, "encoder_layers": 1, "decoder_layers": 1}
@@ -207,3 +208,10 @@ def unigram_tokenizer(texts: Sequence[str], vocab_size: int) -> VanillaTransform
     scores = [(piece, -math.log(number + 1)) for piece, number in by_id]
     tokenizer.backend_tokenizer.model = models.Unigram(scores, unk_id=tokenizer.unk_token_id)
     return tokenizer
+
+
+def choices_of(recipe: Recipe) -> Choices:
+    """Returns choices for a recipe, with small numbers for all that it leaves open."""
+    small = dict.fromkeys(("batch_tokens", "batches_per_step", "warmup_steps", "eval_steps", "save_steps"), 1)
+    small |= {"precision": "float32", "learning_rate_scale": 1.0, "metrics": ()}
+    return Choices.of(recipe.with_options(**{name: small[name] for name in small.keys() & recipe.open_settings}))

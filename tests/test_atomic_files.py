@@ -9,7 +9,7 @@ from small_models import small_recipe
 
 from vanilla_transformer.atomic_files import atomic_write_text
 from vanilla_transformer.cli import main
-from vanilla_transformer.training.loop import train
+from vanilla_transformer.training.run import train
 
 COMMANDS = [
     "average run --output mean",

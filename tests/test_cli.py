@@ -29,7 +29,7 @@ from vanilla_transformer.loading.models import load_model
 from vanilla_transformer.tasks import evaluate
 from vanilla_transformer.tasks.registry import _TASKS
 from vanilla_transformer.tasks.translation import Translation
-from vanilla_transformer.training.loop import train
+from vanilla_transformer.training.run import train
 
 COMMAND = [sys.executable, "-m", "vanilla_transformer"]
 SHORT = ["--max-length-beyond-source", "3", "--precision", "float32"]

@@ -33,7 +33,7 @@ from vanilla_transformer import (
 from vanilla_transformer.cli import main
 from vanilla_transformer.evaluation.metrics import METRICS
 from vanilla_transformer.recipe.schema import Recipe
-from vanilla_transformer.training.loop import train
+from vanilla_transformer.training.run import train
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 DIGITS = {"one": "1", "two": "2", "three": "3", "four": "4"}

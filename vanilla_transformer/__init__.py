@@ -68,7 +68,7 @@ if TYPE_CHECKING:
     )
     from .tasks import evaluate as evaluate
     from .tokenizer import train_tokenizer as train_tokenizer
-    from .training.loop import train as train
+    from .training.run import train as train
     from .translation import Translator as Translator
 
 __version__ = "0.1.0"

@@ -4,7 +4,7 @@ A type is `tyro`'s: it reads words, recognises values, and describes itself in t
 """
 
 import os.path
-from typing import TYPE_CHECKING, Annotated, Any, get_args
+from typing import Annotated, Any, get_args
 
 from tyro.conf import arg
 from tyro.constructors import PrimitiveConstructorSpec
@@ -77,18 +77,8 @@ OptionalText = Annotated[str | None, arg(metavar="TEXT", help_behavior_hint=_kno
 OptionalPlace = Annotated[str | None, Spec(1, "DIRECTORY", _read_place, _is_place, lambda value: [str(value)]), HINT]
 Texts = Annotated[tuple[str, ...], _TEXTS, HINT]
 OptionalTexts = Annotated[tuple[str, ...] | None, _TEXTS, HINT]
-if TYPE_CHECKING:
-    # `resolve` chooses them: what trains by a recipe reads numbers.
-    ChosenCount = int
-    ChosenNumber = float
-    ChosenTexts = tuple[str, ...]
-    from typing import Optional as Choice
-else:
-    ChosenCount, ChosenNumber, ChosenTexts = OptionalCount, OptionalNumber, OptionalTexts
 
-    class Choice:
-        """One of some names, which is chosen later where it is not given."""
 
-        def __class_getitem__(cls, names: Any) -> Any:
-            look = arg(metavar=f"{{{','.join(get_args(names))}}}", help_behavior_hint=_known_default)
-            return Annotated[names | None, look]
+def one_of(names: Any) -> Any:
+    """Returns how the help shows a setting that has one of some names; `names` is their `Literal`."""
+    return arg(metavar=f"{{{','.join(get_args(names))}}}", help_behavior_hint=_known_default)

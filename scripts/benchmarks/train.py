@@ -34,8 +34,8 @@ from scripts.benchmarks.training_contestants import (
 from scripts.experiments.runs import command
 from scripts.turns import Contest, cells, report, spread
 from vanilla_transformer.data.sources import parse_corpora
-from vanilla_transformer.recipe.defaults import device_facts
 from vanilla_transformer.recipe.schema import Recipe
+from vanilla_transformer.training.choices import device_facts
 from vanilla_transformer.training.inputs import gather_inputs
 from vanilla_transformer.training.run_directory import RunDirectory
 

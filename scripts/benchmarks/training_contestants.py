@@ -39,12 +39,14 @@ from vanilla_transformer.evaluation import ALONE
 from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.tasks import Batch, Task, task_for
 from vanilla_transformer.training.checkpoints import Progress
-from vanilla_transformer.training.inputs import Inputs, LocalStep, local_steps, make_plan
+from vanilla_transformer.training.choices import Choices
+from vanilla_transformer.training.inputs import Inputs
 from vanilla_transformer.training.loop import TrainingLoop
-from vanilla_transformer.training.model import has_tf32, training_kernels
+from vanilla_transformer.training.optimizer import has_tf32, training_kernels
 from vanilla_transformer.training.processes import StopRequest
 from vanilla_transformer.training.run_directory import RunDirectory, RunLogger
 from vanilla_transformer.training.setup import RunContext
+from vanilla_transformer.training.steps import LocalStep, local_steps, make_plan
 from vanilla_transformer.training.summary import describe_device, peak_memory
 from vanilla_transformer.training.time_budget import TimeBudget
 
@@ -65,6 +67,11 @@ class Job:
     def task(self) -> Task:
         """Task of the recipe."""
         return task_for(self.recipe)
+
+    @property
+    def choices(self) -> Choices:
+        """The settings by which ours trains."""
+        return Choices.of(self.recipe)
 
     @property
     def device(self) -> torch.device:
@@ -185,7 +192,10 @@ def train_ours(job: Job, turns: Turns) -> None:
     run, budget = RunDirectory(job.directory), TimeBudget(None, 0.0, 0.0)
     logger = RunLogger(run.path, enabled=False)
     inputs = Inputs(job.recipe, job.tokenizer(), job.corpus(), None, None, None, (None, None))
-    InTurns(RunContext(job.recipe, run, inputs, None, accelerator, ALONE, logger, budget)).run(StopRequest())
+    context, choices = RunContext(job.task, run, inputs, None, accelerator, ALONE, logger, budget), job.choices
+    loop = InTurns(context, choices)
+    loop.begin(choices)
+    loop.run(StopRequest())
 
 
 def train_marian(job: Job, turns: Turns, best: bool = False, **settings: Any) -> None:
@@ -291,7 +301,7 @@ def _train_by(
         args=arguments(
             output_dir=str(job.directory / "trainer"),
             max_steps=WITHOUT_END,
-            per_device_train_batch_size=round(len(corpus) / len(make_plan(corpus, job.recipe).epoch(0))),
+            per_device_train_batch_size=round(len(corpus) / len(make_plan(corpus, job.task, job.choices).epoch(0))),
             use_cpu=job.device.type == "cpu",
             save_strategy="no",
             report_to=[],
@@ -370,7 +380,7 @@ def train_torch(job: Job, turns: Turns, bfloat16: bool) -> None:
     model = TorchTransformer(turns.config, _longest(corpus)).to(device)
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-4, fused=device.type in ("cpu", "cuda"))
     collate = partial(job.task.collate, config=turns.config)
-    for step in local_steps(job.recipe, corpus, collate, Progress()):
+    for step in local_steps(corpus, job.task, job.choices, collate, Progress()):
         turns.before_step()
         for batch in step.batches:
             turns.batch(batch)

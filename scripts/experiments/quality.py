@@ -13,7 +13,7 @@ from scripts.experiments.runs import Experiment, ExperimentError, Options, Run, 
 from scripts.turns import cells
 from vanilla_transformer.data.batching import Step, StepPlan
 from vanilla_transformer.recipe.schema import Recipe
-from vanilla_transformer.training import inputs
+from vanilla_transformer.training import steps
 
 
 class PlanAtRandom(StepPlan):
@@ -40,7 +40,7 @@ class PlanAtRandom(StepPlan):
 
 def batch_at_random() -> None:
     """Makes the trainer of this process use random batches."""
-    inputs.StepPlan = PlanAtRandom  # type: ignore[misc]
+    steps.StepPlan = PlanAtRandom  # type: ignore[misc]
 
 
 @dataclass(frozen=True)

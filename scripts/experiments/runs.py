@@ -246,7 +246,7 @@ def _train(recipe: Recipe, log: Path, jobs: int, before: Callable[[], object] | 
             os.dup2(file.fileno(), stream.fileno())
     import torch
 
-    from vanilla_transformer.training.loop import train
+    from vanilla_transformer.training.run import train
 
     torch.set_num_threads(max(1, torch.get_num_threads() // jobs))
     if before is not None:

@@ -14,7 +14,7 @@ from small_models import SIZES, random_model, save, save_translator, small_recip
 from vanilla_transformer.cli import main, program
 from vanilla_transformer.evaluation.scoring import Score
 from vanilla_transformer.tokenizer import train_tokenizer
-from vanilla_transformer.training.loop import train
+from vanilla_transformer.training.run import train
 from vanilla_transformer.training.summary import TrainedRun
 
 COMMAND = [sys.executable, "-m", "vanilla_transformer"]

@@ -12,7 +12,7 @@ import pytest
 import vanilla_transformer
 from vanilla_transformer.cli import program
 from vanilla_transformer.recipe.schema import Recipe
-from vanilla_transformer.training.loop import train
+from vanilla_transformer.training.run import train
 
 ROOT = Path(__file__).parents[2]
 DOCS, README = ROOT / "docs", ROOT / "README.md"

@@ -14,7 +14,7 @@ from vanilla_transformer import RecurrentEncoderDecoderConfig, RecurrentEncoderD
 from vanilla_transformer.cli import main
 from vanilla_transformer.recipe.reading import load_recipe
 from vanilla_transformer.recipe.schema import Recipe
-from vanilla_transformer.training.loop import train
+from vanilla_transformer.training.run import train
 
 CODE = {f"{name}_vanilla_transformer.py" for name in ("configuration", "generation", "modeling", "pipeline")}
 MODEL = {

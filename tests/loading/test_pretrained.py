@@ -14,7 +14,7 @@ from vanilla_transformer import Translator, VanillaTransformerForConditionalGene
 from vanilla_transformer.cli import main
 from vanilla_transformer.loading.models import load_model
 from vanilla_transformer.recipe.schema import Recipe
-from vanilla_transformer.training.loop import train
+from vanilla_transformer.training.run import train
 
 KINDS = {"two": {"separate": True}, "languages": {"languages": (">>deu<<", ">>nld<<")}}
 LINES = ["the dog sat", "two cats walk in the park", "ein Hund?", "  spaces   and ﬁne ligatures ", "unknown 漢字"]

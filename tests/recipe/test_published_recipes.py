@@ -20,10 +20,10 @@ from vanilla_transformer.data.batching import StepPlan, share
 from vanilla_transformer.errors import SettingError
 from vanilla_transformer.evaluation import check_names
 from vanilla_transformer.inspection.sizes import count_parameters
-from vanilla_transformer.recipe.defaults import CorpusFacts, DeviceFacts, choose_vocab_size, resolve
 from vanilla_transformer.recipe.reading import load_recipe, shipped_recipes
 from vanilla_transformer.tasks import get_task
-from vanilla_transformer.training.loop import train
+from vanilla_transformer.training.choices import CorpusFacts, DeviceFacts, choose_vocab_size, resolve
+from vanilla_transformer.training.run import train
 
 TASK = get_task("translation")
 
@@ -45,7 +45,7 @@ def resolved(name, device, pairs=4_500_000):
     recipe = load_recipe(name).with_options(output="model")
     task = get_task(recipe.data.task)
     vocab_size, _ = choose_vocab_size(recipe, task, pairs)
-    return resolve(recipe, task, CorpusFacts(pairs, (28 * pairs, 30 * pairs), vocab_size), device)[0]
+    return resolve(recipe, task, CorpusFacts(pairs, (28 * pairs, 30 * pairs), vocab_size), device).recipe
 
 
 def lengths_of_wmt(count=60_000):

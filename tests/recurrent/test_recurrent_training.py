@@ -17,7 +17,7 @@ from vanilla_transformer.errors import SettingError
 from vanilla_transformer.recipe.reading import load_recipe
 from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.tasks import task_for
-from vanilla_transformer.training.loop import train
+from vanilla_transformer.training.run import train
 
 
 @pytest.fixture(scope="module")

@@ -10,9 +10,9 @@ from refusals import refused
 from scripts.experiments import table3
 from scripts.experiments.runs import ExperimentError
 from vanilla_transformer import VanillaTransformerConfig
-from vanilla_transformer.recipe.defaults import MODEL_FIELDS
 from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.tasks import get_task
+from vanilla_transformer.tasks.sizes import MODEL_FIELDS
 
 
 def settled_recipe(config):

@@ -8,7 +8,7 @@ import pytest
 from small_tasks import labelled, lines, masked_lines, tagged
 
 from vanilla_transformer.recipe.schema import Recipe
-from vanilla_transformer.training.loop import train
+from vanilla_transformer.training.run import train
 
 __all__ = ["labelled", "lines", "masked_lines", "tagged"]
 

@@ -16,13 +16,13 @@ from transformers import AutoModelForSequenceClassification, pipeline
 from vanilla_transformer.cli import main
 from vanilla_transformer.errors import CorpusError
 from vanilla_transformer.model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
-from vanilla_transformer.recipe.defaults import MODEL_FIELDS
 from vanilla_transformer.recipe.reading import load_recipe
 from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.tasks import evaluate, get_task
+from vanilla_transformer.tasks.sizes import MODEL_FIELDS
 from vanilla_transformer.tasks.text_classification import TextClassifier
 from vanilla_transformer.tokenizer import train_tokenizer
-from vanilla_transformer.training.loop import train
+from vanilla_transformer.training.run import train
 
 LINES = ["the dog sees the cow", "", "the oak is the elm", "  ", "the fig likes the fir " * 3]
 

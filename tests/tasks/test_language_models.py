@@ -22,7 +22,7 @@ from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.tasks import get_task, task_for, task_of_model
 from vanilla_transformer.tasks.masked_language_modeling import masked, tokens_masked
 from vanilla_transformer.tokenizer import train_tokenizer
-from vanilla_transformer.training.loop import train
+from vanilla_transformer.training.run import train
 
 PACKED = Recipe.of(task="language-modeling", documents="packed", max_length=9)
 PACKED_FORM = task_for(PACKED).form

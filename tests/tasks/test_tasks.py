@@ -9,6 +9,7 @@ import torch
 from datasets import Dataset
 from huggingface_hub import ModelCard
 from refusals import refused
+from small_models import choices_of
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import pipeline
 
@@ -22,8 +23,8 @@ from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.tasks import RowRandom, Task, get_task, task_for, task_of_model
 from vanilla_transformer.tasks.translation import Translation
 from vanilla_transformer.training.checkpoints import Progress
-from vanilla_transformer.training.inputs import local_steps, make_plan
-from vanilla_transformer.training.loop import train
+from vanilla_transformer.training.run import train
+from vanilla_transformer.training.steps import local_steps, make_plan
 
 # Of each corpus: the pipeline of its models, a text for it, and its metrics with limits of their values.
 KINDS = {
@@ -92,6 +93,7 @@ def test_random_numbers_follow_rows_on_any_number_of_processes():
     corpus = PreparedCorpus({"text": [(np.repeat(np.arange(40) + 4, lengths), np.cumsum([0, *lengths]))]}, None)
     task = get_task("masked-language-modeling")
     recipe = small(task.name, batch_tokens=30, batches_per_step=3, seed=5)
+    choices = choices_of(recipe)
 
     def rows_in_batches(processes, epoch):
         """Returns each row of an epoch as it is in its batch, by its number."""
@@ -99,8 +101,8 @@ def test_random_numbers_follow_rows_on_any_number_of_processes():
         found = {}
         for rank in range(processes):
             among = {"rank": rank, "processes": processes}
-            steps = local_steps(recipe, corpus, collate, Progress(epoch=epoch), **among)
-            for step, planned in zip(steps, make_plan(corpus, recipe).epoch(epoch), strict=False):
+            steps = local_steps(corpus, task, choices, collate, Progress(epoch=epoch), **among)
+            for step, planned in zip(steps, make_plan(corpus, task, choices).epoch(epoch), strict=False):
                 for batch, rows in zip(step.batches, share(planned, rank, processes), strict=True):
                     for ids, row in zip(batch["input_ids"].tolist(), rows.tolist(), strict=False):
                         found[row] = [token for token in ids if token]

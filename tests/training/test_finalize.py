@@ -7,7 +7,7 @@ from small_models import small_recipe
 
 from vanilla_transformer.figures import new_figure
 from vanilla_transformer.training import run_directory
-from vanilla_transformer.training.loop import train
+from vanilla_transformer.training.run import train
 
 
 @pytest.fixture

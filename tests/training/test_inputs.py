@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 from refusals import refused
-from small_models import small_recipe
+from small_models import choices_of, small_recipe
 from tokenizers import Tokenizer, models, processors
 from transformers import PreTrainedTokenizerFast
 
@@ -17,9 +17,10 @@ from vanilla_transformer.loading.models import load_model
 from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.tasks import get_task
 from vanilla_transformer.training.checkpoints import Progress
-from vanilla_transformer.training.inputs import gather_inputs, local_steps, make_plan, one_ahead
-from vanilla_transformer.training.loop import train
+from vanilla_transformer.training.inputs import gather_inputs
+from vanilla_transformer.training.run import train
 from vanilla_transformer.training.run_directory import RunDirectory
+from vanilla_transformer.training.steps import local_steps, make_plan, one_ahead
 
 TASK = get_task("translation")
 NEWS = [(f"news {number}", f"Neues {number}") for number in range(12)]
@@ -70,15 +71,16 @@ def test_a_small_corpus_comes_again_until_it_has_its_weight(files, gather):
 
 def test_a_step_of_few_tokens_is_one_batch_where_a_device_takes_many_as_fast(files, gather):
     gathered, _ = gather([*files, *COLUMNS], batch_tokens=50, batches_per_step=2)
+    choices = choices_of(gathered.recipe)
     collate, plan = (
         partial(TASK.collate, config=TASK.config(gathered.recipe)),
-        make_plan(gathered.train, gathered.recipe),
+        make_plan(gathered.train, TASK, choices),
     )
     steps = plan.epoch(0)
     together = [np.concatenate(step.batches) for step in steps]
     tokens = [plan.real_and_all_tokens(rows)[1] for rows in together]
     assert min(tokens) < max(tokens)
-    found = one_ahead(local_steps(gathered.recipe, gathered.train, collate, Progress(), joined_tokens=max(tokens) - 1))
+    found = one_ahead(local_steps(gathered.train, TASK, choices, collate, Progress(), joined_tokens=max(tokens) - 1))
     for fed, step, rows, size in zip(islice(found, len(steps)), steps, together, tokens, strict=True):
         for batch, expected in zip(fed.batches, step.batches if size == max(tokens) else [rows], strict=True):
             torch.testing.assert_close(batch, collate(gathered.train.rows(expected), None), rtol=0, atol=0)

@@ -20,15 +20,15 @@ from vanilla_transformer import (
 )
 from vanilla_transformer.cli import main
 from vanilla_transformer.errors import RunError, SettingError
-from vanilla_transformer.recipe.defaults import paper_learning_rate
 from vanilla_transformer.recipe.reading import load_recipe
 from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.registration import register_family
 from vanilla_transformer.tasks import get_task
 from vanilla_transformer.tasks.translation import Translation
 from vanilla_transformer.tokenizer import train_tokenizer
-from vanilla_transformer.training.loop import train
 from vanilla_transformer.training.model import build_model, recipe_of_start
+from vanilla_transformer.training.optimizer import paper_learning_rate
+from vanilla_transformer.training.run import train
 
 TRANSLATION = get_task("translation")
 
@@ -142,7 +142,7 @@ def test_training_rounds_no_operand_unless_it_may_and_leaves_the_programs_settin
     # In a process of its own, because torch cannot forget that it was set in one way or the other.
     check = f"""
 import torch
-from vanilla_transformer.training.model import training_kernels
+from vanilla_transformer.training.optimizer import training_kernels
 
 {setting}
 backends = torch.backends.cuda.matmul, torch.backends.mkldnn.matmul

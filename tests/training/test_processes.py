@@ -261,7 +261,7 @@ def test_a_process_that_finds_another_text_is_refused(recipe, tmp_path):
     deed = partial(elsewhere, place="data.preparation.StoredCorpus._hash", value=str)
     launch = Launch(2, command(recipe, tmp_path / "model"), tmp_path, deed=deed)
     assert launch.codes() == [1, 1], launch.printed_by_all()
-    assert "has another text than the main process" in launch.printed(1), launch.printed_by_all()
+    assert "has different training data from the main process" in launch.printed(1), launch.printed_by_all()
     assert not (tmp_path / "model" / "checkpoints").exists()
 
 

@@ -8,7 +8,7 @@ from small_models import small_recipe
 
 from vanilla_transformer.cli import main
 from vanilla_transformer.errors import RunError
-from vanilla_transformer.training.loop import train
+from vanilla_transformer.training.run import train
 from vanilla_transformer.training.run_directory import LOCK, RunDirectory
 
 

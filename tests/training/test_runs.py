@@ -18,7 +18,7 @@ from accelerate.utils import set_seed
 from faults import at_call, at_update, small_files
 from refusals import refused
 from safetensors.torch import load_file
-from small_models import figures, small_recipe, write_reversed
+from small_models import choices_of, figures, small_recipe, write_reversed
 from torch._dynamo.testing import CompileCounterWithBackend
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
@@ -38,8 +38,9 @@ from vanilla_transformer.model import modeling_vanilla_transformer
 from vanilla_transformer.recipe.reading import load_recipe
 from vanilla_transformer.tasks import get_task
 from vanilla_transformer.training.checkpoints import latest_checkpoint
-from vanilla_transformer.training.inputs import make_plan
-from vanilla_transformer.training.loop import TrainingLoop, train
+from vanilla_transformer.training.loop import TrainingLoop
+from vanilla_transformer.training.run import train
+from vanilla_transformer.training.steps import make_plan
 
 TASK = get_task("translation")
 
@@ -153,7 +154,8 @@ def test_the_losses_are_those_of_a_loop_of_ten_lines(recipe, tmp_path):
     set_seed(plain.optimization.seed)
     model = VanillaTransformerForConditionalGeneration(config).train()
     optimizer = torch.optim.Adam(model.parameters(), betas=(0.9, 0.98), eps=1e-3)
-    for number, (loss, step) in enumerate(zip(losses, make_plan(corpus, plain).epoch(0), strict=False), start=1):
+    steps = make_plan(corpus, TASK, choices_of(plain)).epoch(0)
+    for number, (loss, step) in enumerate(zip(losses, steps, strict=False), start=1):
         whole_step = TASK.collate(corpus.rows(np.concatenate(step.batches)), None, model.config)
         logits = model(**whole_step).logits
         expected = torch.nn.functional.cross_entropy(logits.mT, whole_step["labels"], label_smoothing=0.1)
@@ -416,7 +418,7 @@ def test_the_minutes_of_a_command_begin_with_it_and_leave_as_long_for_its_end(
     (tmp_path / "recipe.yaml").write_text(mine.to_yaml())
     assert main(["train", str(tmp_path / "recipe.yaml"), "--processes", "1"]) == 0
     assert 10 < a_second_each() - begun < 14
-    assert "which leaves time for about 4 steps." in capsys.readouterr().err
+    assert "so about 4 steps fit into the time." in capsys.readouterr().err
 
 
 def test_an_interrupted_run_keeps_its_plan_and_its_used_minutes_and_can_be_repeated(
@@ -456,7 +458,7 @@ def test_translations_shown_while_it_learns_change_nothing(recipe, undisturbed, 
     sources = Path(recipe.data.dev[0].parts[0]).read_text().splitlines()
     shown = re.findall(r" · (.*) → ", (undisturbed / "train.log").read_text())
     assert len(shown) == 4 and len(set(shown)) == 2 and set(shown) <= set(sources)
-    monkeypatch.setattr("vanilla_transformer.training.loop._samples", lambda sources: ["one " * 40])
+    monkeypatch.setattr("vanilla_transformer.training.loop._of_middling_length", lambda sources: ["one " * 40])
     assert_same_run(train(into(recipe, tmp_path / "model")), undisturbed)
     [long] = set(re.findall(r" · (.*) → ", (tmp_path / "model" / "train.log").read_text()))
     assert len(long) == 100 and long.endswith("…")

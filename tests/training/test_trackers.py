@@ -5,7 +5,7 @@ from accelerate.tracking import TensorBoardTracker
 from small_models import small_recipe
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from vanilla_transformer.training.loop import train
+from vanilla_transformer.training.run import train
 
 
 def recorded(directory, name):

@@ -42,7 +42,7 @@ class Average:
         recipe = load_recipe(run.path / RECIPE)
         summary, number = Summary.read(run.summary), self.last or recipe.run.average_checkpoints
         last_step = summary.steps if summary else None
-        checkpoints = checkpoints_to_average(run.checkpoints, recipe.run.save_steps, last_step, number)
+        checkpoints = checkpoints_to_average(run.checkpoints, recipe.run.save_steps or 1, last_step, number)
         if not checkpoints:
             raise RunError(f"There is no checkpoint in {run.path} that could be averaged.")
         model, _ = build_model(recipe, task_for(recipe), run.checkpoints)

@@ -49,7 +49,7 @@ class Train:
             launch(processes, recipe, *["--finish"] * self.finish)
             return
         end_with_launcher()
-        from vanilla_transformer.training.loop import train_by
+        from vanilla_transformer.training.run import train_by
 
         begun = os.environ.get(BEGUN)
         run = train_by(recipe, finish=self.finish, begun=None if begun is None else float(begun))

@@ -21,10 +21,6 @@ from vanilla_transformer.errors import SettingError, did_you_mean
 from vanilla_transformer.graph.settings import MAX_LENGTH_PENALTY
 from vanilla_transformer.options import (
     HINT,
-    Choice,
-    ChosenCount,
-    ChosenNumber,
-    ChosenTexts,
     Count,
     OptionalBeams,
     OptionalCount,
@@ -39,10 +35,16 @@ from vanilla_transformer.options import (
     Share,
     Texts,
     number,
+    one_of,
 )
 
-# `resolve` chooses a value that is not given.
-CHOSEN: Any = None
+Algorithm = Literal["bpe", "wordpiece", "character", "presplit"]
+Sides = Literal["both", "source", "target"]
+Positions = Literal["sinusoidal", "learned"]
+Cell = Literal["lstm", "gru"]
+Attention = Literal["none", "bahdanau", "luong-dot", "luong-general", "luong-concat"]
+Pooling = Literal["mean", "first"]
+PenaltyType = Literal["google", "huggingface"]
 
 
 def _corpora(*, several: bool) -> PrimitiveConstructorSpec[Corpora]:
@@ -146,14 +148,14 @@ class Tokenizer(Block):
     tokenizer: OptionalPlace = None
     #: Sub-word algorithm; by default byte-pair encoding (section 5.1). presplit expects text already segmented with
     #: `@@ `.
-    tokenizer_algorithm: Choice[Literal["bpe", "wordpiece", "character", "presplit"]] = None
+    tokenizer_algorithm: Annotated[Algorithm | None, one_of(Algorithm)] = None
     #: Sides of `train` on which the tokenizer is trained; both by default.
-    tokenizer_sides: Choice[Literal["both", "source", "target"]] = None
+    tokenizer_sides: Annotated[Sides | None, one_of(Sides)] = None
     #: Lower-case what the model reads, so that Hello is read as hello; what a translation model writes keeps its case.
     #: By default decoding restores any text exactly.
     tokenizer_lowercase: bool = False
     #: Size of the shared vocabulary; by default chosen from the number of pairs.
-    vocab_size: ChosenCount = CHOSEN
+    vocab_size: OptionalCount = None
 
 
 @dataclass(frozen=True)
@@ -197,7 +199,7 @@ class Model(Block):
     #: Label smoothing (section 5.4); by default the preset's.
     label_smoothing: OptionalShare = None
     #: Positional encoding: sinusoidal (section 3.5) or learned (Table 3, row E); by default the preset's.
-    positional_encoding: Choice[Literal["sinusoidal", "learned"]] = None
+    positional_encoding: Annotated[Positions | None, one_of(Positions)] = None
 
 
 @dataclass(frozen=True)
@@ -205,9 +207,9 @@ class Recurrent(Block):
     """Settings of recurrent models only."""
 
     #: Cells of a recurrent model; lstm by default.
-    cell: Choice[Literal["lstm", "gru"]] = None
+    cell: Annotated[Cell | None, one_of(Cell)] = None
     #: Attention of a recurrent model over the source; luong-general by default.
-    attention: Choice[Literal["none", "bahdanau", "luong-dot", "luong-general", "luong-concat"]] = None
+    attention: Annotated[Attention | None, one_of(Attention)] = None
     #: Window of Luong's local attention: positions on each side of the predicted one; by default all positions.
     attention_window: OptionalCount = None
 
@@ -219,7 +221,7 @@ class Classification(Block):
     #: Labels in the order of their ids; by default those in `train`, sorted.
     labels: OptionalTexts = None
     #: Input of a text classifier: the mean over all tokens (the default), or the first token, `<s>`.
-    classifier_pooling: Choice[Literal["mean", "first"]] = None
+    classifier_pooling: Annotated[Pooling | None, one_of(Pooling)] = None
 
 
 @dataclass(frozen=True)
@@ -228,19 +230,19 @@ class Optimization(Block):
 
     #: Maximum tokens per side and step over all devices, padding included (section 5.1); by default chosen from the
     #: number of pairs.
-    batch_tokens: ChosenCount = CHOSEN
+    batch_tokens: OptionalCount = None
     #: Batches per step over all devices, for gradient accumulation; by default chosen from the device's memory.
-    batches_per_step: ChosenCount = CHOSEN
+    batches_per_step: OptionalCount = None
     #: Number of training steps (section 5.2); by default chosen from the data and the device.
     max_steps: OptionalCount = None
     #: End within this many minutes, scores and model card included, with as many steps as fit. The speed of the first
     #: steps decides the warm-up. After an interruption, the minutes used up to its checkpoint count.
     max_minutes: OptionalPositive = None
     #: Warm-up steps of the learning rate (Eq. 3); by default chosen from the number of steps.
-    warmup_steps: ChosenCount = CHOSEN
+    warmup_steps: OptionalCount = None
     #: Factor on the learning rate of Eq. 3; by default 1, or less for a short run, whose short warm-up would raise the
     #: rate higher than small models tolerate.
-    learning_rate_scale: ChosenNumber = CHOSEN
+    learning_rate_scale: OptionalNumber = None
     #: Constant learning rate after the warm-up, instead of Eq. 3; by default only for recurrent models (0.001) and
     #: with `from_model` (the rate that Eq. 3 reaches after the paper's 100,000 steps).
     learning_rate: OptionalPositive = None
@@ -268,12 +270,12 @@ class Evaluation(Block):
     """The evaluation of a run."""
 
     #: Steps between evaluations of the loss on `dev`.
-    eval_steps: ChosenCount = CHOSEN
+    eval_steps: OptionalCount = None
     #: Stop after this many evaluations without a lower loss on `dev`; off by default.
     patience: OptionalCount = None
     #: Metrics for `dev` and `test`; by default the task's. For translation sacrebleu and chrf; also ter,
     #: tokenized_bleu, paper_bleu (or paper_bleu:fr), wer and per.
-    metrics: ChosenTexts = CHOSEN
+    metrics: OptionalTexts = None
     #: Texts to give to the model at the end; the answers are printed and added to its model card.
     examples: Texts = ()
 
@@ -288,7 +290,7 @@ class Decoding(Block):
     length_penalty: Annotated[float | None, number(float, 0, MAX_LENGTH_PENALTY), HINT] = None
     #: Formula of the length penalty: google (the default) divides by ((5 + length) / 6)^penalty (section 6.1),
     #: huggingface by length^penalty.
-    length_penalty_type: Choice[Literal["google", "huggingface"]] = None
+    length_penalty_type: Annotated[PenaltyType | None, one_of(PenaltyType)] = None
     #: Maximum tokens an output may have beyond its source; by default 50 (section 6.1; 300 for trees, section 6.3).
     max_length_beyond_source: OptionalLength = None
 
@@ -300,7 +302,7 @@ class Run(Block):
     #: Output directory, which becomes the model; an unfinished run of the same recipe there is resumed.
     output: OptionalPlace = None
     #: Steps between checkpoints.
-    save_steps: ChosenCount = CHOSEN
+    save_steps: OptionalCount = None
     #: Average the last N checkpoints for the final model (section 6.1: 5 for base, 20 for big).
     average_checkpoints: Count = 5
     #: Checkpoints to keep: those to be averaged, or with doubling also those after 1, 2, 4, 8, ... times save_steps,
@@ -366,6 +368,11 @@ class Recipe:
     def options(self) -> dict[str, Any]:
         """Returns all settings by name."""
         return {name: value for block in vars(self).values() for name, value in vars(block).items()}
+
+    @property
+    def open_settings(self) -> set[str]:
+        """Returns the names of the settings that have no value, or that are to be chosen automatically."""
+        return {name for name, value in self.options.items() if value is None or value == "auto"}
 
     def __getitem__(self, name: str) -> Any:
         """Returns the setting of that name."""

@@ -17,9 +17,9 @@ from vanilla_transformer.model.configuration_vanilla_transformer import (
     VanillaTransformerBaseConfig,
     VanillaTransformerEncoderConfig,
 )
-from vanilla_transformer.recipe.defaults import MODEL_FIELDS
 from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.tasks.interface import Prediction, Predictor, Task, refuse_options
+from vanilla_transformer.tasks.sizes import MODEL_FIELDS
 
 if TYPE_CHECKING:
     from datasets import Dataset

@@ -15,8 +15,8 @@ from vanilla_transformer.data.encoding import RowEncoder, Rows
 from vanilla_transformer.data.sources import Row, TextForm
 from vanilla_transformer.errors import ModelError, SettingError, check_number
 from vanilla_transformer.evaluation import ALONE, EvaluationResult, Metric, Processes
-from vanilla_transformer.recipe.defaults import SIZES_FOR_LABELS, SizePreset
 from vanilla_transformer.recipe.schema import Recipe
+from vanilla_transformer.tasks.sizes import SIZES_FOR_LABELS, SizePreset
 from vanilla_transformer.translation.live_models import evaluating
 from vanilla_transformer.translation.translator import BATCH_TOKENS, CHUNK_LINES, batches_of_rows
 

@@ -17,10 +17,10 @@ from vanilla_transformer.evaluation.metrics import LANGUAGE_MODEL_METRICS, TextC
 from vanilla_transformer.model.configuration_vanilla_transformer import VanillaTransformerDecoderConfig
 from vanilla_transformer.model.modeling_vanilla_transformer_decoder import VanillaTransformerDecoderForCausalLM
 from vanilla_transformer.model.tokenization_vanilla_transformer import plain_text
-from vanilla_transformer.recipe.defaults import SIZES_FOR_NEXT_TOKENS
 from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.tasks.encoders import EncoderTask
 from vanilla_transformer.tasks.interface import Batch, Prediction, Predictor, RowRandom
+from vanilla_transformer.tasks.sizes import SIZES_FOR_NEXT_TOKENS
 from vanilla_transformer.translation.live_models import evaluating
 
 if TYPE_CHECKING:

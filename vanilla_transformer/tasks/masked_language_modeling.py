@@ -13,10 +13,10 @@ from vanilla_transformer.data.sources import Row
 from vanilla_transformer.errors import CorpusError
 from vanilla_transformer.evaluation.metrics import MASKED_METRICS
 from vanilla_transformer.model.modeling_vanilla_transformer_encoder import VanillaTransformerEncoderForMaskedLM
-from vanilla_transformer.recipe.defaults import SIZES_FOR_MASKED_TOKENS
 from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.tasks.interface import Batch, RowRandom, Task
 from vanilla_transformer.tasks.language_modeling import Block, ModelingOfTexts, TextScorer
+from vanilla_transformer.tasks.sizes import SIZES_FOR_MASKED_TOKENS
 from vanilla_transformer.translation.live_models import evaluating
 
 # Shares of the masked tokens: 80% become `<mask>`; half of the rest become random tokens, half stay as they are.

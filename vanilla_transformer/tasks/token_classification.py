@@ -16,10 +16,10 @@ from vanilla_transformer.evaluation.metrics import TAG_METRICS
 from vanilla_transformer.model.modeling_vanilla_transformer_encoder import (
     VanillaTransformerEncoderForTokenClassification,
 )
-from vanilla_transformer.recipe.defaults import SIZES_FOR_TAGS
 from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.tasks.encoders import LabelTask
 from vanilla_transformer.tasks.interface import Batch, Prediction, Predictor, RowRandom
+from vanilla_transformer.tasks.sizes import SIZES_FOR_TAGS
 
 if TYPE_CHECKING:
     from datasets import Dataset

@@ -13,10 +13,10 @@ from vanilla_transformer.evaluation import METRICS, check_names
 from vanilla_transformer.evaluation.scoring import ALONE, EvaluationResult, Processes, evaluate_translation
 from vanilla_transformer.model.configuration_vanilla_transformer import VanillaTransformerConfig
 from vanilla_transformer.model.generation_vanilla_transformer import MAX_LENGTH_BEYOND_SOURCE, paper_generation_config
-from vanilla_transformer.recipe.defaults import MODEL_FIELDS, SIZES_FOR_PAIRS
 from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.registration import model_class
 from vanilla_transformer.tasks.interface import Batch, RowRandom, Task, refuse_options
+from vanilla_transformer.tasks.sizes import MODEL_FIELDS, SIZES_FOR_PAIRS
 from vanilla_transformer.translation import Translator
 from vanilla_transformer.translation.minimum_bayes_risk import Utility
 

@@ -18,7 +18,6 @@ from vanilla_transformer.graph.onnx_file import renew
 from vanilla_transformer.loading.models import quiet_library
 from vanilla_transformer.model_directory import CURVES, read_metrics
 from vanilla_transformer.progress import progress_bar
-from vanilla_transformer.tasks import task_for
 from vanilla_transformer.training.checkpoints import (
     Checkpoint,
     Progress,
@@ -27,6 +26,7 @@ from vanilla_transformer.training.checkpoints import (
     load_average,
     remove_partial_files,
 )
+from vanilla_transformer.training.choices import Choices
 from vanilla_transformer.training.model_card import write_model_card
 from vanilla_transformer.training.processes import from_main_process, is_main_process
 from vanilla_transformer.training.run_directory import plot_learning_curves
@@ -41,13 +41,15 @@ SCORED_SHARE, MIN_SCORED = 1 / 40, 200
 MIN_SCORED_IN_TIME = 20
 
 
-def finalize(context: RunContext, model: PreTrainedModel, progress: Progress) -> dict[str, list[Score]]:
+def finalize(
+    context: RunContext, choices: Choices, model: PreTrainedModel, progress: Progress
+) -> dict[str, list[Score]]:
     """Writes the scored model to the output directory and returns the scores. All processes call it.
 
     After an interruption, it starts again from the last checkpoint.
     """
-    recipe, run, logger = context.recipe, context.run, context.logger
-    averaged = _load_mean_of_checkpoints(context, model, progress)
+    recipe, run, logger = choices.recipe, context.directory, context.logger
+    averaged = _load_mean_of_checkpoints(context, choices, model, progress)
     if not is_main_process():
         _help_to_score(context, model.eval())
         return {}
@@ -58,11 +60,11 @@ def finalize(context: RunContext, model: PreTrainedModel, progress: Progress) ->
             context.inputs.tokenizer.model_max_length = int(model.config.max_position_embeddings)
             context.inputs.tokenizer.save_pretrained(temporary)
         renew(temporary)
-    scores = _scores(context, model, progress)
-    summary = _summarise(context, model, progress, averaged, scores)
-    task = task_for(recipe)
+    scores = _scores(context, choices, model, progress)
+    summary = _summarise(context, choices, model, progress, averaged, scores)
+    task = context.task
     items = task.loss_unit
-    _plot(context, f"nats per {items.removesuffix('s')}")
+    _plot(context, choices, f"nats per {items.removesuffix('s')}")
     examples = recipe.evaluation.examples
     answers = task.answers(model, context.inputs.tokenizer, examples) if examples else []
     write_model_card(run.path, summary, answers)
@@ -83,19 +85,21 @@ def finalize(context: RunContext, model: PreTrainedModel, progress: Progress) ->
     return scores
 
 
-def _load_mean_of_checkpoints(context: RunContext, model: torch.nn.Module, progress: Progress) -> list[int]:
+def _load_mean_of_checkpoints(
+    context: RunContext, choices: Choices, model: torch.nn.Module, progress: Progress
+) -> list[int]:
     """Section 6.1: loads the average of the last checkpoints into the model, and returns their steps.
 
     If the run started from a trained model, the checkpoint with the lowest dev loss is loaded instead, because the
     starting model may be the best one.
     """
-    recipe, directory = context.recipe, context.run.checkpoints
+    recipe, directory = choices.recipe, context.directory.checkpoints
 
     def chosen() -> list[Checkpoint]:
         if recipe.start.from_model is not None and progress.best_dev_loss is not None:
             return [one for one in list_checkpoints(directory) if one.step == progress.best_step]
-        run = recipe.run
-        return checkpoints_to_average(directory, run.save_steps, progress.step, run.average_checkpoints)
+        number = recipe.run.average_checkpoints
+        return checkpoints_to_average(directory, choices.save_steps, progress.step, number)
 
     checkpoints = from_main_process(chosen)
     load_average(model, [checkpoint.path for checkpoint in checkpoints])
@@ -104,18 +108,20 @@ def _load_mean_of_checkpoints(context: RunContext, model: torch.nn.Module, progr
     return steps
 
 
-def _plot(context: RunContext, unit: str) -> None:
+def _plot(context: RunContext, choices: Choices, unit: str) -> None:
     """Plots the learning curves. A failure costs only the picture, not the run."""
-    path, rates = context.run.path, context.recipe.optimization
+    path, rates = context.directory.path, choices.recipe.optimization
     schedule = f"{rates.learning_rate_scale:.3g} × Eq. 3" if rates.learning_rate is None else "constant after warm-up"
     with context.logger.optional("the learning curves cannot be plotted"):
         plot_learning_curves(read_metrics(path), path / CURVES, unit, schedule.removeprefix("1 × "))
 
 
-def _scores(context: RunContext, model: PreTrainedModel, progress: Progress) -> dict[str, list[Score]]:
+def _scores(
+    context: RunContext, choices: Choices, model: PreTrainedModel, progress: Progress
+) -> dict[str, list[Score]]:
     """Scores the model on `dev` and `test`. After a short run, it scores only a part of them."""
-    recipe, inputs, report = context.recipe, context.inputs, context.logger.info
-    task, metrics = task_for(recipe), recipe.evaluation.metrics
+    inputs, report = context.inputs, context.logger.info
+    task, metrics = context.task, choices.metrics
     learned_from = len(inputs.train) * progress.target_tokens / max(1, inputs.train.token_counts[-1])
     texts = {"dev": inputs.dev_text, "test": inputs.test_text} if metrics else {}
     given = {name: text for name, text in texts.items() if text is not None}
@@ -147,7 +153,7 @@ def _scores(context: RunContext, model: PreTrainedModel, progress: Progress) -> 
 
 def _help_to_score(context: RunContext, model: PreTrainedModel) -> None:
     """Predicts this process's part of each corpus. The main process computes the scores."""
-    task, tokenizer, processes = task_for(context.recipe), context.inputs.tokenizer, context.processes
+    task, tokenizer, processes = context.task, context.inputs.tokenizer, context.processes
     while columns := processes.gather(None)[0]:
         sample = Dataset.from_dict(columns)
         task.evaluate(model, tokenizer, sample, (), progress=lambda count: None, processes=processes)
@@ -155,14 +161,15 @@ def _help_to_score(context: RunContext, model: PreTrainedModel) -> None:
 
 def _summarise(
     context: RunContext,
+    choices: Choices,
     model: PreTrainedModel,
     progress: Progress,
     averaged: list[int],
     scores: dict[str, list[Score]],
 ) -> Summary:
-    recipe, corpus = context.recipe, context.inputs.train
+    corpus = context.inputs.train
     epochs = progress.target_tokens / context.inputs.items
-    dev_losses = [record["dev_loss"] for record in read_metrics(context.run.path) if "dev_loss" in record]
+    dev_losses = [record["dev_loss"] for record in read_metrics(context.directory.path) if "dev_loss" in record]
     return Summary(
         steps=progress.step,
         epochs=epochs,
@@ -178,7 +185,7 @@ def _summarise(
         peak_memory_bytes=peak_memory(model.device),
         device=describe_device(model.device, progress.processes),
         processes=progress.processes,
-        precision=recipe.optimization.precision,
+        precision=choices.precision,
         scores=scores,
         languages=list(context.inputs.languages),
     )

@@ -1,27 +1,24 @@
-"""What a run learns from: corpora as text, the vocabulary (section 5.1), tokens, and the batches of each step."""
+"""The data of a run: corpora as text, the vocabulary (section 5.1), and tokens."""
 
 import re
 import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from itertools import count
+from functools import cached_property
 
 import numpy as np
 from datasets import Dataset
 from transformers import PreTrainedTokenizerBase
 
-from vanilla_transformer.data.batching import StepPlan, share
 from vanilla_transformer.data.corpus import corpus_languages, corpus_sides, read_corpus
-from vanilla_transformer.data.encoding import Rows
 from vanilla_transformer.data.preparation import MixedCorpus, PreparedCorpus, StoredCorpus, prepare_corpus
 from vanilla_transformer.data.sources import TextForm, refuse_pipes, table_suffix
 from vanilla_transformer.errors import CorpusError, RunError, SettingError
 from vanilla_transformer.loading.tokenizers import load_own_tokenizer
 from vanilla_transformer.model_directory import RECIPE
 from vanilla_transformer.recipe.schema import Recipe
-from vanilla_transformer.tasks import Batch, RowRandom, task_for
-from vanilla_transformer.training.checkpoints import Progress, has_checkpoints
+from vanilla_transformer.tasks import task_for
+from vanilla_transformer.training.checkpoints import has_checkpoints
 from vanilla_transformer.training.run_directory import RunDirectory
 from vanilla_transformer.training.vocabulary import make_tokenizer
 
@@ -47,9 +44,9 @@ class Inputs:
     test_text: Dataset | None
     languages: tuple[str | None, str | None]
 
-    @property
+    @cached_property
     def items(self) -> int:
-        """The number of loss items of an epoch."""
+        """The number of target tokens, or other loss items, in an epoch."""
         return int(task_for(self.recipe).items(*self.train.lengths.values()).sum(dtype=np.int64))
 
 
@@ -182,82 +179,3 @@ def _warnings(texts: Mapping[str, Sequence[Dataset]], form: TextForm) -> Iterato
 def _rows(corpus: Dataset, columns: Sequence[str]) -> Iterator[tuple[str, ...]]:
     for table in corpus.with_format("arrow").iter(_ROWS_AT_ONCE):
         yield from zip(*(table[name].to_pylist() for name in columns), strict=True)
-
-
-@dataclass(frozen=True, slots=True)
-class LocalStep:
-    """One process's batches of a step.
-
-    Attributes:
-        items: Number of items that the step's loss is averaged over, in the batches of all processes.
-    """
-
-    epoch: int
-    batches: list[Batch]
-    items: int
-
-
-def local_steps(
-    recipe: Recipe,
-    corpus: PreparedCorpus,
-    collate: Callable[[Rows, RowRandom], Batch],
-    progress: Progress,
-    *,
-    rank: int = 0,
-    processes: int = 1,
-    pin: bool = False,
-    joined_tokens: int = 0,
-) -> Iterator[LocalStep]:
-    """Yields the steps that follow, epoch after epoch, without end.
-
-    Args:
-        progress: What is done before the first of them.
-        processes: Number of processes that share each step; this one is that of `rank`.
-        joined_tokens: A step that would have at most so many tokens as one batch, padding included, is one batch.
-    """
-    done = progress.step_in_epoch
-    for epoch in count(progress.epoch):
-        drawn = corpus.of_epoch(epoch)
-        plan = make_plan(drawn, recipe)
-        steps = plan.epoch(epoch)
-        for index in range(done, len(steps)):
-            pieces = share(steps[index], rank, processes)
-            together = np.concatenate(pieces)
-            if joined_tokens and plan.real_and_all_tokens(together)[1] <= joined_tokens:
-                pieces = [together]
-            batches = [collate(drawn.rows(rows), RowRandom(plan.seed, epoch, rows)) for rows in pieces]
-            batches = list(map(pinned, batches)) if pin else batches
-            # An epoch's batches are views of one array: a name for one of them would keep the whole array.
-            del pieces, together
-            yield LocalStep(epoch, batches, steps[index].items)
-        # For a large corpus two epochs do not fit in memory.
-        del drawn, plan, steps
-        done = 0
-
-
-def one_ahead(steps: Iterator[LocalStep]) -> Iterator[LocalStep]:
-    """Yields steps without end, the batches of each made in a thread while the one before is computed."""
-    thread = ThreadPoolExecutor(1)
-    try:
-        coming = thread.submit(next, steps)
-        while True:
-            step, coming = coming.result(), thread.submit(next, steps)
-            yield step
-    finally:
-        thread.shutdown(wait=False)  # A next epoch that nobody wants may take long to plan.
-
-
-def pinned(batch: Batch) -> Batch:
-    """Returns the batch in memory that an accelerator copies from while the processor continues."""
-    return {name: tensor.pin_memory() for name, tensor in batch.items()}
-
-
-def make_plan(corpus: PreparedCorpus, recipe: Recipe) -> StepPlan:
-    """Returns the recipe's batches for a corpus."""
-    return StepPlan(
-        *corpus.lengths.values(),
-        items=task_for(recipe).items,
-        batch_tokens=recipe.optimization.batch_tokens,
-        batches_per_step=recipe.optimization.batches_per_step,
-        seed=recipe.optimization.seed,
-    )

@@ -1,14 +1,12 @@
 """The training loop (section 5.2): batch, loss, backward, step, log, evaluate, save."""
 
 import math
-import signal
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
-from functools import partial
-from pathlib import Path
+from functools import cached_property, partial
 
 import torch
 from accelerate.utils import set_seed
@@ -16,14 +14,11 @@ from tqdm import tqdm
 
 from vanilla_transformer.data.batching import share
 from vanilla_transformer.data.preparation import PreparedCorpus
-from vanilla_transformer.errors import DivergenceError, RunError, SettingError
+from vanilla_transformer.errors import DivergenceError, RunError
 from vanilla_transformer.loading.models import move
-from vanilla_transformer.machine import keep_freed_memory, torch_as_usual
-from vanilla_transformer.progress import is_terminal, show
-from vanilla_transformer.recipe.defaults import device_facts, duration, tokens_in_one_batch
-from vanilla_transformer.recipe.reading import named_recipe
-from vanilla_transformer.recipe.schema import Recipe, in_words
-from vanilla_transformer.tasks import Batch, RowRandom, task_for
+from vanilla_transformer.machine import keep_freed_memory
+from vanilla_transformer.progress import is_terminal
+from vanilla_transformer.tasks import Batch, RowRandom
 from vanilla_transformer.training.checkpoints import (
     Checkpoint,
     Progress,
@@ -34,27 +29,12 @@ from vanilla_transformer.training.checkpoints import (
     save_checkpoint,
     save_plain_weights,
 )
-from vanilla_transformer.training.finalize import finalize
-from vanilla_transformer.training.inputs import LocalStep, local_steps, make_plan, one_ahead, pinned
-from vanilla_transformer.training.model import (
-    build_model,
-    compile_layers,
-    has_tf32,
-    keep_start,
-    make_optimizer,
-    make_schedule,
-    training_kernels,
-)
-from vanilla_transformer.training.processes import (
-    StopRequest,
-    explain_lost_processes,
-    from_main_process,
-    is_launched,
-    is_main_process,
-)
-from vanilla_transformer.training.run_directory import AlreadyFinished, RunDirectory, output_path
-from vanilla_transformer.training.setup import RunContext, start_run
-from vanilla_transformer.training.summary import TrainedRun
+from vanilla_transformer.training.choices import Choices, device_facts, duration, tokens_in_one_batch
+from vanilla_transformer.training.model import build_model, compile_layers, keep_start
+from vanilla_transformer.training.optimizer import has_tf32, make_optimizer, make_schedule, training_kernels
+from vanilla_transformer.training.processes import StopRequest, from_main_process
+from vanilla_transformer.training.setup import RunContext
+from vanilla_transformer.training.steps import LocalStep, local_steps, make_plan, one_ahead, pinned
 
 # On an accelerator, reading a number waits for all earlier work; this many steps share one wait.
 STEPS_PER_READING = 10
@@ -64,170 +44,128 @@ MIN_SCALE = 1.0
 SECONDS_OF_MEASURING = 6
 
 
-def train(recipe: Recipe | str | Path | None = None, **settings: object) -> TrainedRun:
-    """Trains from raw text to a model directory.
-
-    `train("cmudict", max_steps=300)` is `vanilla-transformer train cmudict --max-steps 300`, in this process only. A
-    run that was stopped in its directory continues from its newest checkpoint, to the same weights. If the run is
-    finished, nothing is done.
-
-    Args:
-        recipe: A `Recipe`, the name of one that comes with the package, or a YAML file; only the settings if None.
-        settings: Options that override the recipe's, such as `train=("corpus.en", "corpus.de")` and
-            `output="my-model"`. A recipe with a name writes to a directory of that name unless `output` gives another.
-
-    Raises:
-        ValueError, OSError: Data, recipe, output or disk do not allow the run; the message says what to
-            do.
-        KeyboardInterrupt: Ctrl-C was pressed. Everything is saved.
-        SystemExit: Another signal requested the end. Everything is saved. The code is 128 plus the signal's number.
-    """
-    if recipe is None or isinstance(recipe, Recipe):
-        recipe = (recipe or Recipe()).with_options(**settings)
-    else:
-        recipe = named_recipe(recipe, settings)
-    if (recipe.run.processes or 1) > 1 and not is_launched():
-        raise SettingError(
-            f"processes is {recipe.run.processes}, but a call from Python trains in one process: leave it "
-            "out, or use the command `train`."
-        )
-    return train_by(recipe)
-
-
-@torch_as_usual()
-def train_by(recipe: Recipe, *, finish: bool = False, begun: float | None = None) -> TrainedRun:
-    """`train` by a whole recipe.
-
-    Args:
-        finish: A run that was stopped ends with the model of its last checkpoint.
-        begun: When the command began, on the clock of `time.perf_counter`; the call itself if None.
-    """
-    output = output_path(recipe)
-    if finish and not has_checkpoints(RunDirectory(output).checkpoints):
-        raise RunError(f"There is no checkpoint in {output} to make a model of.")
-    try:
-        with explain_lost_processes(), start_run(recipe, begun) as context:
-            stopped_by = _follow(context, finish)
-    except AlreadyFinished as finished:
-        if is_main_process():
-            show(str(finished))
-        return TrainedRun(output)
-    if stopped_by == signal.SIGINT:
-        raise KeyboardInterrupt
-    if stopped_by:
-        raise SystemExit(128 + stopped_by)
-    return TrainedRun(output)
-
-
-def _follow(context: RunContext, finish: bool) -> int:
-    """Runs from the first step to the last file, or until a signal stops it, whose number is returned."""
-    run, accelerator, logger = context.run, context.accelerator, context.logger
-    given = context.recipe.given().items()
-    settings = {name: in_words(one) if isinstance(one, list) else one for name, one in given}
-    mine = {"wandb": {"name": run.path.absolute().name, "dir": str(run.path)}}
-    accelerator.init_trackers("vanilla-transformer", settings, mine)
-    loop = TrainingLoop(context)
-    recipe = loop.recipe
-    if accelerator.is_main_process:
-        run.reopen(recipe)
-    if finish:
-        loop.max_steps = loop.progress.step
-    with StopRequest() as stop:
-        loop.run(stop)
-    step = loop.progress.step
-    if not loop.is_over:
-        logger.info(
-            f"Stopped after step {step:,} with everything saved: run the same command again to continue; with "
-            "--finish it makes a model of what is there."
-        )
-        return stop.signal or signal.SIGTERM
-    if recipe.optimization.max_minutes or loop.max_steps == step:
-        recipe = recipe.with_options(max_steps=step, max_minutes=None)
-    if accelerator.is_main_process:
-        run.write_recipe(recipe)
-    with loop.uncompiled():
-        scores = finalize(replace(context, recipe=recipe), loop.plain_model, loop.progress)
-    with logger.optional("the trackers cannot store the scores"):
-        accelerator.log({f"{part}/{one.name}": one.value for part in scores for one in scores[part]}, step=step)
-    return 0
-
-
-def _samples(sources: Iterable[str]) -> list[str]:
-    """Returns two of the sources, of middling length; corpora often begin with their shortest, several times."""
-    by_length = sorted(set(sources), key=lambda source: (len(source), source))
-    return by_length[(len(by_length) - 1) // 2 :: max(1, len(by_length) // 4)][:2]
-
-
 class TrainingLoop:
     """A run's model, optimizer and position in the data, and the steps that advance them.
 
     Attributes:
-        recipe: That of the context; where it has minutes instead of steps, with the schedule of those that fit.
+        progress: The position of the run.
+        plain_model: The model itself. `model` is the same model, wrapped to exchange gradients between processes.
+        max_steps: The number of steps; infinite if only the time is limited.
     """
 
-    def __init__(self, context: RunContext) -> None:
-        recipe, accelerator, inputs, logger = context.recipe, context.accelerator, context.inputs, context.logger
-        self.recipe, self.accelerator, self.logger, self.budget = recipe, accelerator, logger, context.budget
-        self.task, self.tokenizer = task_for(recipe), inputs.tokenizer
-        self.corpus, self.dev, self.checkpoints = inputs.train, inputs.dev, context.run.checkpoints
-        dev_text = inputs.dev_text if self.task.form.parallel else None
-        self.samples = [] if dev_text is None else _samples(dev_text["source"])
+    def __init__(self, context: RunContext, choices: Choices) -> None:
+        """Builds the model and its optimizer. `begin` follows before the first step."""
+        self.context, self.choices, self.task = context, choices, context.task
+        self.accelerator, self.logger = context.accelerator, context.logger
+        self.checkpoints = context.directory.checkpoints
+        optimization, device = choices.recipe.optimization, self.accelerator.device
+        train, dev = context.inputs.train, context.inputs.dev
+        tokens = train.tokens, "" if dev is None else dev.tokens
+        self.progress = Progress(*tokens, processes=self.accelerator.num_processes)
         self.max_steps: float = math.inf
-        dev_tokens = "" if self.dev is None else self.dev.tokens
-        self.progress = Progress(data=self.corpus.tokens, dev=dev_tokens, processes=accelerator.num_processes)
-        self.reading_steps = 1 if accelerator.device.type == "cpu" else STEPS_PER_READING
-        self.items_of_an_epoch = inputs.items
-        self.pin = accelerator.device.type == "cuda"
-        self.tf32 = recipe.optimization.tf32 and has_tf32(accelerator.device)
+        self.tf32 = optimization.tf32 and has_tf32(device)
 
         keep_freed_memory()
-        set_seed(recipe.optimization.seed)
-        model, origin = build_model(recipe, self.task, self.checkpoints)
+        set_seed(optimization.seed)
+        model, origin = build_model(choices.recipe, self.task, self.checkpoints)
         if origin:
-            logger.info(origin)
-            if accelerator.is_main_process:
+            self.logger.info(origin)
+            if self.accelerator.is_main_process:
                 keep_start(model, self.checkpoints)
-        model = move(model, accelerator.device)
+        model = move(model, device)
         self.collate = partial(self.task.collate, config=model.config)
-        if accelerator.device.type == "cpu":
-            # On CPUs the backward pass of torch's fused attention is slower: half as many tokens per second.
+        if device.type == "cpu":
+            # On CPUs, the backward pass of torch's fused attention halves the speed of training.
             model.set_attn_implementation("eager")
         self.uncompiled: Callable[[], AbstractContextManager[object]] = nullcontext
-        if recipe.optimization.compile:
+        if optimization.compile:
             compile_layers(model)
-            # Decoding and the loss on dev have other shapes and modes: each would wait for code of its own.
+            # Decoding and the loss on dev have other shapes and modes, which would be compiled too.
             self.uncompiled = partial(torch.compiler.set_stance, "force_eager")
-        learned = [weight for weight in model.parameters() if weight.requires_grad]
-        if recipe.optimization.precision == "float16":
-            # accelerate scales losses by it, steps and saves it, as in its own mixed precision.
-            accelerator.scaler = torch.amp.GradScaler(accelerator.device.type)
+        if choices.precision == "float16":
+            # accelerate multiplies losses by its factor, and saves it, as in its own mixed precision.
+            self.accelerator.scaler = torch.amp.GradScaler(device.type)
+        optimizer = make_optimizer((one for one in model.parameters() if one.requires_grad), choices.recipe, device)
         self.plain_model = model
-        self.model, self.optimizer = accelerator.prepare(model, make_optimizer(learned, recipe, accelerator.device))
-        save_plain_weights(accelerator, model)
+        self.model, self.optimizer = self.accelerator.prepare(model, optimizer)
+        save_plain_weights(self.accelerator, model)
         self.learning_rate = 0.0
-        self.unread_loss = torch.zeros((), device=accelerator.device)
+        self.unread_loss = torch.zeros((), device=device)
         self.figures: dict[str, float] = {}
         self._clock = 0.0
         self._begun_at, self._begun_after = 0.0, 0
-        if context.checkpoint is None and recipe.optimization.max_minutes is not None:
-            self.recipe = context.plan_for_time(self._seconds_per_step())
-        self._begin(context.checkpoint)
+
+    def run(self, stop: StopRequest) -> None:
+        """Trains to the end, or until a signal asks to stop; in both cases the last step is saved."""
+        self.model.train()
+        if self.tf32 and self.choices.precision == "float32":
+            self.logger.info("Products in float32 round their factors to TF32; --no-tf32 keeps them whole.")
+        if self.progress.step and from_main_process(self.context.budget.is_over):
+            self.max_steps = self.progress.step
+        # A file or a pipe gets a line for each log line instead.
+        hidden = not (self.accelerator.is_main_process and is_terminal(sys.stderr))
+        total, done = self.max_steps, self.progress.step
+        bar = tqdm(total=total, initial=done, unit=" steps", dynamic_ncols=True, smoothing=0.1, disable=hidden)
+        self._clock = self._begun_at = time.perf_counter()
+        self._begun_after = self.progress.step
+        if self._keeps_best and self.progress.best_dev_loss is None:
+            self._evaluate()
+            self._save()
+        with training_kernels(self.tf32), bar:
+            for step in self._remaining_steps():
+                self._update(step)
+                self._count(step)
+                intervals = self._reading_steps, self._log_steps, self.choices.eval_steps, self.choices.save_steps
+                reading_is_due = self._is_due(*intervals)
+                stopping = reading_is_due and self._read_losses(stop)
+                if self._is_due(self._log_steps):
+                    self._log()
+                if self._is_due(self.choices.eval_steps):
+                    self._evaluate()
+                is_best = self._keeps_best and self.progress.best_step == self.progress.step
+                if stopping or is_best or self._is_due(self.choices.save_steps):
+                    self._save()
+                bar.set_postfix_str(_in_words(self.figures), refresh=False)
+                bar.update()
+                if stopping:
+                    break
 
     @property
     def is_over(self) -> bool:
-        """Tells whether the last step is done, or the patience with `dev` is used up."""
+        """Returns True after the last step, or after `patience` evaluations without improvement."""
         impatient = (
-            self.recipe.evaluation.patience is not None
-            and self.progress.evaluations_without_gain >= self.recipe.evaluation.patience
+            self.choices.recipe.evaluation.patience is not None
+            and self.progress.evaluations_without_gain >= self.choices.recipe.evaluation.patience
         )
         return self.progress.step >= self.max_steps or impatient
 
     @property
-    def _keeps_best(self) -> bool:
-        """Tells whether the result is the step of the lowest loss on `dev`: that of the start may already be it."""
-        return self.recipe.start.from_model is not None and self.dev is not None
+    def _reading_steps(self) -> int:
+        """The steps between readings of the loss."""
+        return 1 if self.accelerator.device.type == "cpu" else STEPS_PER_READING
 
-    def _seconds_per_step(self) -> float:
+    @property
+    def _log_steps(self) -> int:
+        """The steps between log lines."""
+        return self.choices.recipe.run.log_steps
+
+    @property
+    def _pins(self) -> bool:
+        """Whether batches are put in memory that the accelerator can copy from while the CPU continues."""
+        return self.accelerator.device.type == "cuda"
+
+    @cached_property
+    def _samples(self) -> list[str]:
+        """Sources of `dev`, whose translations are logged."""
+        text = self.context.inputs.dev_text if self.task.form.parallel else None
+        return [] if text is None else _of_middling_length(text["source"])
+
+    @property
+    def _keeps_best(self) -> bool:
+        """Whether the result is the checkpoint with the lowest dev loss, which may be the starting model."""
+        return self.choices.recipe.start.from_model is not None and self.context.inputs.dev is not None
+
+    def seconds_per_step(self) -> float:
         """Measures the gradients of the first steps, without an update; nothing else is kept of them."""
         begun, steps, done, passed = replace(self.progress), self._remaining_steps(), 0, 0.0
         self.model.train()
@@ -243,17 +181,20 @@ class TrainingLoop:
         self.progress = begun
         return passed / done
 
-    def _begin(self, checkpoint: Checkpoint | None) -> None:
-        """Begins the recipe's schedule, or returns to a checkpoint and drops records made after it."""
-        rates, run = self.recipe.optimization, self.recipe.run
-        self.max_steps, self.save_steps, self.log_steps = rates.max_steps or math.inf, run.save_steps, run.log_steps
-        self.eval_steps = self.recipe.evaluation.eval_steps
-        d_model, optimizer = self.plain_model.config.d_model, self.optimizer.optimizer
+    def begin(self, choices: Choices) -> None:
+        """Starts the schedule of the learning rate, or returns to the run's checkpoint."""
+        self.choices = choices
+        recipe, checkpoint = choices.recipe, self.context.checkpoint
+        self.max_steps = recipe.optimization.max_steps or math.inf
         schedule = make_schedule(
-            optimizer, d_model, rates.warmup_steps, rates.learning_rate_scale, rates.learning_rate
+            self.optimizer.optimizer,
+            self.plain_model.config.d_model,
+            choices.warmup_steps,
+            choices.learning_rate_scale,
+            recipe.optimization.learning_rate,
         )
         self.schedule = self.accelerator.prepare(schedule)
-        set_seed(rates.seed, device_specific=True)
+        set_seed(recipe.optimization.seed, device_specific=True)
         if checkpoint is not None:
             self._go_back_to(checkpoint)
         if self.accelerator.is_main_process:
@@ -276,55 +217,22 @@ class TrainingLoop:
                 f"The number of processes was {self.progress.processes} and is now {begun.processes}, so dropout "
                 "draws different numbers."
             )
-            set_seed(self.recipe.optimization.seed + self.progress.step, device_specific=True)
+            set_seed(self.choices.recipe.optimization.seed + self.progress.step, device_specific=True)
             self.progress.processes = begun.processes
-
-    def run(self, stop: StopRequest) -> None:
-        """Trains to the end, or until a signal asks to stop; in both cases the last step is saved."""
-        self.model.train()
-        if self.tf32 and self.recipe.optimization.precision == "float32":
-            self.logger.info("Products in float32 round their factors to TF32; --no-tf32 keeps them whole.")
-        if self.progress.step and from_main_process(self.budget.is_over):
-            self.max_steps = self.progress.step
-        # A file or a pipe gets a line for each log line instead.
-        hidden = not (self.accelerator.is_main_process and is_terminal(sys.stderr))
-        total, done = self.max_steps, self.progress.step
-        bar = tqdm(total=total, initial=done, unit=" steps", dynamic_ncols=True, smoothing=0.1, disable=hidden)
-        self._clock = self._begun_at = time.perf_counter()
-        self._begun_after = self.progress.step
-        if self._keeps_best and self.progress.best_dev_loss is None:
-            self._evaluate()
-            self._save()
-        with training_kernels(self.tf32), bar:
-            for step in self._remaining_steps():
-                self._update(step)
-                self._count(step)
-                reading_is_due = self._is_due(self.reading_steps, self.log_steps, self.eval_steps, self.save_steps)
-                stopping = reading_is_due and self._read_losses(stop)
-                if self._is_due(self.log_steps):
-                    self._log()
-                if self._is_due(self.eval_steps):
-                    self._evaluate()
-                is_best = self._keeps_best and self.progress.best_step == self.progress.step
-                if stopping or is_best or self._is_due(self.save_steps):
-                    self._save()
-                bar.set_postfix_str(_in_words(self.figures), refresh=False)
-                bar.update()
-                if stopping:
-                    break
 
     def _remaining_steps(self) -> Iterator[LocalStep]:
         """Yields the steps of epoch after epoch, from the run's current position."""
         progress, accelerator = self.progress, self.accelerator
         device = device_facts(accelerator.device, accelerator.num_processes)
         steps = local_steps(
-            self.recipe,
-            self.corpus,
+            self.context.inputs.train,
+            self.task,
+            self.choices,
             self.collate,
             progress,
             rank=accelerator.process_index,
             processes=accelerator.num_processes,
-            pin=self.pin,
+            pin=self._pins,
             joined_tokens=tokens_in_one_batch(self.plain_model.config, device),
         )
         # On a processor the thread would take a core from the step.
@@ -341,10 +249,10 @@ class TrainingLoop:
     def _update(self, step: LocalStep) -> None:
         """Section 5.3: updates the weights once, by the mean loss over the items of the whole step."""
         self._add_gradients(step)
-        if self.recipe.optimization.max_grad_norm:
+        if self.choices.recipe.optimization.max_grad_norm:
             if self.accelerator.scaler is not None:
                 self.accelerator.scaler.unscale_(self.optimizer.optimizer)
-            self.accelerator.clip_grad_norm_(self.model.parameters(), self.recipe.optimization.max_grad_norm)
+            self.accelerator.clip_grad_norm_(self.model.parameters(), self.choices.recipe.optimization.max_grad_norm)
         self.learning_rate = self.schedule.get_last_lr()[0]
         self.optimizer.step()
         self.schedule.step()
@@ -362,7 +270,7 @@ class TrainingLoop:
 
     def _loss(self, model: torch.nn.Module, batch: Batch, items: int) -> torch.Tensor:
         """Returns the summed loss of a batch over `items`; without rows, zero with a zero gradient."""
-        device, precision = self.accelerator.device, self.recipe.optimization.precision
+        device, precision = self.accelerator.device, self.choices.precision
         inputs = {name: tensor.to(device, non_blocking=True) for name, tensor in batch.items()}
         # Not accelerate's own mixed precision: it copies the logits, the largest tensor of all, to float32.
         with torch.autocast(device.type, getattr(torch, precision), enabled=precision != "float32"):
@@ -376,7 +284,7 @@ class TrainingLoop:
 
     def _read_losses(self, stop: StopRequest) -> bool:
         """Collects the losses since the last reading from all processes; True if one has received a signal to stop."""
-        flags = (torch.full_like(self.unread_loss, bool(one)) for one in (stop.signal, self.budget.is_over()))
+        flags = (torch.full_like(self.unread_loss, bool(one)) for one in (stop.signal, self.context.budget.is_over()))
         sums = self.accelerator.reduce(torch.stack([self.unread_loss, *flags]), "sum").tolist()
         loss, signals, last_steps = sums
         if not math.isfinite(loss):
@@ -416,18 +324,19 @@ class TrainingLoop:
         """Estimates the time of the remaining steps from this process's steps so far, including all overhead."""
         now, left = time.perf_counter(), self.max_steps - self.progress.step
         seconds = left * (now - self._begun_at) / (self.progress.step - self._begun_after)
-        most = "at most " if self.recipe.evaluation.patience is not None else ""
-        return f" · {most}{duration(min(seconds, self.budget.last_step_by - now))} left" if left else ""
+        most = "at most " if self.choices.recipe.evaluation.patience is not None else ""
+        return f" · {most}{duration(min(seconds, self.context.budget.last_step_by - now))} left" if left else ""
 
     def _evaluate(self) -> None:
         """Measures the loss on `dev`, without label smoothing or dropout."""
-        if self.dev is None:
+        dev = self.context.inputs.dev
+        if dev is None:
             return
         progress = self.progress
         with self.uncompiled():
-            loss = self._dev_loss(self.dev)
+            loss = self._dev_loss(dev)
             # After 1, 2, 4, 8, ... evaluations.
-            if self.accelerator.is_main_process and (progress.step // self.eval_steps).bit_count() == 1:
+            if self.accelerator.is_main_process and (progress.step // self.choices.eval_steps).bit_count() == 1:
                 self._show_samples()
         if not math.isfinite(loss):
             raise self._divergence("The loss on dev is")
@@ -444,8 +353,9 @@ class TrainingLoop:
 
     def _show_samples(self) -> None:
         """Logs translations of the samples, if there are any, so that one sees the model learn."""
-        answers = self.task.answers(self.plain_model, self.tokenizer, self.samples) if self.samples else []
-        for sample, answer in zip(self.samples, answers, strict=True):
+        samples, tokenizer = self._samples, self.context.inputs.tokenizer
+        answers = self.task.answers(self.plain_model, tokenizer, samples) if samples else []
+        for sample, answer in zip(samples, answers, strict=True):
             shown = " → ".join(f"{one[:99]}…" if len(one) > 100 else one for one in (sample, answer))
             self.logger.info(f"step {self.progress.step:,} · {shown}")
 
@@ -460,11 +370,11 @@ class TrainingLoop:
         """Returns the mean loss per item without label smoothing, such as nats per target token."""
         total, items = torch.zeros_like(self.unread_loss), 0
         self.plain_model.eval()
-        for step in make_plan(dev, self.recipe).epoch(0):
+        for step in make_plan(dev, self.task, self.choices).epoch(0):
             items += step.items
             for rows in share(step, self.accelerator.process_index, self.accelerator.num_processes):
-                batch = self.collate(dev.rows(rows), RowRandom(self.recipe.optimization.seed, 0, rows))
-                batch = pinned(batch) if self.pin else batch
+                batch = self.collate(dev.rows(rows), RowRandom(self.choices.recipe.optimization.seed, 0, rows))
+                batch = pinned(batch) if self._pins else batch
                 total += self._loss(self.plain_model, batch, items=1)
         self.plain_model.train()
         return self.accelerator.reduce(total, "sum").item() / items
@@ -473,7 +383,7 @@ class TrainingLoop:
         """Writes figures of this step to metrics.jsonl, the log and the trackers."""
         self._pass_time()
         progress = self.progress
-        epoch = progress.target_tokens / self.items_of_an_epoch
+        epoch = progress.target_tokens / self.context.inputs.items
         place = {"step": progress.step, "epoch": round(epoch, 4)}
         totals = {"target_tokens": progress.target_tokens, "seconds": round(progress.seconds, 3)}
         self.logger.log_metrics(
@@ -497,12 +407,18 @@ class TrainingLoop:
         if self.accelerator.is_main_process:
             prune_checkpoints(
                 self.checkpoints,
-                save_steps=self.save_steps,
+                save_steps=self.choices.save_steps,
                 last_step=self.progress.step if self.is_over else None,
-                averaged=self.recipe.run.average_checkpoints,
+                averaged=self.choices.recipe.run.average_checkpoints,
                 best=self.progress.best_step if self._keeps_best else None,
-                doubling=self.recipe.run.keep_checkpoints == "doubling",
+                doubling=self.choices.recipe.run.keep_checkpoints == "doubling",
             )
+
+
+def _of_middling_length(sources: Iterable[str]) -> list[str]:
+    """Returns two sources of middling length, because corpora often begin with many very short ones."""
+    by_length = sorted(set(sources), key=lambda source: (len(source), source))
+    return by_length[(len(by_length) - 1) // 2 :: max(1, len(by_length) // 4)][:2]
 
 
 def _in_words(figures: dict[str, float]) -> str:

@@ -1,14 +1,11 @@
-"""What a run trains: a model, new or from a saved one; Adam and its learning rate (section 5.3)."""
+"""The model of a run: new, or from a saved model."""
 
 import copy
 import json
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch.optim.lr_scheduler import LambdaLR
 from transformers import GenerationConfig, PreTrainedConfig, PreTrainedModel
 
 from vanilla_transformer.atomic_files import atomic_write_text
@@ -16,9 +13,8 @@ from vanilla_transformer.errors import SettingError
 from vanilla_transformer.loading.marian import MARIAN
 from vanilla_transformer.loading.models import load_config, load_reported, load_weights_and_config, saved_config
 from vanilla_transformer.model.configuration_vanilla_transformer import VanillaTransformerBaseConfig
-from vanilla_transformer.recipe.defaults import MODEL_FIELDS, paper_learning_rate
 from vanilla_transformer.recipe.schema import Recipe
-from vanilla_transformer.tasks import Task
+from vanilla_transformer.tasks import MODEL_FIELDS, Task
 from vanilla_transformer.training.checkpoints import has_checkpoints
 
 # The file beside the checkpoints of a run that began from a saved model.
@@ -146,54 +142,8 @@ def _in_words(path: str, model: PreTrainedModel, new: set[str], left: set[str]) 
     return "; ".join(parts) + "."
 
 
-def make_optimizer(parameters: Iterable[torch.nn.Parameter], recipe: Recipe, device: torch.device) -> torch.optim.Adam:
-    """Section 5.3: Adam with the recipe's β1, β2 and ε, as one kernel where torch has it for the device."""
-    return torch.optim.Adam(
-        parameters,
-        lr=1.0,  # The schedule gives the learning rate itself.
-        betas=(recipe.optimization.adam_beta1, recipe.optimization.adam_beta2),
-        eps=recipe.optimization.adam_epsilon,
-        fused=device.type in ("cpu", "cuda"),
-    )
-
-
-def make_schedule(
-    optimizer: torch.optim.Optimizer, d_model: int, warmup_steps: int, scale: float, constant: float | None = None
-) -> LambdaLR:
-    """Eq. 3, or a constant rate after the warm-up, as a torch schedule, which counts the steps already done."""
-    if constant is not None:
-        return LambdaLR(optimizer, lambda steps_done: constant * min(1.0, (steps_done + 1) / warmup_steps))
-    return LambdaLR(optimizer, lambda steps_done: paper_learning_rate(steps_done + 1, d_model, warmup_steps, scale))
-
-
 def compile_layers(model: PreTrainedModel) -> None:
     """Compiles each class of layer at its first step, for all its layers and for batches of any size."""
     for layer in model.modules():
         if type(layer).__name__ in (model._no_split_modules or ()):
             layer.compile(dynamic=True)
-
-
-def has_tf32(device: torch.device) -> bool:
-    """Tells whether the device can round the factors of float32 products to TF32."""
-    return device.type == "cuda" and torch.version.hip is None and torch.cuda.get_device_capability(device) >= (8, 0)
-
-
-@contextmanager
-def training_kernels(tf32: bool) -> Iterator[None]:
-    """Allows or forbids TF32 for float32 matrix multiplications in the body, whatever the program has set.
-
-    The attention of cuDNN is turned off, because it makes a new plan for each shape.
-    """
-    # torch's older functions raise errors in a program that uses these newer settings.
-    backends = torch.backends.cuda.matmul, torch.backends.mkldnn.matmul  # type: ignore[attr-defined]
-    cudnn = torch.backends.cuda.cudnn_sdp_enabled()
-    precisions = [backend.fp32_precision for backend in backends]
-    for backend in backends:
-        backend.fp32_precision = "tf32" if tf32 else "ieee"
-    torch.backends.cuda.enable_cudnn_sdp(False)
-    try:
-        yield
-    finally:
-        for backend, precision in zip(backends, precisions, strict=True):
-            backend.fp32_precision = precision
-        torch.backends.cuda.enable_cudnn_sdp(cudnn)

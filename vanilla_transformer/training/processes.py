@@ -35,10 +35,10 @@ from vanilla_transformer.errors import RunError, SettingError
 from vanilla_transformer.evaluation import ALONE, Processes
 from vanilla_transformer.machine import OWN_LAUNCHER, own_threads, usable_cores
 from vanilla_transformer.model_directory import CHECKPOINTS, RECIPE
-from vanilla_transformer.recipe.defaults import chooses_steps
 from vanilla_transformer.recipe.reading import load_recipe
 from vanilla_transformer.recipe.schema import Recipe, Run
 from vanilla_transformer.tasks import get_task
+from vanilla_transformer.training.choices import chooses_steps
 
 Result = TypeVar("Result")
 # In fewer steps starting another process costs as much as it gains. In few minutes a translator learns more in one, of

@@ -114,7 +114,7 @@ class RunDirectory:
                 )
             self.write_recipe(recipe)
             return recipe
-        chosen = {name: kept[name] for name, value in recipe.options.items() if value is None or value == "auto"}
+        chosen = {name: kept[name] for name in recipe.open_settings}
         merged = recipe.with_options(**chosen)
         longer = {name for name in ("max_steps", "patience") if kept[name] and (merged[name] or 0) > kept[name]}
         same = {*_FREE_FIELDS, *longer}

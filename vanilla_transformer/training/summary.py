@@ -15,7 +15,7 @@ from vanilla_transformer.atomic_files import atomic_write_text
 from vanilla_transformer.errors import RunError
 from vanilla_transformer.evaluation.metrics import Score
 from vanilla_transformer.model_directory import SUMMARY
-from vanilla_transformer.recipe.defaults import counted
+from vanilla_transformer.training.choices import counted
 
 
 @dataclass(frozen=True)

@@ -12,11 +12,11 @@ from vanilla_transformer.loading.models import saved_config
 from vanilla_transformer.loading.tokenizers import load_own_tokenizer
 from vanilla_transformer.model.configuration_vanilla_transformer import VanillaTransformerConfig
 from vanilla_transformer.model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
-from vanilla_transformer.recipe.defaults import choose_vocab_size
 from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.tasks import task_for
 from vanilla_transformer.tokenizer import lowercased, train_tokenizer
 from vanilla_transformer.training.checkpoints import has_checkpoints
+from vanilla_transformer.training.choices import choose_vocab_size
 from vanilla_transformer.training.run_directory import RunDirectory
 
 # Sub-words depend on counts: more sentences than this hardly change them.

@@ -1,9 +1,9 @@
-"""Defaults of a recipe, chosen from the size of the data and the device, with a sentence for each choice."""
+"""The settings that a recipe leaves open, chosen from the size of the data and the device, each with its reason."""
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Literal
 
 import numpy as np
 import torch
@@ -11,32 +11,51 @@ from huggingface_hub.errors import StrictDataclassError
 from transformers import PreTrainedConfig
 
 from vanilla_transformer.cost import numbers_kept_per_token, training_flops
-from vanilla_transformer.data.sources import TextForm
 from vanilla_transformer.machine import has_bfloat16_products
 from vanilla_transformer.model.configuration_vanilla_transformer import VanillaTransformerBaseConfig
 from vanilla_transformer.recipe.schema import Recipe
+from vanilla_transformer.tasks import MODEL_FIELDS, SIZES, SizePreset, Task
+from vanilla_transformer.training.optimizer import paper_learning_rate
 
 
-class _Task(Protocol):
-    """The part of a task that defaults need."""
+@dataclass(frozen=True)
+class Choices:
+    """What a run trains by: a value for each setting that its recipe may leave open.
 
-    @property
-    def form(self) -> TextForm: ...
+    Attributes:
+        recipe: The recipe of the run with all of these values, as it is saved in the run's directory.
+        reasons: A sentence for each choice.
+    """
 
-    @property
-    def sizes(self) -> Sequence["SizePreset"]: ...
+    recipe: Recipe
+    reasons: tuple[str, ...]
+    precision: Literal["float32", "bfloat16", "float16"]
+    batch_tokens: int
+    batches_per_step: int
+    warmup_steps: int
+    learning_rate_scale: float
+    eval_steps: int
+    save_steps: int
+    metrics: tuple[str, ...]
 
-    @property
-    def metrics(self) -> Mapping[str, Any]: ...
-
-    def config(self, recipe: Recipe) -> PreTrainedConfig: ...
+    @classmethod
+    def of(cls, recipe: Recipe, reasons: tuple[str, ...] = ()) -> "Choices":
+        """Returns the choices that a complete recipe contains."""
+        values = {field.name: recipe[field.name] for field in fields(cls)[2:]}
+        assert not values.keys() & recipe.open_settings, "resolve has left a setting open"
+        return cls(recipe, reasons, **values)
 
 
 @dataclass(frozen=True)
 class CorpusFacts:
-    """The size of the training data: rows, such as pairs, tokens per column, vocabulary entries, tokens of `dev`.
+    """The size of the training data.
 
-    Of a mixture, `parts` has the rows of each corpus, and its rows in an epoch, where some are repeated.
+    Attributes:
+        pairs: Number of examples, such as pairs.
+        tokens: Number of tokens of each column.
+        vocab_size: Size of the vocabulary.
+        dev_tokens: Number of tokens of each column of `dev`.
+        parts: For several corpora, the examples of each corpus, and its examples in an epoch, which may be repeated.
     """
 
     pairs: int
@@ -47,7 +66,7 @@ class CorpusFacts:
 
     @property
     def passes_per_epoch(self) -> float:
-        """How often an epoch passes a row, as a mean over the corpora by their shares."""
+        """How often an epoch contains an example, averaged over the corpora weighted by their shares."""
         return sum(repeated**2 / rows for rows, repeated in self.parts) / self.pairs if self.parts else 1.0
 
 
@@ -62,143 +81,90 @@ class DeviceFacts:
     processes: int = 1
 
 
-@dataclass(frozen=True)
-class SizePreset:
-    """Settings for corpora of up to `rows` rows; a CPU trains small instead of base."""
-
-    rows: float
-    vocab_size: int
-    preset: str
-    dropout: float
-    batch_tokens: int
-    epochs: int
-
-
-_SIZES = ("d_model", "d_ff", "num_heads", "d_k", "d_v", "encoder_layers", "decoder_layers")
-MODEL_FIELDS = (
-    *("vocab_size", *_SIZES),
-    *("dropout", "attention_dropout", "activation_dropout", "label_smoothing", "positional_encoding"),
-)
-
-# The tables to tune, one for each kind of task. Small corpora of pairs follow published settings for Multi30k (4+4
-# layers of width 128, dropout 0.3), the largest section 5 of the paper.
-SIZES_FOR_PAIRS = (
-    SizePreset(20_000, 4_000, "tiny", 0.3, 2_048, 100),
-    SizePreset(100_000, 8_000, "tiny", 0.3, 4_096, 60),
-    SizePreset(300_000, 8_000, "small", 0.2, 4_096, 40),
-    SizePreset(1_000_000, 16_000, "small", 0.1, 8_192, 40),
-    SizePreset(math.inf, 37_000, "base", 0.1, 25_000, 100),
-)
-SIZES_FOR_NEXT_TOKENS = (
-    SizePreset(20_000, 4_000, "tiny", 0.3, 2_048, 40),
-    SizePreset(100_000, 8_000, "tiny", 0.2, 4_096, 20),
-    SizePreset(1_000_000, 16_000, "small", 0.1, 8_192, 10),
-    SizePreset(math.inf, 32_000, "base", 0.1, 25_000, 5),
-)
-SIZES_FOR_MASKED_TOKENS = (
-    SizePreset(20_000, 4_000, "tiny", 0.1, 2_048, 100),
-    SizePreset(100_000, 8_000, "tiny", 0.1, 4_096, 60),
-    SizePreset(1_000_000, 16_000, "small", 0.1, 8_192, 40),
-    SizePreset(math.inf, 32_000, "base", 0.1, 25_000, 10),
-)
-SIZES_FOR_TAGS = (
-    SizePreset(20_000, 4_000, "tiny", 0.3, 2_048, 40),
-    SizePreset(100_000, 8_000, "tiny", 0.2, 4_096, 20),
-    SizePreset(math.inf, 16_000, "small", 0.1, 8_192, 10),
-)
-# Of texts with a label, and of tasks from outside.
-SIZES_FOR_LABELS = (
-    SizePreset(20_000, 4_000, "tiny", 0.3, 2_048, 40),
-    SizePreset(100_000, 8_000, "tiny", 0.3, 4_096, 20),
-    SizePreset(1_000_000, 16_000, "small", 0.1, 8_192, 10),
-    SizePreset(math.inf, 32_000, "base", 0.1, 25_000, 5),
-)
-# A translator that reads few tokens learns most with two layers a stack: deeper ones, with their norms behind each
-# layer, stand still at first. After 10 minutes of one core 20,000 pairs of Tatoeba give 20.8 sacreBLEU with these and
-# 2.9 with 4+4 layers of width 128. After 59, 100,000 pairs have a loss on dev of 1.57, with those 2.20.
+# A translation model that is trained on few tokens learns most with two layers per stack, because deeper post-norm
+# models do not improve at first. After 10 minutes on one core, 20,000 pairs of Tatoeba give 20.8 sacreBLEU with these
+# sizes and 2.9 with 4+4 layers of width 128. After 59 minutes, 100,000 pairs give a dev loss of 1.57 and of 2.20.
 SHALLOW: dict[str, object] = {"preset": "small", "encoder_layers": 2, "decoder_layers": 2}
 MIN_TOKENS_FOR_DEPTH = 20_000_000
-# In fewer estimated passes over the text than these, less dropout than 0.3 is enough: 20,000 pairs give 25.0 sacreBLEU
-# with 0.3 in 17 passes, and 27.1 with 0.1; with 0.2, in 25 of small steps, 28.1. 5,000 pairs give 14.8 with 0.1 in 34
-# passes, and 15.6 with 0.2.
+# The dropout for runs of fewer estimated epochs than this. 20,000 pairs give 25.0 sacreBLEU with 0.3 in 17 epochs, and
+# 27.1 with 0.1; 28.1 with 0.2 in 25 epochs of small steps. 5,000 pairs give 14.8 with 0.1 in 34 epochs, and 15.6 with
+# 0.2.
 DROPOUT_IN_PASSES = {20: 0.1, 40: 0.2}
 MAX_STEPS = 100_000  # Section 5.2, base.
 CPU_HOURS = 1.5
 CPU_FLOPS_PER_CORE = {"float32": 55e9, "bfloat16": 100e9}
-# Text that is already split has its own pieces. With more than this many it was not split at all.
+# The maximum vocabulary of text that is already segmented. Text with more tokens was not segmented at all.
 MAX_PIECES = 100_000
-# Batches hold some padding, and are rarely full.
+# Batches contain some padding, and are rarely full.
 SHARE_OF_REAL_TOKENS = 0.92
-# bfloat16 pays on a CPU only if matrices are wide enough to outweigh the conversions.
+# On a CPU, bfloat16 is faster only if matrices are wide enough to outweigh the conversions.
 CPU_BFLOAT16_FROM_WIDTH = 128
 MEMORY_SHARE_OF_A_BATCH = 0.3
-# A Transformer keeps at most so many bytes of a token for each layer and each number of its width: 40 in bfloat16, as
-# measured for base on an H200, twice as many in float32. Of other models a batch has few numbers in a layer.
+# The maximum bytes that a Transformer keeps per token, layer and unit of width: 40 in bfloat16, as measured for base
+# on an H200, and twice as many in float32. Other models get a fixed small number of values per batch and layer.
 ACCELERATOR_BYTES_KEPT, MAX_NUMBERS_IN_A_BATCH = 80, 1 << 22
 # Steps with sentences of a single length pull the weights back and forth. After 1,000 steps of 2,048 tokens in 2 and
-# in 4 batches the WER on CMUdict is 45.7 and 43.9, the perplexity on Multi30k 10.7 and 10.3; 8 batches are no better.
+# in 4 batches, the WER on CMUdict is 45.7 and 43.9, and the perplexity on Multi30k 10.7 and 10.3; 8 are no better.
 MIN_BATCHES = 4
-# A translator that will read fewer tokens than this in its minutes takes small steps of one batch: more of them fit
-# into the time. In 5 minutes of a core 20,000 pairs of Tatoeba give 18.5 sacreBLEU after 984 of them, and 13.4 after
-# 351 steps of 2,048 tokens. In many passes they teach less: 5,000 pairs give 16.6 in 112, and 17.1 with large ones.
+# A translation model that will be trained on fewer tokens than this takes small steps of one batch, because more steps
+# fit into the time. In 5 minutes on one core, 20,000 pairs of Tatoeba give 18.5 sacreBLEU after 984 small steps, and
+# 13.4 after 351 steps of 2,048 tokens. In many epochs, large steps are better: 5,000 pairs give 16.6 with small steps
+# in 112 epochs, and 17.1 with large ones.
 MIN_TOKENS_FOR_LARGE_STEPS, MIN_PASSES_FOR_LARGE_STEPS = 8_000_000, 40
 SMALL_STEP, SMALL_STEP_WARMUP = 1_024, 600
 MAX_TOKENS_IN_A_BATCH = {"cpu": 2_048, "accelerator": 8_192}
-# Shorter warm-ups raise the rate so high that small post-norm models stop learning; the paper's is the longest.
+# With shorter warm-ups, the learning rate rises so high that small post-norm models stop learning. The longest warm-up
+# is the paper's.
 MIN_WARMUP, MAX_WARMUP = 2_000, 4_000
-# In shorter runs the rate rises over a third of the steps, to at most its value after MIN_WARMUP; in very short ones
-# over two thirds, up to this many steps. With 300 steps on 3,000 pairs of Multi30k, 200 of them learn most.
+# In shorter runs, the warm-up takes a third of the steps, and the rate rises at most to its value after MIN_WARMUP. In
+# very short runs it takes two thirds, up to this number of steps. Of 300 steps on 3,000 pairs of Multi30k, 200 are
+# best.
 VERY_SHORT_WARMUP = 200
 # Trained weights continue at the final rate of Eq. 3 in section 5.2, and need fewer epochs.
 FINE_TUNING_STEPS_DONE, FINE_TUNING_EPOCHS = MAX_STEPS, 10
-# Recurrent models have the usual values (Luong et al. 2015 clip to 5); their rate does not follow Eq. 3.
+# The usual values for recurrent models (Luong et al. 2015 clip to 5). Their rate does not follow Eq. 3.
 RECURRENT = {"cell": "lstm", "attention": "luong-general", "learning_rate": 1e-3, "max_grad_norm": 5.0}
-# Of both.
+# For fine-tuning and for recurrent models.
 CONSTANT_RATE_WARMUP = 400
 EVALUATIONS = CHECKPOINTS = 50
-# Evaluating on `dev` takes at most this share of the time; a token costs a third of a training token.
+# The maximum share of the time for evaluating `dev`. A token costs a third of a training token.
 EVALUATION_SHARE = 0.1
 
 
-def paper_learning_rate(step: int, d_model: int, warmup_steps: int, scale: float = 1.0) -> float:
-    """Section 5.3, Eq. 3: d_model^-0.5 · min(step^-0.5, step · warmup_steps^-1.5); the first step is step 1."""
-    return scale * d_model**-0.5 * min(step**-0.5, step * warmup_steps**-1.5)
-
-
-def choose_vocab_size(recipe: Recipe, task: _Task, rows: int) -> tuple[int, list[str]]:
-    """Chooses the vocabulary size, on which all other counts depend, and explains it in a sentence."""
+def choose_vocab_size(recipe: Recipe, task: Task, rows: int) -> tuple[int, list[str]]:
+    """Chooses the vocabulary size, on which all other sizes depend, and explains it in a sentence."""
     if recipe.tokenizer.vocab_size is not None:
         return recipe.tokenizer.vocab_size, []
     if recipe.tokenizer.tokenizer_algorithm == "presplit":
-        sentence = f"Vocabulary: every piece that the text is split into, or the {MAX_PIECES:,} most frequent."
+        sentence = f"Vocabulary: every token of the segmented text, or the {MAX_PIECES:,} most frequent."
         return MAX_PIECES, [sentence]
     size = _size_preset(task, rows).vocab_size
-    return size, [f"Vocabulary: {size:,} entries, for {rows:,} {task.form.unit}."]
+    return size, [f"Vocabulary: {size:,} tokens, for {rows:,} {task.form.unit}."]
 
 
 def resolve(
-    recipe: Recipe, task: _Task, corpus: CorpusFacts, device: DeviceFacts, steps_in_time: int | None = None
-) -> tuple[Recipe, list[str]]:
-    """Fills every field that a recipe leaves open, and explains each choice in a sentence.
+    recipe: Recipe, task: Task, corpus: CorpusFacts, device: DeviceFacts, steps_in_time: int | None = None
+) -> Choices:
+    """Chooses a value for each setting that a recipe leaves open, and explains each choice in a sentence.
 
     Args:
-        steps_in_time: Number of steps that fit into `max_minutes`. It is measured with the recipe's model and batches,
-            so those are resolved without it; what follows from the number is then explained with it alone.
+        steps_in_time: The number of steps that fit into `max_minutes`. The speed of the model is measured, so the
+            model and its batches are chosen before this number is known.
     """
     metrics = recipe.evaluation.metrics
     if metrics is None:
         metrics = tuple(name for name, metric in task.metrics.items() if metric.by_default)
-    # The number of processes is that of the started ones, whatever an earlier run's recipe says.
+    # The number of processes is that of the started ones, even if the recipe of an earlier run has another.
     recipe = recipe.with_options(vocab_size=corpus.vocab_size, metrics=metrics, processes=device.processes)
-    sentences: list[str] = []
+    reasons: list[str] = []
 
-    def fill(chosen: Mapping[str, object], sentence: str) -> None:
+    def fill(chosen: Mapping[str, object], reason: str) -> None:
         nonlocal recipe
-        changes = {name: value for name, value in chosen.items() if recipe[name] in (None, "auto")}
+        changes = {name: value for name, value in chosen.items() if name in recipe.open_settings}
         if changes:
             recipe = recipe.with_options(**changes)
-            if sentence:
-                sentences.append(sentence)
+            if reason:
+                reasons.append(reason)
 
     small_steps = _takes_small_steps(recipe, task, corpus, device)
     fill(*_choose_model(recipe, task, corpus, device))
@@ -210,25 +176,25 @@ def resolve(
     given_warmup = recipe.optimization.warmup_steps
     timed = recipe.optimization.max_minutes is not None  # Such a run needs no last step.
     unmeasured = timed and steps_in_time is None
-    steps, warmup_steps, scale, sentence = _choose_length(recipe, task, corpus, device, batch_tokens, steps_in_time)
+    steps, warmup_steps, scale, reason = _choose_length(recipe, task, corpus, device, batch_tokens, steps_in_time)
     chosen = {"warmup_steps": warmup_steps, "learning_rate_scale": scale} | ({} if timed else {"max_steps": steps})
-    fill(chosen, "" if unmeasured else sentence)
-    if given_warmup is not None and given_warmup >= steps and sentences and not unmeasured:
-        sentences.append(
-            f"Warning: the warm-up of {given_warmup:,} steps leaves none of the {steps:,} steps at the "
-            "full learning rate: give fewer --warmup-steps, or leave the option out."
+    fill(chosen, "" if unmeasured else reason)
+    if given_warmup is not None and given_warmup >= steps and reasons and not unmeasured:
+        reasons.append(
+            f"Warning: none of the {steps:,} steps has the full learning rate, because the warm-up takes "
+            f"{given_warmup:,} steps. Give fewer --warmup-steps, or leave the option out."
         )
     if recipe.model.architecture == "recurrent":
-        usual = "a learning rate of {learning_rate:g} after the warm-up and gradients clipped to {max_grad_norm:g}"
-        fill(RECURRENT, f"Optimisation: where not given, {usual.format(**RECURRENT)}, as usual for recurrent models.")
+        usual = "a learning rate of {learning_rate:g} after the warm-up, and gradients clipped to {max_grad_norm:g}"
+        fill(RECURRENT, f"Optimization: unless given, {usual.format(**RECURRENT)}, as usual for recurrent models.")
     if recipe.start.from_model is not None:
         fill(*_choose_fine_tuning(recipe))
-    intervals, sentence = _choose_intervals(recipe, corpus, steps, batch_tokens)
-    fill(intervals, "" if unmeasured else sentence)
-    return recipe, sentences
+    intervals, reason = _choose_intervals(recipe, corpus, steps, batch_tokens)
+    fill(intervals, "" if unmeasured else reason)
+    return Choices.of(recipe, tuple(reasons))
 
 
-def check_sizes(recipe: Recipe, task: _Task) -> None:
+def check_sizes(recipe: Recipe, task: Task) -> None:
     """Refuses sizes that fit none of the presets that could be chosen, before any text is read."""
     refusals = []
     for preset in [recipe.model.preset] if recipe.model.preset else ["tiny", "small", "base"]:
@@ -252,12 +218,12 @@ def device_facts(device: torch.device, processes: int) -> DeviceFacts:
     return DeviceFacts(device.type, torch.get_num_threads(), memory, bfloat16, processes)
 
 
-def _size_preset(task: _Task, rows: int) -> SizePreset:
+def _size_preset(task: Task, rows: int) -> SizePreset:
     return next(preset for preset in task.sizes if rows <= preset.rows)
 
 
 def _choose_model(
-    recipe: Recipe, task: _Task, corpus: CorpusFacts, device: DeviceFacts
+    recipe: Recipe, task: Task, corpus: CorpusFacts, device: DeviceFacts
 ) -> tuple[dict[str, object], str]:
     sizes = _size_preset(task, corpus.pairs)
     preset = recipe.model.preset or ("small" if (sizes.preset, device.kind) == ("base", "cpu") else sizes.preset)
@@ -274,9 +240,9 @@ def _choose_model(
     return chosen, f"Model: {chosen['preset']}, {_describe(config)}, {rows}{why}."
 
 
-def _for_few_tokens(recipe: Recipe, task: _Task, corpus: CorpusFacts, device: DeviceFacts) -> dict[str, object]:
+def _for_few_tokens(recipe: Recipe, task: Task, corpus: CorpusFacts, device: DeviceFacts) -> dict[str, object]:
     """Returns the sizes of a translator that reads few tokens; none where it reads many, or the recipe has sizes."""
-    if not task.form.parallel or recipe.used("architecture", "preset", "start", *_SIZES):
+    if not task.form.parallel or recipe.used("architecture", "preset", "start", *SIZES):
         return {}
     tokens = _tokens_read(recipe, task, corpus, device)
     if tokens >= MIN_TOKENS_FOR_DEPTH:
@@ -290,7 +256,7 @@ def _passes(tokens: float, corpus: CorpusFacts) -> float:
     return tokens * corpus.passes_per_epoch / max(corpus.tokens)
 
 
-def _tokens_read(recipe: Recipe, task: _Task, corpus: CorpusFacts, device: DeviceFacts) -> float:
+def _tokens_read(recipe: Recipe, task: Task, corpus: CorpusFacts, device: DeviceFacts) -> float:
     """Returns roughly how many tokens of a side a shallow model would read, by its epochs or steps and its time."""
     given, tokens = recipe.optimization, max(corpus.tokens)
     planned = _size_preset(task, corpus.pairs).epochs * tokens / corpus.passes_per_epoch
@@ -324,17 +290,17 @@ def _choose_precision(recipe: Recipe, device: DeviceFacts) -> tuple[dict[str, ob
     return {"precision": precision}, f"Precision: {precision}, {reason}."
 
 
-def _batch_tokens(task: _Task, corpus: CorpusFacts) -> int:
+def _batch_tokens(task: Task, corpus: CorpusFacts) -> int:
     return min(_size_preset(task, corpus.pairs).batch_tokens, max(corpus.tokens[-1] // 10, 1))
 
 
-def chooses_steps(recipe: Recipe, task: _Task) -> bool:
+def chooses_steps(recipe: Recipe, task: Task) -> bool:
     """Tells whether a translator trains for some minutes, with sizes of model and steps that are chosen for it."""
-    given = recipe.used("architecture", "preset", "start", "batch_tokens", "batches_per_step", *_SIZES)
+    given = recipe.used("architecture", "preset", "start", "batch_tokens", "batches_per_step", *SIZES)
     return recipe.optimization.max_minutes is not None and task.form.parallel and not given
 
 
-def _takes_small_steps(recipe: Recipe, task: _Task, corpus: CorpusFacts, device: DeviceFacts) -> bool:
+def _takes_small_steps(recipe: Recipe, task: Task, corpus: CorpusFacts, device: DeviceFacts) -> bool:
     """Tells whether the minutes of a translator are so few that more and smaller steps teach more."""
     if device.kind != "cpu" or device.processes > 1 or not chooses_steps(recipe, task):
         return False  # Several would exchange their gradients more often.
@@ -343,7 +309,7 @@ def _takes_small_steps(recipe: Recipe, task: _Task, corpus: CorpusFacts, device:
 
 
 def _choose_batches(
-    recipe: Recipe, task: _Task, device: DeviceFacts, batch_tokens: int, min_batches: int
+    recipe: Recipe, task: Task, device: DeviceFacts, batch_tokens: int, min_batches: int
 ) -> tuple[dict[str, object], str]:
     bytes_per_token = 4 * numbers_kept_per_token(task.config(recipe))
     fitting = int(device.memory * MEMORY_SHARE_OF_A_BATCH / bytes_per_token)
@@ -373,7 +339,7 @@ def tokens_in_one_batch(config: PreTrainedConfig, device: DeviceFacts) -> int:
 
 
 def _choose_length(
-    recipe: Recipe, task: _Task, corpus: CorpusFacts, device: DeviceFacts, batch_tokens: int, steps_in_time: int | None
+    recipe: Recipe, task: Task, corpus: CorpusFacts, device: DeviceFacts, batch_tokens: int, steps_in_time: int | None
 ) -> tuple[int, int, float, str]:
     epochs = _size_preset(task, corpus.pairs).epochs
     if recipe.start.from_model is not None:
@@ -426,9 +392,9 @@ def _choose_warmup(recipe: Recipe, steps: int) -> tuple[int, float]:
 
 def _choose_fine_tuning(recipe: Recipe) -> tuple[dict[str, object], str]:
     # The rate at which Eq. 3 arrives in section 5.2.
-    assert recipe.model.d_model is not None
-    at = FINE_TUNING_STEPS_DONE, recipe.model.d_model, MAX_WARMUP, recipe.optimization.learning_rate_scale
-    rate = float(f"{paper_learning_rate(*at):.2g}")
+    width, scale = recipe.model.d_model, recipe.optimization.learning_rate_scale
+    assert width is not None and scale is not None
+    rate = float(f"{paper_learning_rate(FINE_TUNING_STEPS_DONE, width, MAX_WARMUP, scale):.2g}")
     suits = "which suits weights that are already trained"
     return {"learning_rate": rate}, f"Optimisation: a learning rate of {rate:g} after the warm-up, {suits}."
 
@@ -457,7 +423,7 @@ def counted(number: float, unit: str) -> str:
     return f"{number:,.10g} {unit}{'s' * (number != 1)}"
 
 
-def _cpu_seconds_per_epoch(recipe: Recipe, task: _Task, corpus: CorpusFacts, device: DeviceFacts) -> float:
+def _cpu_seconds_per_epoch(recipe: Recipe, task: Task, corpus: CorpusFacts, device: DeviceFacts) -> float:
     mean = [np.array([tokens]) / corpus.pairs for tokens in corpus.tokens]
     flops = corpus.pairs * training_flops(task.config(recipe), *mean)
     # No default on a CPU is float16: its speed is not known.

@@ -9,21 +9,22 @@ from refusals import refused
 from vanilla_transformer import RecurrentEncoderDecoderConfig, VanillaTransformerConfig
 from vanilla_transformer.errors import SettingError
 from vanilla_transformer.machine import has_bfloat16_products
-from vanilla_transformer.recipe.defaults import (
+from vanilla_transformer.recipe.schema import Recipe
+from vanilla_transformer.tasks import get_task
+from vanilla_transformer.tasks.sizes import SIZES_FOR_PAIRS
+from vanilla_transformer.training.choices import (
     CPU_HOURS,
     MIN_WARMUP,
-    SIZES_FOR_PAIRS,
+    Choices,
     CorpusFacts,
     DeviceFacts,
     check_sizes,
     choose_vocab_size,
     device_facts,
-    paper_learning_rate,
     resolve,
     tokens_in_one_batch,
 )
-from vanilla_transformer.recipe.schema import Recipe
-from vanilla_transformer.tasks import get_task
+from vanilla_transformer.training.optimizer import paper_learning_rate
 
 TASK = get_task("translation")
 
@@ -55,15 +56,16 @@ MAY_STAY_OPEN = {
 def chosen(pairs, device, **options):
     recipe = Recipe.of(**{"output": "model", **options})
     vocab_size, _ = choose_vocab_size(recipe, TASK, pairs)
-    return resolve(recipe, TASK, CorpusFacts(pairs, (pairs * 14, pairs * 13), vocab_size), device)
+    choices = resolve(recipe, TASK, CorpusFacts(pairs, (pairs * 14, pairs * 13), vocab_size), device)
+    assert Choices.of(choices.recipe, choices.reasons) == choices
+    return choices.recipe, choices.reasons
 
 
 @pytest.mark.parametrize("device", [LAPTOP, GPU], ids=["cpu", "gpu"])
 @pytest.mark.parametrize("pairs", [1, 100, 29_000, 164_000, 4_500_000, 40_000_000])
 def test_a_completed_recipe_leaves_nothing_open(pairs, device):
     recipe, sentences = chosen(pairs, device)
-    left = {name for name, value in recipe.options.items() if value is None or value == "auto"}
-    assert left <= MAY_STAY_OPEN
+    assert recipe.open_settings <= MAY_STAY_OPEN
     assert all(sentence.endswith(".") for sentence in sentences)
     assert not re.search(r"\de\+\d|loss on dev", " ".join(sentences))  # 1,200 epochs, and not 1.2e+03; no dev.
     TASK.config(recipe)
@@ -71,7 +73,8 @@ def test_a_completed_recipe_leaves_nothing_open(pairs, device):
 
 def test_a_resolved_recipe_is_not_changed_and_needs_no_words():
     recipe, _ = chosen(29_000, LAPTOP)
-    assert resolve(recipe, TASK, CorpusFacts(10**7, (10**8, 10**8), recipe.tokenizer.vocab_size), GPU) == (recipe, [])
+    facts = CorpusFacts(10**7, (10**8, 10**8), recipe.tokenizer.vocab_size)
+    assert resolve(recipe, TASK, facts, GPU) == Choices.of(recipe)
 
 
 def test_given_settings_are_kept_and_dropout_outside_the_paper_is_off_by_default():
@@ -210,7 +213,7 @@ def test_a_warm_up_that_is_given_has_the_papers_rate_and_is_warned_of_if_the_run
 )
 def test_the_loss_on_dev_takes_a_small_share_of_the_time(steps, dev_pairs):
     corpus = CorpusFacts(3_000, (42_000, 39_000), 4_000, (dev_pairs * 14, dev_pairs * 13))
-    recipe, _ = resolve(Recipe.of(output="model", max_steps=steps), TASK, corpus, LAPTOP)
+    recipe = resolve(Recipe.of(output="model", max_steps=steps), TASK, corpus, LAPTOP).recipe
     evaluations = steps // recipe.evaluation.eval_steps
     assert 1 <= evaluations <= 50
     forward = evaluations * dev_pairs * 14 / 3
@@ -221,7 +224,7 @@ def test_the_length_of_a_mixture_counts_passes_by_shares():
     def steps_of(*parts):
         rows = sum(repeated for _, repeated in parts)
         facts = CorpusFacts(rows, (rows * 14, rows * 13), 4_000, parts=parts)
-        return resolve(Recipe.of(output="model", batch_tokens=500), TASK, facts, GPU)[0].optimization.max_steps
+        return resolve(Recipe.of(output="model", batch_tokens=500), TASK, facts, GPU).recipe.optimization.max_steps
 
     alone = steps_of((7_000, 7_000))
     assert steps_of((1_000, 1_000), (6_000, 6_000)) == alone
