@@ -16,8 +16,8 @@
 Importing the package registers its classes with transformers, so that `from_pretrained`, the Auto classes and
 `pipeline` can load its models. torch and transformers are imported only when a name that needs them is first used.
 
-Import this package before torch. It then tells torch's threads to sleep while they wait for each other. Otherwise,
-training is slow while other programs use the cores: half as fast with five busy programs on two cores.
+Import this package before torch, so that torch's threads sleep while they wait for each other. Otherwise, training is
+half as fast if five other programs use the two cores of a machine.
 """
 
 import ast

@@ -58,7 +58,7 @@ def prepare_waiting(spins: int = TRAINING_SPINS) -> None:
 
 
 def is_slowed_by_others() -> bool:
-    """Returns True if torch was loaded before its threads could be told to sleep, and other programs use the cores."""
+    """Returns True if the cores are busy, and torch was imported too early to be told how its threads should wait."""
     load = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0
     return _TORCH_WAS_FIRST and not _HAS_POLICY and own_threads() > 1 and load > usable_cores()
 

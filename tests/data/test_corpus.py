@@ -229,7 +229,7 @@ POINTER = "version https://git-lfs.github.com/spec/v1\n"
         ("a.tsv", ["1\t2\tCC-BY\n"], "a.tsv source_column"),
         ("a.tsv", ["en\tde\n1\t2\n"], "a.tsv line 1 'en' 'de'"),
         ("a.tsv", ["German\tEnglish\n1\t2\n"], "a.tsv line 1 'German' 'English'"),
-        ("a.tsv", ["1\t2\n3\n4\t5\n6\n7\t8\t9\n"], "a.tsv, line 2: 1 columns where 2 are needed; 2 other 4, 5"),
+        ("a.tsv", ["1\t2\n3\n4\t5\n6\n7\t8\t9\n"], "a.tsv, line 2: 1 columns where 2 needed. 4, 5 (2"),
         ("a.csv", ["id,translation\n1,2\n"], "a.csv source 'id' 'translation'"),
         ("a.csv", [",en\n0,2\n"], "a.csv source '' 'en'"),
         ("a.csv", ["text,label\n1,2\n"], "a.csv source 'text' 'label'"),

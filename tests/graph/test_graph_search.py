@@ -48,7 +48,7 @@ SETTINGS = st.fixed_dictionaries(
         "max_length_beyond_source": st.integers(0, 30),
         "min_new_tokens": st.sampled_from([2, 5]),
         "suppress_tokens": st.sampled_from([[6, 7], [2, 6]]),
-        "bad_words_ids": st.just([[5], [9]]),
+        "bad_words_ids": st.sampled_from([[[5], [9]], [[5], [2]]]),
         "eos_token_id": st.just([2, 11]),
         "forced_eos_token_id": st.sampled_from([2, [2, 11]]),
         "renormalize_logits": st.just(True),

@@ -136,21 +136,42 @@ def test_a_search_that_is_given_replaces_that_of_the_starting_model_even_if_it_i
 
 
 @pytest.mark.parametrize(
-    "setting", ['torch.set_float32_matmul_precision("medium")', 'torch.backends.fp32_precision = "tf32"']
+    "setting",
+    [
+        "pass",
+        'torch.set_float32_matmul_precision("medium")',
+        'torch.backends.fp32_precision = "tf32"',
+        'torch.backends.cuda.matmul.fp32_precision = "tf32"',
+        "torch.backends.cuda.matmul.allow_tf32 = True",
+    ],
 )
 def test_training_rounds_no_operand_unless_it_may_and_leaves_the_programs_settings(setting):
-    # In a process of its own, because torch cannot forget that it was set in one way or the other.
+    # A separate process, because torch remembers in which of the two ways it was set.
     check = f"""
 import torch
 from vanilla_transformer.training.optimizer import training_kernels
 
 {setting}
 backends = torch.backends.cuda.matmul, torch.backends.mkldnn.matmul
-before = [one.fp32_precision for one in backends]
-for tf32, expected in ((False, "ieee"), (True, "tf32")):
+
+
+def state():
+    try:
+        older = torch.get_float32_matmul_precision()
+    except RuntimeError:
+        older = None
+    return [one.fp32_precision for one in backends], older
+
+
+before = state()
+for tf32, expected in ((False, ("ieee", "highest")), (True, ("tf32", "high"))):
     with training_kernels(tf32):
-        assert all(one.fp32_precision == expected for one in backends)
-    assert [one.fp32_precision for one in backends] == before != ["ieee", "ieee"]
+        assert state() == ([expected[0]] * 2, expected[1])
+    assert state() == before
+# What the program has set for all is not set for each: another choice for all still applies.
+if torch.backends.fp32_precision == "tf32":
+    torch.backends.fp32_precision = "ieee"
+    assert state()[0] == ["ieee", "ieee"]
 """
     subprocess.run([sys.executable, "-c", check], check=True)
 

@@ -219,7 +219,7 @@ def test_a_killed_process_ends_all_and_the_same_command_goes_on_with_another_num
     assert re.search(LOST, launch.printed(0)), launch.printed_by_all()
     again = Launch(1, command(recipe, tmp_path / "model"), tmp_path)
     assert again.codes() == [0]
-    assert "Going on from the checkpoint of step 4." in again.printed(0)
+    assert "Resuming from the checkpoint at step 4." in again.printed(0)
     assert "The number of processes was 2 and is now 1" in again.printed(0)
     assert_same_training(tmp_path / "model", alone)
 
@@ -354,7 +354,7 @@ def test_one_command_of_two_processes_goes_on_to_the_same_bytes_however_it_ended
     last.workers()[1].kill()
     assert last.code() == 0, last.said.read_text()
     said = last.said.read_text()
-    assert said.count("Going on from the checkpoint of step") == 2 and said.count(f"\n{output}\n") == 1, said
+    assert said.count("Resuming from the checkpoint at step") == 2 and said.count(f"\n{output}\n") == 1, said
     assert json.loads((output / "summary.json").read_text())["processes"] == 2
     assert figures(output) == figures(tmp_path / "undisturbed")
     expected = (tmp_path / "undisturbed" / "model.safetensors").read_bytes()
@@ -383,7 +383,7 @@ def test_a_machine_that_is_lost_ends_the_other_and_both_go_on_to_the_same_bytes(
     assert re.search(LOST.removeprefix("error: "), main.said.read_text()), main.said.read_text()
     again = list(two_machines())
     assert [node.code() for node in again] == [0, 0], [node.said.read_text() for node in again]
-    assert "Going on from the checkpoint of step" in (tmp_path / "model" / "train.log").read_text()
+    assert "Resuming from the checkpoint at step" in (tmp_path / "model" / "train.log").read_text()
     assert figures(tmp_path / "model") == figures(tmp_path / "undisturbed")
     expected = (tmp_path / "undisturbed" / "model.safetensors").read_bytes()
     assert (tmp_path / "model" / "model.safetensors").read_bytes() == expected

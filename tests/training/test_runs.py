@@ -27,6 +27,7 @@ from vanilla_transformer import (
     VanillaTransformerConfig,
     VanillaTransformerForConditionalGeneration,
     VanillaTransformerTokenizer,
+    evaluate,
 )
 from vanilla_transformer.cli import main
 from vanilla_transformer.cost import training_flops
@@ -221,17 +222,22 @@ def test_a_signal_saves_says_so_and_leaves(recipe, undisturbed, tmp_path):
         train(mine)
     assert log.read_text().count("with everything saved: run the same command again") == 3
     assert_same_run(train(mine), undisturbed)
-    assert log.read_text().count("Going on from the checkpoint of step") == 3
+    assert log.read_text().count("Resuming from the checkpoint at step") == 3
 
 
 def test_what_a_notebook_has_set_in_torch_changes_no_weights(recipe, undisturbed, tmp_path):
     torch.set_default_dtype(torch.float64)
     try:
         with torch.inference_mode(), torch.autocast("cpu", torch.bfloat16), torch.device("meta"):
-            assert_same_run(train(into(recipe, tmp_path / "model")), undisturbed)
+            run = train(into(recipe, tmp_path / "model"))
+            assert_same_run(run, undisturbed)
+            # A setting that only `generate` supports, so that torch decodes.
+            scored = evaluate(run, recipe.data.dev[0], metrics=["chrf"], no_repeat_ngram_size=9)
         assert torch.get_default_dtype() == torch.float64
     finally:
         torch.set_default_dtype(torch.float32)
+    again = evaluate(run, recipe.data.dev[0], metrics=["chrf"], no_repeat_ngram_size=9)
+    assert scored.predictions == again.predictions and scored.scores == again.scores
 
 
 @pytest.mark.parametrize(
@@ -255,7 +261,7 @@ def test_a_full_disk_ends_the_run_and_leaves_the_earlier_checkpoint_whole(
         with at_update(7, fill_disk), refused(RunError, "step 9", "cannot be written", reason):
             train(mine)
     assert_same_run(train(mine), undisturbed)
-    assert "Going on from the checkpoint of step 6." in log.read_text()
+    assert "Resuming from the checkpoint at step 6." in log.read_text()
 
 
 def spoil(factor, row=slice(None)):

@@ -62,6 +62,14 @@ def test_scores_are_those_of_the_search(kind: str, name: str, tokenizer, monkeyp
         assert each.tokens == row[1 : len(each.tokens) + 1] and not any(row[len(each.tokens) + 1 :])
 
 
+def test_a_model_without_an_end_token_is_translated_up_to_its_last_token(tokenizer):
+    model = sharp(0)
+    model.generation_config.eos_token_id = None
+    model.generation_config.update(num_beams=1, length_penalty=None, early_stopping=None)
+    [[found], *_] = GenerateSearch(model, tokenizer, max_new_tokens=5).search(ROWS)
+    assert len(found.tokens) == 5
+
+
 def test_scores_of_a_marian_model_are_those_of_its_search(tmp_path):
     directory = write_opus(tmp_path)
     model, tokenizer = MarianMTModel.from_pretrained(directory).eval(), AutoTokenizer.from_pretrained(directory)

@@ -43,7 +43,7 @@ class Train:
         from vanilla_transformer.training.run_directory import output_path
 
         recipe = self.settled()
-        output_path(recipe)
+        output_path(recipe)  # It raises an error if there is none, before processes are started.
         processes = processes_for(recipe)
         if processes > 1:
             launch(processes, recipe, *["--finish"] * self.finish)

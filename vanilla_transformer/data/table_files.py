@@ -21,14 +21,12 @@ from vanilla_transformer.data.sources import (
 )
 from vanilla_transformer.data.text_lines import decoded_lines, read_lines, without_suffix, words_of
 from vanilla_transformer.errors import CorpusError
-from vanilla_transformer.graph.settings import words
 
-# Words that are rather the name of a column than the text of a pair.
-_NAMES_OF_COLUMNS = words(
-    "arabic chinese czech danish dutch english estonian finnish french german greek hebrew hindi hungarian icelandic "
-    "italian japanese korean latvian lithuanian norwegian polish portuguese romanian russian slovak slovenian spanish "
-    "swedish turkish ukrainian vietnamese id index input output original reference sentence sentence1 sentence2 text "
-    "text1 text2 translation"
+# Words that are more likely the name of a column than the text of a pair.
+_IS_NAME = re.compile(
+    "arabic|chinese|czech|danish|dutch|english|estonian|finnish|french|german|greek|hebrew|hindi|hungarian|icelandic|"
+    "italian|japanese|korean|latvian|lithuanian|norwegian|polish|portuguese|romanian|russian|slovak|slovenian|spanish|"
+    "swedish|turkish|ukrainian|vietnamese|id|index|input|output|original|reference|sentence[12]?|text[12]?|translation"
 )
 # Characters in a cell. Python's own limit is 131,072; a limit keeps an unclosed quote from filling memory.
 csv.field_size_limit(2**27)
@@ -52,7 +50,7 @@ def read_table(path: str, suffix: str, wanted: Wanted, form: TextForm) -> tuple[
         number, header = next(lines, (0, []))
         if suffix == ".csv" and len(header) == 1 and ";" in header[0]:
             raise CorpusError(
-                f"{path}: the header has semicolons but no commas: save the table with commas, or as TSV"
+                f"{path}: the columns are separated by semicolons. Save the table with commas, or as TSV"
             )
         if suffix == ".tsv" and number and not _is_header(header, wanted, form):
             _refuse_languages(header, wanted, form, f"{path}, line {number}")
@@ -78,7 +76,7 @@ def _refuse_languages(cells: Sequence[str], wanted: Wanted, form: TextForm, wher
     """Raises CorpusError if a first line may be a header or the first pair of a table without one."""
     names = [cell.strip().lower() for cell in cells]
     are_codes = all(re.fullmatch(r"[a-z]{2}([_-][A-Za-z]+)?", cell) for cell in cells)
-    alike = len({*names}) == len(cells) == 2 and (are_codes or all(name in _NAMES_OF_COLUMNS for name in names))
+    alike = len({*names}) == len(cells) == 2 and (are_codes or all(map(_IS_NAME.fullmatch, names)))
     if form.parallel and alike and not any(wanted):
         raise CorpusError(
             f"{where}: {' and '.join(map(repr, cells))} may be column names or the first pair: "
@@ -97,12 +95,11 @@ def _named(rows: Iterator[tuple[int, list[str]]], names: Sequence[str], path: st
         elif not broken:
             yield number, dict(zip(names, row, strict=True))
     if broken:
-        others = f"; so are {len(broken) - 1:,} other lines: {_first_ten(broken[1:])}" if broken[1:] else ""
-        raise CorpusError(f"{path}, line {broken[0]}: {found} columns where {len(names)} are needed{others}")
-
-
-def _first_ten(lines: Sequence[int]) -> str:
-    return ", ".join(map(str, lines[:10])) + (", ..." if len(lines) > 10 else "")
+        first_ten = ", ".join(map(str, broken[1:11])) + (", ..." if len(broken) > 11 else "")
+        others = f". Other lines with a wrong number of columns: {first_ten} ({len(broken) - 1:,} in all)"
+        raise CorpusError(
+            f"{path}, line {broken[0]}: {found} columns where {len(names)} are needed{others if broken[1:] else ''}"
+        )
 
 
 def _rows(records: Records, names: Wanted, path: str, form: TextForm) -> NumberedRows:

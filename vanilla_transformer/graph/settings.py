@@ -191,7 +191,10 @@ class Settings:
         if learned and (max_new_tokens or 0) > config["max_position_embeddings"]:
             # There `generate` raises an error, and the ONNX graph would cut the translation.
             raise ModelError(f"{max_new_tokens:,} new tokens with {config['max_position_embeddings']:,} positions")
-        forbidden = [*(tokens[0] for tokens in given.get("bad_words_ids", ())), *given.get("suppress_tokens", ())]
+        ends = _tokens(given.get("eos_token_id", config["eos_token_id"]))
+        # transformers does not forbid an end as a bad word, only as a suppressed token.
+        bad_words = (tokens[0] for tokens in given.get("bad_words_ids", ()) if tokens[0] not in ends)
+        forbidden = [*bad_words, *given.get("suppress_tokens", ())]
         settings = cls(
             num_beams=given["num_beams"],
             num_return_sequences=given["num_return_sequences"],
@@ -204,7 +207,7 @@ class Settings:
             max_positions=config["max_position_embeddings"] if learned else None,
             start=given.get("decoder_start_token_id", config["decoder_start_token_id"]),
             padding=given.get("pad_token_id", config["pad_token_id"]),
-            ends=_tokens(given.get("eos_token_id", config["eos_token_id"])),
+            ends=ends,
             suppressed=tuple(forbidden),
             forced_end=forced,
             renormalized=bool(given.get("renormalize_logits")),

@@ -11,9 +11,11 @@ from vanilla_transformer.errors import SettingError
 from vanilla_transformer.evaluation import EvaluationResult
 from vanilla_transformer.evaluation.corpora import choose_metrics, count_empty_rows, with_columns_of_model
 from vanilla_transformer.loading.models import load_model
+from vanilla_transformer.machine import torch_as_usual
 from vanilla_transformer.tasks.registry import task_of_model
 
 
+@torch_as_usual()
 def evaluate(
     model: str | os.PathLike[str],
     data: CorpusSpec | Word | Sequence[Word],

@@ -154,7 +154,7 @@ def _warnings(texts: Mapping[str, Sequence[Dataset]], form: TextForm) -> Iterato
                     f"Warning: {quoted:,} cells of {file.info.description} begin and end with a quote, and contain "
                     "doubled quotes. In TSV, quotes are text. Save such a table as CSV."
                 )
-    # What a model predicts is not compared: a text with another label also occurs in `train`.
+    # Labels are not compared, because a text that occurs in `train` with another label is known too.
     compared = form.without_labels()
     columns, needed = compared.names, [number for number, one in enumerate(compared.columns) if not one.optional]
 

@@ -96,10 +96,10 @@ class TrainingLoop:
         self._begun_at, self._begun_after = 0.0, 0
 
     def run(self, stop: StopRequest) -> None:
-        """Trains to the end, or until a signal asks to stop; in both cases the last step is saved."""
+        """Trains to the last step, or until a signal requests the end. In both cases the last step is saved."""
         self.model.train()
         if self.tf32 and self.choices.precision == "float32":
-            self.logger.info("Products in float32 round their factors to TF32; --no-tf32 keeps them whole.")
+            self.logger.info("Matrix multiplications in float32 use TF32. --no-tf32 turns this off.")
         if self.progress.step and from_main_process(self.context.budget.is_over):
             self.max_steps = self.progress.step
         # A file or a pipe gets a line for each log line instead.
@@ -211,7 +211,7 @@ class TrainingLoop:
                     "or name another output directory."
                 )
         load_checkpoint(self.accelerator, checkpoint)
-        self.logger.info(f"Going on from the checkpoint of step {checkpoint.step:,}.")
+        self.logger.info(f"Resuming from the checkpoint at step {checkpoint.step:,}.")
         if self.progress.processes != begun.processes:
             self.logger.info(
                 f"The number of processes was {self.progress.processes} and is now {begun.processes}, so dropout "

@@ -17,7 +17,7 @@ from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.tasks import MODEL_FIELDS, Task
 from vanilla_transformer.training.checkpoints import has_checkpoints
 
-# The file beside the checkpoints of a run that began from a saved model.
+# The file next to the checkpoints of a run that began from a saved model.
 START = "start.json"
 # Fields that a run may choose anew.
 _TRAINING_FIELDS = ("dropout", "attention_dropout", "activation_dropout", "label_smoothing")

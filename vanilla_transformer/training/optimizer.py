@@ -35,7 +35,7 @@ def make_schedule(
 
 
 def has_tf32(device: torch.device) -> bool:
-    """Tells whether the device can round the factors of float32 products to TF32."""
+    """Returns True if the device can compute float32 matrix multiplications in TF32."""
     return device.type == "cuda" and torch.version.hip is None and torch.cuda.get_device_capability(device) >= (8, 0)
 
 
@@ -45,16 +45,20 @@ def training_kernels(tf32: bool) -> Iterator[None]:
 
     The attention of cuDNN is turned off, because it makes a new plan for each shape.
     """
-    # torch's older functions raise errors in a program that uses these newer settings.
     backends = torch.backends.cuda.matmul, torch.backends.mkldnn.matmul  # type: ignore[attr-defined]
-    cudnn = torch.backends.cuda.cudnn_sdp_enabled()
-    precisions = [backend.fp32_precision for backend in backends]
-    for backend in backends:
-        backend.fp32_precision = "tf32" if tf32 else "ieee"
+    precisions, cudnn = [backend.fp32_precision for backend in backends], torch.backends.cuda.cudnn_sdp_enabled()
+    try:
+        older = torch.get_float32_matmul_precision()
+    except RuntimeError:  # The program uses the newer settings, from which this older one differs.
+        older = "highest"
+    torch.set_float32_matmul_precision("high" if tf32 else "highest")  # It sets both.
     torch.backends.cuda.enable_cudnn_sdp(False)
     try:
         yield
     finally:
+        torch.set_float32_matmul_precision(older)
         for backend, precision in zip(backends, precisions, strict=True):
-            backend.fp32_precision = precision
+            backend.fp32_precision = "none"  # The general setting applies again.
+            if backend.fp32_precision != precision:
+                backend.fp32_precision = precision
         torch.backends.cuda.enable_cudnn_sdp(cudnn)

@@ -93,8 +93,8 @@ def _follow(context: RunContext, finish: bool) -> int:
     step = loop.progress.step
     if not loop.is_over:
         logger.info(
-            f"Stopped after step {step:,} with everything saved: run the same command again to continue; with "
-            "--finish it makes a model of what is there."
+            f"Stopped after step {step:,} with everything saved: run the same command again to resume. With --finish, "
+            "it averages the last checkpoints and finishes the model directory."
         )
         return stop.signal or signal.SIGTERM
     if context.budget.minutes is not None or loop.max_steps == step:

@@ -74,7 +74,7 @@ class GenerateSearch:
         if not isinstance(call, GenerationConfig):
             raise SettingError(f"generation_config must be a GenerationConfig of transformers, not {call!r}.")
         ends = settings.get("eos_token_id"), call.eos_token_id, own.eos_token_id
-        self._ends = torch.tensor(next(one for one in ends if one is not None)).flatten()
+        self._ends = torch.tensor(next((one for one in ends if one is not None), [-1])).flatten()
         learned = getattr(config, "positional_encoding", None) == "learned"
         self.max_positions: int | None = config.max_position_embeddings if learned else None
         self.device = "cpu" if model.device.type == "cpu" else "accelerator"
